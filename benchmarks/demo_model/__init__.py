@@ -1,0 +1,1 @@
+"""The bundled demo model: the dialogues it learns from, its tokenizer, its training and its evaluation."""

@@ -1,0 +1,194 @@
+"""Generated multi-agent dialogues: facts are told, filler goes by, and questions ask for what was told.
+
+`make_dialogue` is deterministic by its arguments, and its answers are right by construction, so any program can play the
+user's side to a server and compare each reply with the expected one.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypedDict
+
+from benchmarks.demo_model.filler import ACKNOWLEDGEMENT, SMALL_TALK, filler_sentence, filler_text
+from benchmarks.demo_model.world import AGENTS, ENTITIES, Fact, Kind, is_held_out, sentence, unknown_answer
+
+Split = Literal["train", "heldout"]
+
+MAX_FACTS = 64
+UNKNOWN_SHARE = 0.3
+_OPENERS = ("", "", "", "", "Remember that ", "Please note that ", "By the way, ", "I heard that ", "Noted, ")
+_PRE_TOKEN = re.compile(r" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s")
+_FRAME_TOKENS = 5
+"""Tokens around a message's text: <|im_start|>, the role, a newline, <|im_end|>, a newline."""
+
+
+class Message(TypedDict):
+    """A chat message as chat templates take it."""
+
+    role: str
+    content: str
+
+
+class Question(NamedTuple):
+    """A question of the dialogue. `messages[index]` asks it and `messages[index + 1]` holds the expected answer."""
+
+    index: int
+    kind: str
+    known: bool
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """Messages in order, the right assistant messages included, and where the questions are. Ends with an answer."""
+
+    messages: list[Message]
+    questions: list[Question]
+
+
+class _Turn(NamedTuple):
+    """A user message, the right reply, and for questions what was asked."""
+
+    text: str
+    reply: str
+    asked: Kind | None = None
+    known: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return 2 * _FRAME_TOKENS + count_tokens(self.text) + count_tokens(self.reply)
+
+
+def count_tokens(text: str) -> int:
+    """Tokens of a text of this world, in which every word is one token. Needs no tokenizer."""
+    return len(_PRE_TOKEN.findall(text))
+
+
+def make_dialogue(seed: int, target_tokens: int, facts: int | None = None, split: Split = "heldout") -> Dialogue:
+    """A dialogue of at most `target_tokens` tokens, and less than 40 fewer, the chat template's tokens included.
+
+    `facts` is the number of facts told; by default it is drawn, and grows with the length to 64. `split` chooses the
+    (entity, value) pairs: "heldout" pairs never occur in "train" dialogues. Raises ValueError if the facts and one
+    question don't fit into the target.
+    """
+    rng = random.Random(f"{split}/{seed}/{target_tokens}/{facts}")
+    messages: list[Message] = []
+    if rng.random() < 0.8:
+        messages.append({"role": "system", "content": f"You are {rng.choice(AGENTS)}."})
+    budget = target_tokens - 1 - sum(_FRAME_TOKENS + count_tokens(message["content"]) for message in messages)
+
+    most = min(MAX_FACTS, max(2, target_tokens // 56))
+    told = rng.randint(max(1, most // 4), most) if facts is None else facts
+    asked = rng.randint(max(1, told // 2), told + told // 2 + 1)
+    turns = _facts_and_questions(rng, told, asked, split)
+    while sum(turn.tokens for turn in turns) > budget:
+        if asked == 1 and (told == 1 or facts is not None):
+            raise ValueError(f"{told} facts and a question don't fit into {target_tokens} tokens")
+        asked = max(1, asked * 7 // 8)
+        told = told if facts is not None else max(1, told * 7 // 8)
+        turns = _facts_and_questions(rng, told, asked, split)
+    _insert_filler(rng, turns, budget - sum(turn.tokens for turn in turns))
+
+    questions = []
+    for turn in turns:
+        if turn.asked is not None:
+            questions.append(Question(len(messages), turn.asked.name, turn.known, turn.reply))
+        messages.append({"role": "user", "content": turn.text})
+        messages.append({"role": "assistant", "content": turn.reply})
+    return Dialogue(messages, questions)
+
+
+def _facts_and_questions(rng: random.Random, told: int, asked: int, split: Split) -> list[_Turn]:
+    """Turns that tell facts with bursts of questions between them, the last burst at the end."""
+    facts = [_draw_fact(rng, kind, entity, split) for kind, entity in rng.sample(ENTITIES, told)]
+    groups = []
+    start = 0
+    while start < told:
+        size = rng.choice((1, 1, 1, 2, 2, 3))
+        groups.append(facts[start : start + size])
+        start += size
+    bursts = [0] * (len(groups) + 1)
+    position = len(groups)
+    while asked:
+        size = min(asked, rng.choice((1, 1, 2, 3, 4)))
+        bursts[position] += size
+        asked -= size
+        position = rng.randint(0, len(groups))
+
+    turns: list[_Turn] = []
+    known: dict[str, Fact] = {}
+    for group, burst in zip([[], *groups], bursts, strict=True):
+        if group:
+            turns.append(_telling(rng, group))
+            known.update((fact.entity, fact) for fact in group)
+        turns.extend(_question(rng, known, facts) for _ in range(burst))
+    return turns
+
+
+def _draw_fact(rng: random.Random, kind: Kind, entity: str, split: Split) -> Fact:
+    while True:
+        value = rng.choice(kind.values)
+        if is_held_out(kind, entity, value) == (split == "heldout"):
+            return Fact(kind, entity, value)
+
+
+def _speaker(rng: random.Random, share: float) -> str:
+    """The prefix of a message that another agent wrote, or nothing for the user's own."""
+    return f"{rng.choice(AGENTS)}: " if rng.random() < share else ""
+
+
+def _enumerate(clauses: list[str]) -> str:
+    if len(clauses) == 1:
+        return clauses[0]
+    return ", ".join(clauses[:-1]) + ", and " + clauses[-1]
+
+
+def _telling(rng: random.Random, facts: list[Fact]) -> _Turn:
+    """A message that tells facts. The reply repeats them: without that the model does not learn to recall at all."""
+    clauses = _enumerate([fact.clause for fact in facts])
+    if rng.random() < 0.15:
+        parts = [f"Noted, {clauses}."]
+    else:
+        openers = [rng.choice(_OPENERS) for _ in facts]
+        parts = [f"{o}{fact.clause}." if o else fact.answer for o, fact in zip(openers, facts, strict=True)]
+    if rng.random() < 0.3:
+        parts.insert(rng.randint(0, len(parts)), filler_sentence(rng))
+    return _Turn(_speaker(rng, 0.5) + " ".join(parts), f"Noted, {clauses}.")
+
+
+def _question(rng: random.Random, known: dict[str, Fact], facts: list[Fact]) -> _Turn:
+    """A question for something told so far, never told, or only told later in the dialogue."""
+    if known and rng.random() >= UNKNOWN_SHARE:
+        fact = rng.choice(list(known.values()))
+        kind, entity, reply = fact.kind, fact.entity, fact.answer
+    else:
+        later = [(fact.kind, fact.entity) for fact in facts if fact.entity not in known]
+        kind, entity = rng.choice(later if later and rng.random() < 0.15 else ENTITIES)
+        while entity in known:
+            kind, entity = rng.choice(ENTITIES)
+        reply = unknown_answer(kind, entity)
+    text = rng.choice(kind.questions).format(e=entity)
+    return _Turn(_speaker(rng, 0.25) + text, reply, kind, entity in known)
+
+
+def _insert_filler(rng: random.Random, turns: list[_Turn], budget: int) -> None:
+    """Fill the budget with small talk and long paragraphs, anywhere but after the last question."""
+    while budget >= 40:
+        kind, entity = rng.choice(ENTITIES)
+        draw = rng.random()
+        if draw < 0.1:
+            text, reply = rng.choice(list(SMALL_TALK.items()))
+            turn = _Turn(text, reply)
+        elif draw < 0.2:
+            turn = _Turn(_speaker(rng, 1.0) + unknown_answer(kind, entity), ACKNOWLEDGEMENT)
+        else:
+            most = min(40, budget // 14 - 1)
+            turn = _Turn(_speaker(rng, 0.3) + filler_text(rng, rng.randint(1, max(1, most))), ACKNOWLEDGEMENT)
+        if turn.tokens <= budget:
+            turns.insert(rng.randint(0, len(turns) - 1), turn)
+            budget -= turn.tokens
+
+
+__all__ = ["Dialogue", "Message", "Question", "Split", "count_tokens", "make_dialogue", "sentence"]

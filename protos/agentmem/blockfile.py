@@ -1,0 +1,163 @@
+"""Files of KV: their names, their headers, and the digest that every load checks.
+
+A file is safetensors. Its name is a chain hash: it names the inputs (fingerprint, namespace, the tokens before, its
+tokens), not the bytes. Here is only what the worker, which writes and loads the tensors, and the store, which verifies
+and keeps the files, must agree on; no tensor library is needed.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import xxhash
+
+FORMAT_VERSION = 1
+BLOCK_TOKENS = 256
+TENSORS = ("k.weights", "k.scales", "k.biases", "v.weights", "v.scales", "v.biases")
+NO_PARENT = b""
+
+_DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
+_MAX_HEADER_BYTES = 64 * 1024
+
+
+class BlockFileError(Exception):
+    """The file is not what it should be. `reason` is "truncated", "header" or "digest"."""
+
+    def __init__(self, reason: str, problem: str) -> None:
+        super().__init__(f"{reason}: {problem}")
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class BlockHeader:
+    """What a block file says of itself, in its safetensors metadata. Hashes are bytes here and hex in the file."""
+
+    fingerprint: str
+    namespace: str
+    chain_hash: bytes
+    parent: bytes
+    first_token: int
+    token_count: int
+
+    def to_metadata(self) -> dict[str, str]:
+        """The metadata as safetensors wants it: strings by string."""
+        return {
+            "format": str(FORMAT_VERSION),
+            "fingerprint": self.fingerprint,
+            "namespace": self.namespace,
+            "chain_hash": self.chain_hash.hex(),
+            "parent": self.parent.hex(),
+            "first_token": str(self.first_token),
+            "token_count": str(self.token_count),
+        }
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor's place in a file: safetensors dtype name, shape, and byte range from the start of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def chain_hash(fingerprint: str, namespace: str, parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """The name of the block that holds `token_ids` after `parent` (NO_PARENT for the first), 32 bytes.
+
+    SHA-256 over length-prefixed parts: 256 tokens cost about a microsecond, and nobody can craft a collision.
+    """
+    digest = hashlib.sha256()
+    for part in (fingerprint.encode(), namespace.encode(), parent, struct.pack(f"<{len(token_ids)}I", *token_ids)):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def chain_hashes(fingerprint: str, namespace: str, token_ids: Sequence[int]) -> Iterator[bytes]:
+    """Names of all blocks of a sequence, first to last; the last one is a tail if it is not full."""
+    parent = NO_PARENT
+    for first in range(0, len(token_ids), BLOCK_TOKENS):
+        parent = chain_hash(fingerprint, namespace, parent, token_ids[first : first + BLOCK_TOKENS])
+        yield parent
+
+
+def digest(data: bytes | memoryview) -> bytes:
+    """xxh3_128 of a whole file, 16 bytes. It finds faults of disks and software, not forgers: those have the disk."""
+    return xxhash.xxh3_128_digest(data)
+
+
+def header_bytes(prefix: bytes | memoryview) -> int:
+    """How many bytes at the start of a file are its header, from its first 8 bytes."""
+    if len(prefix) < 8:
+        raise BlockFileError("truncated", f"{len(prefix)} bytes")
+    size = int(struct.unpack("<Q", prefix[:8])[0])
+    if size > _MAX_HEADER_BYTES:
+        raise BlockFileError("header", f"{size} bytes of header")
+    return 8 + size
+
+
+def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict[str, TensorSpec]]:
+    """Header and tensors of a file of `file_size` bytes whose beginning is `prefix` (at least the header).
+
+    Everything is checked against everything: names, dtypes, ranges against shapes, ranges against each other and
+    against the size, shapes against the token count. Raises BlockFileError.
+    """
+    end_of_header = header_bytes(prefix)
+    if end_of_header > min(len(prefix), file_size):
+        raise BlockFileError("truncated", "the header is cut off")
+    try:
+        raw: Any = json.loads(bytes(prefix[8:end_of_header]))
+        header = _header(raw.pop("__metadata__"))
+        specs = {name: _spec(entry, end_of_header) for name, entry in raw.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BlockFileError("header", f"{type(error).__name__} while reading it") from error
+    if set(specs) != set(TENSORS):
+        raise BlockFileError("header", "unexpected tensors")
+    expected = end_of_header
+    for spec in sorted(specs.values(), key=lambda spec: spec.start):
+        if spec.start != expected or spec.end - spec.start != prod(spec.shape) * _DTYPE_BYTES[spec.dtype]:
+            raise BlockFileError("header", "offsets do not match shapes")
+        if len(spec.shape) != 4 or spec.shape[2] != header.token_count:
+            raise BlockFileError("header", "shapes do not match the token count")
+        expected = spec.end
+    if expected != file_size:
+        raise BlockFileError("truncated", f"{file_size} bytes instead of {expected}")
+    return header, specs
+
+
+def verify(found: BlockHeader, wanted: BlockHeader) -> None:
+    """Raise BlockFileError unless a file's header is exactly the wanted one; a file in another's place is refused."""
+    for name, value in wanted.__dict__.items():
+        if getattr(found, name) != value:
+            raise BlockFileError("header", f"{name} differs")
+
+
+def _header(metadata: Mapping[str, str]) -> BlockHeader:
+    if metadata["format"] != str(FORMAT_VERSION):
+        raise BlockFileError("header", f"format {metadata['format']} instead of {FORMAT_VERSION}")
+    header = BlockHeader(
+        fingerprint=metadata["fingerprint"],
+        namespace=metadata["namespace"],
+        chain_hash=bytes.fromhex(metadata["chain_hash"]),
+        parent=bytes.fromhex(metadata["parent"]),
+        first_token=int(metadata["first_token"]),
+        token_count=int(metadata["token_count"]),
+    )
+    if header.to_metadata() != dict(metadata):
+        raise BlockFileError("header", "unexpected metadata")
+    return header
+
+
+def _spec(entry: Mapping[str, Any], data_start: int) -> TensorSpec:
+    start, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    if entry["dtype"] not in _DTYPE_BYTES or not all(type(n) is int and n > 0 for n in (*shape, end)):
+        raise ValueError("dtype or shape")
+    if type(start) is not int or start < 0:
+        raise ValueError("offset")
+    return TensorSpec(entry["dtype"], shape, data_start + start, data_start + end)

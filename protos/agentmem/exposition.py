@@ -1,0 +1,31 @@
+"""The `/metrics` page of a process, on a port and a thread of its own, so that a busy event loop still answers."""
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+
+class AddressInUse(Exception):
+    """The metrics address is taken; the message says what to do."""
+
+
+class MetricsServer:
+    """Serves one registry over HTTP. `address` is "host:port"; an empty address serves nothing."""
+
+    def __init__(self, address: str, registry: CollectorRegistry) -> None:
+        self._server = None
+        if not address:
+            return
+        host, _, port = address.rpartition(":")
+        try:
+            self._server, self._thread = start_http_server(int(port), host, registry)
+        except OSError as error:
+            raise AddressInUse(
+                f"cannot serve metrics on {address}: {error.strerror}; choose another --metrics"
+            ) from error
+
+    def stop(self) -> None:
+        """Stop listening. May be called twice."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = None

@@ -1,0 +1,56 @@
+"""Structured logs to standard error: one event per line, as text or JSON. No prompt, output or key ever goes in.
+
+Fields go through `extra={"fields": {...}}` or the short form `event(log, "turn finished", agent="…")`.
+"""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+
+def configure(service: str, level: str = "info", style: str = "text") -> None:
+    """Send this process's logs to standard error. Raises ValueError for an unknown level."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter(service) if style == "json" else _TextFormatter(service))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def event(log: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Log `message` with fields."""
+    log.log(level, message, extra={"fields": fields})
+
+
+class _TextFormatter(logging.Formatter):
+    def __init__(self, service: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname).1s {service} %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        fields = getattr(record, "fields", {})
+        if not fields:
+            return line
+        first, *rest = line.split("\n", 1)
+        pairs = " ".join(f"{k}={json.dumps(v, ensure_ascii=False, default=str)}" for k, v in fields.items())
+        return "\n".join([f"{first} {pairs}", *rest])
+
+
+class _JsonFormatter(logging.Formatter):
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
