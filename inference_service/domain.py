@@ -1,0 +1,95 @@
+"""What a request is once it is inside: frozen, checked, and free of protos."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentmem.keys import AgentKey
+from agentmem.v1 import inference_pb2
+
+
+@dataclass(frozen=True)
+class MessagesInput:
+    """The whole chat, for the model's template. `messages` and `tools` are plain JSON values."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """The whole text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class AppendInput:
+    """Only what is new."""
+
+    content: TextInput | MessagesInput
+
+
+@dataclass(frozen=True)
+class TokensInput:
+    """The whole prompt as tokens."""
+
+    token_ids: tuple[int, ...]
+
+
+TurnInput = MessagesInput | TextInput | AppendInput | TokensInput
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; the fields and defaults of the contract's Sampling."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class TurnRequest:
+    """One turn. `digest` is the hash of all arguments but the request id; `generates` is False for Prefill."""
+
+    key: AgentKey
+    input: TurnInput
+    digest: bytes
+    request_id: str = ""
+    if_version: int | None = None
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    cache_policy: inference_pb2.CachePolicy.ValueType = inference_pb2.CACHE_POLICY_KEEP
+    top_logprobs: int | None = None
+    parse_special: bool = False
+    generates: bool = True
+
+    @property
+    def anonymous(self) -> bool:
+        """Nothing is kept."""
+        return not self.key.agent_id
+
+    @property
+    def commits(self) -> bool:
+        """The turn will be in the ledger."""
+        return not self.anonymous and self.cache_policy != inference_pb2.CACHE_POLICY_READ_ONLY
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """One generated token: its log-probability before filters, the most likely others, and the text it completed."""
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+    text: str

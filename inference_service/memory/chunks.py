@@ -1,0 +1,19 @@
+"""How many tokens to prefill at once. Pure."""
+
+_STEPS = ((2_048, 4_096), (8_192, 2_048), (20_480, 1_024))
+_LAST_STEP = 512
+_ROUND = 256
+
+
+def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = 0.25) -> int:
+    """Tokens of the next prefill chunk at `position`.
+
+    Bounded by memory, as in the paper's table: 4096 below position 2K, 2048 below 8K, 1024 below 20K, 512 beyond; and
+    by time, so that a cancelled request frees the engine soon: what `tokens_per_second` does in `max_seconds`, in
+    steps of 256 and at least 256. A speed of 0 is unknown.
+    """
+    by_memory = next((size for below, size in _STEPS if position < below), _LAST_STEP)
+    if tokens_per_second <= 0:
+        return min(by_memory, _LAST_STEP)
+    by_time = int(tokens_per_second * max_seconds) // _ROUND * _ROUND
+    return max(_ROUND, min(by_memory, by_time))

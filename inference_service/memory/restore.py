@@ -1,0 +1,82 @@
+"""Which blocks of KV to look for, and which of those found to load. Pure."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
+
+
+class Candidate(NamedTuple):
+    """A block that would serve: what its header must say, and how many of its tokens the sequence shares."""
+
+    header: BlockHeader
+    usable_tokens: int
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Candidates by block index, the best first. `limit` is how many tokens can be reused at most."""
+
+    candidates: tuple[tuple[Candidate, ...], ...]
+    limit: int
+
+    def hashes(self) -> list[bytes]:
+        """Names to ask the store for."""
+        return list({c.header.chain_hash for row in self.candidates for c in row})
+
+    def choose(self, found: Collection[bytes]) -> list[Candidate]:
+        """The longest gapless run of blocks from the start, of those that exist."""
+        chosen = []
+        for row in self.candidates:
+            best = next((c for c in row if c.header.chain_hash in found), None)
+            if best is None:
+                break
+            chosen.append(best)
+            if best.usable_tokens < BLOCK_TOKENS:
+                break
+        return chosen
+
+    def first_missing(self, found: Mapping[bytes, object]) -> bytes | None:
+        """The name of the block at which `choose` stops short; None where nothing is missing."""
+        for row in self.candidates:
+            if not any(c.header.chain_hash in found for c in row):
+                return row[0].header.chain_hash
+        return None
+
+
+def look_up(
+    fingerprint: str, namespace: str, ledger_ids: Sequence[int], keep_tokens: int, sequence: Sequence[int]
+) -> Lookup:
+    """Blocks that hold beginnings of `sequence`, whose first `keep_tokens` are those of the ledger.
+
+    Index ranges, for block i of tokens [256 i, 256 (i + 1)):
+      the sequence's own block   if it is full: found wherever any agent of the namespace computed the same beginning
+      the ledger's block, cut    if it begins below keep_tokens: usable up to there, full block or tail
+    The last token of the sequence is never reused, because it has to be run for its logits.
+    """
+    limit = len(sequence) - 1
+    own = headers(fingerprint, namespace, sequence)
+    ledgers = headers(fingerprint, namespace, ledger_ids) if keep_tokens else iter(())
+    rows = []
+    for first in range(0, limit, BLOCK_TOKENS):
+        row = []
+        mine, theirs = next(own), next(ledgers, None)
+        if mine.token_count == BLOCK_TOKENS:
+            row.append(Candidate(mine, min(BLOCK_TOKENS, limit - first)))
+        if theirs is not None and first < keep_tokens and theirs not in (c.header for c in row):
+            row.append(Candidate(theirs, min(theirs.token_count, keep_tokens - first, limit - first)))
+        if not row:
+            break
+        rows.append(tuple(row))
+    return Lookup(tuple(rows), limit)
+
+
+def headers(fingerprint: str, namespace: str, token_ids: Sequence[int]) -> Iterator[BlockHeader]:
+    """The headers of all blocks of a sequence, the last one a tail if it is not full."""
+    parent = NO_PARENT
+    for first in range(0, len(token_ids), BLOCK_TOKENS):
+        ids = token_ids[first : first + BLOCK_TOKENS]
+        name = chain_hash(fingerprint, namespace, parent, ids)
+        yield BlockHeader(fingerprint, namespace, name, parent, first, len(ids))
+        parent = name

@@ -1,0 +1,182 @@
+"""Inputs as text: what the model's template makes of messages, and which parts of it may be special tokens.
+
+User text never parses as a special token unless asked. Where a message contains the spelling of one, it is marked with
+a Unicode noncharacter before rendering, so that after rendering the template's own special tokens and the user's
+look-alikes can be told apart; the marks are removed and the look-alikes are tokenized as ordinary text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jinja2
+
+from agentmem.errors import FailedPrecondition, InvalidArgument
+from inference_service.domain import MessagesInput
+from inference_service.text.tokenizer import Tokenizer
+
+_NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+
+class ChatTemplate(Protocol):
+    """Renders messages; `apply_chat_template` of a Hugging Face tokenizer."""
+
+    def __call__(self, messages: list[dict[str, Any]], **arguments: Any) -> str: ...
+
+
+class Span(NamedTuple):
+    """A byte range that is one special token."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A prompt as text. `specials` are its special tokens, in order; all else is ordinary text.
+
+    `literal` says that `text` also spells special tokens that are ordinary text, so that it must not be parsed whole.
+    """
+
+    text: bytes
+    specials: tuple[Span, ...] = ()
+    literal: bool = False
+
+    def __add__(self, other: "Rendered") -> "Rendered":
+        moved = tuple(Span(s.start + len(self.text), s.end + len(self.text)) for s in other.specials)
+        return Rendered(self.text + other.text, self.specials + moved, self.literal or other.literal)
+
+
+class Renderer:
+    """Renders inputs for one model. `template` is None where the model has none. Thread-safe."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+
+    def text(self, text: str, *, parse_special: bool) -> Rendered:
+        """A raw prompt, behind the BOS where the tokenizer adds one (and the text does not bring it)."""
+        body = self._plain(text, parse_special=parse_special)
+        prefix = self._tokenizer.prefix_ids
+        start = Rendered(b"")
+        for token_id in prefix:
+            spelled = self._tokenizer.token_bytes(token_id)
+            start += Rendered(spelled, (Span(0, len(spelled)),))
+        begins_with_prefix = body.text.startswith(start.text) and body.specials[: len(prefix)] == start.specials
+        return body if prefix and begins_with_prefix else start + body
+
+    def messages(self, chat: MessagesInput, *, cue: bool, parse_special: bool) -> Rendered:
+        """The whole chat. `cue` adds what makes the model answer."""
+        return self._marked(chat, parse_special, lambda marked: self._apply(marked, cue=cue))
+
+    def continuation(self, ledger_text: bytes, chat: MessagesInput, *, cue: bool, parse_special: bool) -> Rendered:
+        """What `chat` adds to a conversation that exists, behind a missing end of turn.
+
+        Rendered as the difference between a stub chat with and without the new messages. Raises FailedPrecondition for
+        a template that rewrites the stub when messages follow.
+        """
+        if not ledger_text:
+            return self.messages(chat, cue=cue, parse_special=parse_special)
+        stub = [{"role": "user", "content": "stub question"}, {"role": "assistant", "content": "stub answer"}]
+
+        def difference(marked: MessagesInput) -> str:
+            before = self._apply(MessagesInput(tuple(stub), marked.tools, marked.template_arguments), cue=False)
+            whole = MessagesInput((*stub, *marked.messages), marked.tools, marked.template_arguments)
+            after = self._apply(whole, cue=cue)
+            if not after.startswith(before):
+                raise FailedPrecondition(
+                    "this model's template rewrites earlier turns; send the whole chat as messages"
+                )
+            end_of_turn = before[before.rindex("stub answer") + len("stub answer") :]
+            return missing_suffix(ledger_text, end_of_turn) + after[len(before) :]
+
+        return self._marked(chat, parse_special, difference)
+
+    def appended_text(self, text: str, *, parse_special: bool) -> Rendered:
+        """Raw text that follows the ledger."""
+        return self._plain(text, parse_special=parse_special)
+
+    def encode(self, rendered: Rendered, start: int = 0) -> list[int]:
+        """Tokens of the rendered text from byte `start` on, which must not lie inside a character or special token."""
+        if not rendered.literal:
+            return self._tokenizer.encode(rendered.text[start:].decode(), parse_special=True)
+        token_ids: list[int] = []
+        for span in (s for s in rendered.specials if s.start >= start):
+            token_ids += self._tokenizer.encode(rendered.text[start : span.start].decode(), parse_special=False)
+            token_ids.append(self._tokenizer.special_id(rendered.text[span.start : span.end].decode()))
+            start = span.end
+        return token_ids + self._tokenizer.encode(rendered.text[start:].decode(), parse_special=False)
+
+    def _plain(self, text: str, *, parse_special: bool) -> Rendered:
+        spans = self._tokenizer.special_spans(text)
+        if parse_special:
+            return _with_spans(text, spans, "")
+        return Rendered(text.encode(), literal=bool(spans))
+
+    def _apply(self, chat: MessagesInput, *, cue: bool) -> str:
+        if self._template is None:
+            raise FailedPrecondition("this model has no chat template; send prompt or append.text instead of messages")
+        arguments = dict(chat.template_arguments)
+        if chat.tools:
+            arguments["tools"] = [dict(tool) for tool in chat.tools]
+        try:
+            return self._template(
+                [dict(m) for m in chat.messages], **arguments, add_generation_prompt=cue, tokenize=False
+            )
+        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
+            raise InvalidArgument("messages", f"the model's chat template refuses them: {error}") from error
+
+    def _marked(self, chat: MessagesInput, parse_special: bool, render: Any) -> Rendered:
+        if parse_special or not any(self._tokenizer.special_spans(text) for text in _strings(chat)):
+            text = render(chat)
+            return _with_spans(text, self._tokenizer.special_spans(text), "")
+        mark = next((c for c in _NONCHARACTERS if not any(c in text for text in _strings(chat))), None)
+        if mark is None:
+            raise InvalidArgument("messages", "they contain special tokens and every Unicode noncharacter")
+        text = render(self._with_marks(chat, mark))
+        return _with_spans(text, self._tokenizer.special_spans(text), mark)
+
+    def _with_marks(self, chat: MessagesInput, mark: str) -> MessagesInput:
+        def walk(value: Any) -> Any:
+            if isinstance(value, str):
+                for start, _ in reversed(self._tokenizer.special_spans(value)):
+                    value = value[: start + 1] + mark + value[start + 1 :]
+                return value
+            if isinstance(value, Mapping):
+                return {key: walk(item) for key, item in value.items()}
+            return [walk(item) for item in value] if isinstance(value, list | tuple) else value
+
+        return MessagesInput(tuple(walk(chat.messages)), tuple(walk(chat.tools)), walk(chat.template_arguments))
+
+
+def missing_suffix(text: bytes, ending: str) -> str:
+    """What must be added to `text` so that it ends with `ending`."""
+    spelled = ending.encode()
+    for size in range(len(spelled), 0, -1):
+        if text.endswith(spelled[:size]):
+            return spelled[size:].decode(errors="ignore")
+    return ending
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, MessagesInput):
+        return _strings([value.messages, value.tools, value.template_arguments])
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in value.values() for text in _strings(item)]
+    return [text for item in value for text in _strings(item)] if isinstance(value, list | tuple) else []
+
+
+def _with_spans(text: str, spans: list[tuple[int, int]], mark: str) -> Rendered:
+    parts, specials, at, size = [], [], 0, 0
+    for start, end in [*spans, (len(text), len(text))]:
+        ordinary = (text[at:start].replace(mark, "") if mark else text[at:start]).encode()
+        special = text[start:end].encode()
+        parts += [ordinary, special]
+        size += len(ordinary)
+        if special:
+            specials.append(Span(size, size + len(special)))
+        size += len(special)
+        at = end
+    return Rendered(b"".join(parts), tuple(specials), literal=bool(mark))
