@@ -8,9 +8,13 @@ class AddressInUse(Exception):
 
 
 class MetricsServer:
-    """Serves one registry over HTTP. `address` is "host:port"; an empty address serves nothing."""
+    """Serves one registry over HTTP. `address` is "host:port"; an empty address serves nothing, port 0 takes any.
+
+    Afterwards the attribute `address` is the one that it really has.
+    """
 
     def __init__(self, address: str, registry: CollectorRegistry) -> None:
+        self.address = address
         self._server = None
         if not address:
             return
@@ -21,6 +25,7 @@ class MetricsServer:
             raise AddressInUse(
                 f"cannot serve metrics on {address}: {error.strerror}; choose another --metrics"
             ) from error
+        self.address = f"{host}:{self._server.server_port}"
 
     def stop(self) -> None:
         """Stop listening. May be called twice."""
