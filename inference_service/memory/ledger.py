@@ -13,6 +13,9 @@ class Version(NamedTuple):
     number: int = 0
 
 
+NO_VERSION = Version()
+
+
 @dataclass(frozen=True)
 class Ledger:
     """Token ids, the bytes they stand for, and each token's end offset in those bytes.

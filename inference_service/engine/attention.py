@@ -1,0 +1,150 @@
+"""The attention seam: the one place where models meet Q4 caches.
+
+mlx-lm's models call `scaled_dot_product_attention`, a name in their own module; `AttentionSeam.install` puts the seam
+there. A load-time self-test proves that the Q4 path runs and agrees with plain attention over dequantized values, and
+takes the dequantized path where the backend has no kernel for the other.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from agentmem.errors import FailedPrecondition
+from inference_service.engine.cache import Quantized, QuantizedKVCache
+from inference_service.engine.geometry import Geometry
+
+QUANTIZED_MATMUL = "quantized_matmul"
+DEQUANTIZE_FUSED = "dequantize+fused"
+
+_SEAM_NAME = "scaled_dot_product_attention"
+_TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
+
+
+@dataclass(frozen=True)
+class PathReport:
+    """What the self-test found for one phase. `relative_error` is the largest difference over the largest output."""
+
+    phase: str
+    path: str
+    relative_error: float
+    note: str = ""
+
+
+class AttentionSeam:
+    """Attention over Q4 caches. `calls` counts how often models came through it. Engine thread only."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.heads = 0
+        self.decode_path = QUANTIZED_MATMUL
+
+    def install(self, model: nn.Module) -> None:
+        """Put the seam into every module that defines a part of `model`. Raises FailedPrecondition if none takes it."""
+        modules = {sys.modules[type(module).__module__] for _, module in model.named_modules()}
+        users = [module for module in modules if hasattr(module, _SEAM_NAME)]
+        if not users:
+            raise FailedPrecondition(
+                f"{type(model).__module__} has attention of its own that cannot run over a Q4 cache"
+            )
+        for module in users:
+            original = getattr(module, _SEAM_NAME)
+            fallback = original.fallback if isinstance(original, _Dispatch) else original
+            setattr(module, _SEAM_NAME, _Dispatch(self, fallback))
+
+    def attend(
+        self, queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedKVCache, scale: float, mask: Any
+    ) -> mx.array:
+        """Attention of queries [1, heads, n, k_dim] over all of a cache; [1, heads, n, v_dim].
+
+        Many queries: dequantize this layer, then the fused kernel, so that the score matrix never exists. One query:
+        quantized matmul with the GQA group folded into the query rows, or the same as for many.
+        """
+        if queries.shape[2] == 1 and self.decode_path == QUANTIZED_MATMUL:
+            return _one_query(queries, keys, values, cache, scale)
+        k = mx.dequantize(*keys, group_size=cache.group_size, bits=cache.bits)
+        v = mx.dequantize(*values, group_size=cache.group_size, bits=cache.bits)
+        return mx.fast.scaled_dot_product_attention(queries, k, v, scale=scale, mask=mask)
+
+    def self_test(self, geometry: Geometry) -> list[PathReport]:
+        """Compare both phases with plain attention on this backend, for this geometry.
+
+        Raises FailedPrecondition where a phase is wrong: a wrong answer is never served. A decode kernel that does not
+        exist, or is wrong, is replaced by the dequantized path, and the report says so.
+        """
+        prefill = PathReport("prefill", DEQUANTIZE_FUSED, self._error("prefill", 5, geometry))
+        self.decode_path, note = QUANTIZED_MATMUL, ""
+        try:
+            error = self._error("decode", 1, geometry)
+        except (RuntimeError, ValueError, FailedPrecondition) as failure:
+            self.decode_path, note = DEQUANTIZE_FUSED, f"{QUANTIZED_MATMUL}: {failure}"
+            error = self._error("decode", 1, geometry)
+        return [prefill, PathReport("decode", self.decode_path, error, note)]
+
+    def _error(self, phase: str, queries: int, geometry: Geometry) -> float:
+        tokens = 300  # so that the buffers are longer than what counts, and the views of them strided
+        keys = mx.random.split(mx.random.key(7), 3)
+
+        def random(key: mx.array, heads: int, n: int, width: int) -> mx.array:
+            return mx.random.normal((1, heads, n, width), key=key).astype(geometry.dtype)
+
+        cache = QuantizedKVCache(geometry.bits, geometry.group_size)
+        k = random(keys[0], geometry.kv_heads, tokens, geometry.k_dim)
+        v = random(keys[1], geometry.kv_heads, tokens, geometry.v_dim)
+        quantized = cache.update_and_fetch(k, v)
+        q = random(keys[2], geometry.heads, queries, geometry.k_dim)
+        scale = geometry.k_dim**-0.5
+        found = self.attend(q, *quantized, cache, scale, cache.make_mask(queries))
+        wanted = plain_attention(q, *quantized, cache, scale)
+        error: float = (mx.abs(found.astype(mx.float32) - wanted).max() / mx.abs(wanted).max()).item()  # type: ignore[assignment]
+        if not error <= _TOLERANCE[geometry.dtype]:
+            raise FailedPrecondition(f"Q4 attention is wrong on this backend: {phase} differs by {error:.2g}")
+        return error
+
+
+class _Dispatch:
+    """Stands in for a model module's `scaled_dot_product_attention`; other caches than ours go the old way."""
+
+    def __init__(self, seam: AttentionSeam, fallback: Any) -> None:
+        self.seam = seam
+        self.fallback = fallback
+
+    def __call__(
+        self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any, sinks: Any = None
+    ) -> Any:
+        if not isinstance(cache, QuantizedKVCache):
+            return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+        if sinks is not None:
+            raise NotImplementedError("attention sinks over a Q4 cache")
+        self.seam.calls += 1
+        self.seam.heads = queries.shape[1]
+        return self.seam.attend(queries, keys, values, cache, scale, mask)
+
+
+def _one_query(
+    queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedKVCache, scale: float
+) -> mx.array:
+    batch, heads, _, width = queries.shape
+    kv_heads = keys.weights.shape[1]
+    folded = (queries * scale).reshape(batch, kv_heads, heads // kv_heads, width)
+    scores = mx.quantized_matmul(folded, *keys, transpose=True, group_size=cache.group_size, bits=cache.bits)
+    weights = mx.softmax(scores, axis=-1, precise=True)
+    out = mx.quantized_matmul(weights, *values, transpose=False, group_size=cache.group_size, bits=cache.bits)
+    return out.reshape(batch, heads, 1, -1)
+
+
+def plain_attention(
+    queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedKVCache, scale: float
+) -> mx.array:
+    """The reference: softmax(q k^T) v in float32 over dequantized values, causal, with the scores spelled out."""
+    k, v = (
+        mx.dequantize(*part, group_size=cache.group_size, bits=cache.bits).astype(mx.float32) for part in (keys, values)
+    )
+    group = queries.shape[1] // k.shape[1]
+    k, v = mx.repeat(k, group, axis=1), mx.repeat(v, group, axis=1)
+    scores = (queries.astype(mx.float32) * scale) @ k.swapaxes(-1, -2)
+    n, total = scores.shape[-2:]
+    visible = mx.arange(total - n, total)[:, None] >= mx.arange(total)[None]
+    return mx.softmax(mx.where(visible, scores, -mx.inf), axis=-1) @ v

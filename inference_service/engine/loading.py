@@ -1,0 +1,154 @@
+"""Loading a model: weights, tokenizer, geometry, self-test. What cannot run in Q4 is refused by name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.utils import hf_repo_to_path
+
+from agentmem.errors import FailedPrecondition
+from inference_service.engine.attention import AttentionSeam, PathReport
+from inference_service.engine.cache import QuantizedKVCache
+from inference_service.engine.fingerprint import ContentHashes, fingerprint
+from inference_service.engine.generation import Caches, Generator
+from inference_service.engine.geometry import Geometry
+from inference_service.text.rendering import Renderer
+from inference_service.text.tokenizer import Tokenizer
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How KV is quantized."""
+
+    bits: int = 4
+    group_size: int = 64
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that serves. `generator` and `new_caches` belong to the engine thread, all else to anyone."""
+
+    model_id: str
+    architecture: str
+    context_length: int
+    geometry: Geometry
+    fingerprint: str
+    weight_bytes: int
+    paths: tuple[PathReport, ...]
+    tokenizer: Tokenizer
+    renderer: Renderer
+    generator: Generator
+
+    def new_caches(self) -> Caches:
+        """Empty caches, one per layer."""
+        return [QuantizedKVCache(self.geometry.bits, self.geometry.group_size) for _ in range(self.geometry.layers)]
+
+
+def load(
+    model_id: str,
+    source: str,
+    *,
+    dtype: str = "auto",
+    quantization: Quantization = Quantization(),
+    context_length: int | None = None,
+    hashes: ContentHashes,
+) -> LoadedModel:
+    """Load the model from a local directory, or by its hub id. Engine thread; takes seconds to minutes.
+
+    `dtype` "auto" is float32 on CPU, where everything else is slower, and the model's own elsewhere. Raises
+    FailedPrecondition for a model that cannot run in Q4, and for files that are missing or damaged.
+    """
+    try:
+        model, wrapper, config = mlx_lm.load(source, lazy=True, return_config=True)
+        directory = Path(source) if Path(source).is_dir() else hf_repo_to_path(source)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise FailedPrecondition(f"model {model_id!r} cannot be loaded from {source}: {error}") from error
+    _refuse_other_caches(model_id, model)
+    if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
+        dtype = "float32"
+    if dtype != "auto":
+        model.set_dtype(DTYPES[dtype])
+    mx.eval(model.parameters())
+    tokenizer = Tokenizer(wrapper._tokenizer.backend_tokenizer, wrapper.eos_token_ids)
+    seam = AttentionSeam()
+    seam.install(model)
+    geometry = _measure(model_id, model, seam, quantization)
+    paths = seam.self_test(geometry)
+    return LoadedModel(
+        model_id=model_id,
+        architecture=str(config.get("model_type", type(model).__module__)),
+        context_length=context_length or _context_length(config),
+        geometry=geometry,
+        fingerprint=_fingerprint(directory, geometry, hashes),
+        weight_bytes=sum(array.nbytes for _, array in tree_flatten(model.parameters())),
+        paths=tuple(paths),
+        tokenizer=tokenizer,
+        renderer=Renderer(tokenizer, wrapper.apply_chat_template if wrapper.has_chat_template else None),
+        generator=Generator(model, tokenizer),
+    )
+
+
+def _refuse_other_caches(model_id: str, model: Any) -> None:
+    others = sorted({type(cache).__name__ for cache in make_prompt_cache(model) if type(cache) is not KVCache})
+    if others:
+        raise FailedPrecondition(
+            f"model {model_id!r} has layers whose cache ({', '.join(others)}) cannot be kept in Q4 yet; "
+            "models with full attention on every layer can (Llama, Qwen 2, Qwen 3, Mistral, …)"
+        )
+
+
+def _measure(model_id: str, model: Any, seam: AttentionSeam, quantization: Quantization) -> Geometry:
+    """The geometry, from a first update; proves on the way that every layer comes through the seam."""
+    caches = [QuantizedKVCache(quantization.bits, quantization.group_size) for _ in make_prompt_cache(model)]
+    try:
+        for tokens in ([[0, 0]], [[0]]):
+            mx.eval(model(mx.array(tokens), cache=caches))
+    except ValueError as error:
+        raise FailedPrecondition(f"model {model_id!r} cannot run over a Q4 cache: {error}") from error
+    if seam.calls != 2 * len(caches):
+        raise FailedPrecondition(f"model {model_id!r} computes attention outside the Q4 path on some layers")
+    shapes = {_widths(cache) for cache in caches}
+    if len(shapes) != 1:
+        raise FailedPrecondition(f"model {model_id!r} has layers of different KV shapes: {sorted(shapes)}")
+    kv_heads, k_dim, v_dim = shapes.pop()
+    first = caches[0].keys
+    assert first is not None
+    return Geometry(
+        len(caches), seam.heads, kv_heads, k_dim, v_dim, first.scales.dtype, quantization.bits, quantization.group_size
+    )
+
+
+def _widths(cache: QuantizedKVCache) -> tuple[int, int, int]:
+    assert cache.keys is not None
+    assert cache.values is not None
+    k_dim, v_dim = (part.scales.shape[-1] * cache.group_size for part in (cache.keys, cache.values))
+    return cache.keys.weights.shape[1], k_dim, v_dim
+
+
+def _context_length(config: dict[str, Any]) -> int:
+    text = config.get("text_config", config)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
+        if isinstance(text.get(name), int):
+            return int(text[name])
+    raise FailedPrecondition("config.json does not say how long the context is; set --context-length")
+
+
+def _fingerprint(directory: Path, geometry: Geometry, hashes: ContentHashes) -> str:
+    files = [*directory.glob("model*.safetensors"), directory / "config.json"]
+    return fingerprint(
+        ((path.name, hashes.of(path)) for path in files),
+        adapter="",
+        dtype=geometry.dtype,
+        layers=geometry.layers,
+        kv_heads=geometry.kv_heads,
+        k_dim=geometry.k_dim,
+        v_dim=geometry.v_dim,
+        bits=geometry.bits,
+        group_size=geometry.group_size,
+    )

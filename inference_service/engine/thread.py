@@ -1,0 +1,110 @@
+"""The one thread that owns MLX. The event loop hands it functions and awaits their results."""
+
+import asyncio
+import logging
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from agentmem.errors import ResourceExhausted, Unavailable
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_SWITCH_INTERVAL_SECONDS = 0.0005
+
+
+class _Task:
+    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.function = function
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+    def run(self) -> None:
+        try:
+            result = self.function()
+        except Exception as error:  # noqa: BLE001 - the rim of the thread: the caller gets it
+            self.resolve(self.future.set_exception, error)
+        else:
+            self.resolve(self.future.set_result, result)
+
+    def resolve(self, setter: Callable[[Any], None], value: Any) -> None:
+        def apply() -> None:
+            if not self.future.done():
+                setter(value)
+
+        self.loop.call_soon_threadsafe(apply)
+
+
+class EngineThread:
+    """Runs functions one after the other, in the order of `call`, on one thread that lives as long as the process.
+
+    An Exception of a function is its caller's. Anything worse ends the thread: then `alive` is False, `died` is set,
+    and all that waits, and all that comes later, fails with Unavailable.
+    """
+
+    def __init__(self, max_waiting: int = 64) -> None:
+        self._max_waiting = max_waiting
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._pending: set[_Task] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+        self.died = asyncio.Event()
+
+    def start(self) -> None:
+        """Start the thread. Call it on the event loop that will use it."""
+        # A thread that computes for long between two bytecodes otherwise doubles what the event loop waits for the GIL.
+        sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """The thread runs."""
+        return self._thread.is_alive() and not self.died.is_set()
+
+    @property
+    def waiting(self) -> int:
+        """Functions that wait or run."""
+        return len(self._pending)
+
+    def submit(self, function: Callable[[], _T]) -> "asyncio.Future[_T]":
+        """Queue a function; its result. From the event loop only.
+
+        Raises Unavailable when the thread is dead, ResourceExhausted when too many wait.
+        """
+        if not self.alive:
+            raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
+        if len(self._pending) >= self._max_waiting:
+            raise ResourceExhausted(f"{self._max_waiting} requests are waiting for the engine; try again later")
+        task = _Task(function, asyncio.get_running_loop())
+        self._pending.add(task)
+        task.future.add_done_callback(lambda _: self._pending.discard(task))
+        self._tasks.put(task)
+        return task.future
+
+    async def call(self, function: Callable[..., _T], *args: Any) -> _T:
+        """Run a function on the thread and wait for it. Cancelling the wait does not stop the function."""
+        return await asyncio.shield(self.submit(lambda: function(*args)))
+
+    async def stop(self) -> None:
+        """Let what is queued finish, then end the thread."""
+        self._tasks.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _main(self) -> None:
+        try:
+            while (task := self._tasks.get()) is not None:
+                task.run()
+                del task
+        except BaseException:
+            log.critical("the engine thread died", exc_info=True)
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._bury)
+
+    def _bury(self) -> None:
+        self.died.set()
+        for task in list(self._pending):
+            task.resolve(task.future.set_exception, Unavailable("the engine thread has died", retry_after=5))

@@ -1,0 +1,81 @@
+"""Block files: written in staging, read with every byte verified. I/O threads; no MLX arrays."""
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import TensorSpec, serialize
+
+from agentmem import blockfile
+from agentmem.blockfile import BlockFileError, BlockHeader
+from agentmem.v1 import types_pb2
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.tensors import HostTensors
+from inference_service.memory.match import Reason
+
+_NUMPY_DTYPE = {"U32": np.uint32, "F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
+_SERIALIZE_DTYPE = {"U32": "uint32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+class BlockMiss(Exception):
+    """The file cannot be used. `reason` is for metrics and clients, `fault` for the store's quarantine."""
+
+    def __init__(self, reason: Reason, fault: str) -> None:
+        super().__init__(fault)
+        self.reason = reason
+        self.fault = fault
+
+
+def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
+    """The tensors of a file: all of its bytes hashed, its header and shapes compared with what is wanted.
+
+    One read; the arrays are views of the bytes that were hashed. Raises BlockMiss.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "unknown")
+        raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, f"io_error {name}") from error
+    try:
+        if blockfile.digest(data) != digest:
+            raise BlockFileError("digest", "the bytes are not those that were published")
+        header, specs = blockfile.parse(data, len(data))
+        blockfile.verify(header, wanted)
+        for name, (dtype, shape) in geometry.tensor_shapes(wanted.token_count).items():
+            if (specs[name].dtype, specs[name].shape) != (dtype, shape):
+                raise BlockFileError("header", f"{name} has another shape than the model's")
+    except BlockFileError as error:
+        raise BlockMiss(types_pb2.MISS_REASON_CORRUPT, error.reason) from error
+    return {name: _view(data, spec) for name, spec in specs.items()}
+
+
+def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> tuple[bytes, int]:
+    """Write and fsync a new file; its digest and size. The digest is of the bytes in memory. Raises OSError."""
+    shapes = geometry.tensor_shapes(header.token_count)
+    entries = {
+        name: TensorSpec(_SERIALIZE_DTYPE[dtype], shape, _address(tensors[name]), len(tensors[name]))
+        for name, (dtype, shape) in shapes.items()
+    }
+    data = serialize(entries, header.to_metadata())
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return blockfile.digest(data), len(data)
+
+
+def _address(data: bytes) -> int:
+    return np.frombuffer(data, np.uint8).ctypes.data
+
+
+def _view(data: bytes, spec: blockfile.TensorSpec) -> npt.NDArray[np.generic]:
+    dtype = _NUMPY_DTYPE[spec.dtype]
+    count = (spec.end - spec.start) // np.dtype(dtype).itemsize
+    view: npt.NDArray[np.generic] = np.frombuffer(data, dtype, count, spec.start).reshape(spec.shape)
+    return view

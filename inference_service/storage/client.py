@@ -1,0 +1,155 @@
+"""The store as the worker sees it: domain values in and out, the contract's errors raised."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import grpc
+
+from agentmem import errors
+from agentmem.keys import AgentKey
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
+from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+
+_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the store has of an agent. `ledger` is None where the known version is still right."""
+
+    version: Version
+    ledger: Ledger | None
+    files: Mapping[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
+    evicted: frozenset[bytes] = frozenset()
+    turn: cache_store_pb2.CommittedTurn | None = None
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A turn for the ledger: what follows the first `keep_tokens` tokens of the base."""
+
+    base: Version
+    keep_tokens: int
+    token_ids: Sequence[int]
+    pieces: Sequence[bytes]
+    tokenizer_hash: str
+    generated_tokens: int
+    request_id: str
+    request_digest: bytes
+    record: cache_store_pb2.TurnRecord
+
+
+class StoreClient:
+    """Calls the cache store. Raises the errors of `agentmem.errors`; Unavailable where it cannot be reached."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
+        self._agents = agent_pb2_grpc.AgentServiceStub(channel)
+
+    async def open(
+        self, key: AgentKey, known: Version = NO_VERSION, request_id: str = "", block_hashes: Iterable[bytes] = ()
+    ) -> Opened:
+        """The agent's state and ledger, the turn committed as `request_id`, and which blocks exist."""
+        request = cache_store_pb2.OpenCacheRequest(
+            key=key.to_proto(), known=version_to_proto(known), request_id=request_id, block_hashes=block_hashes
+        )
+        answer = await _raising(self._store.OpenCache(request, timeout=_TIMEOUT_SECONDS))
+        return Opened(
+            version=Version(answer.version.uid, answer.version.version),
+            ledger=_ledger(answer.ledger) if answer.HasField("ledger") else None,
+            files={bytes(file.chain_hash): file for file in answer.files},
+            evicted=frozenset(answer.evicted_hashes),
+            turn=answer.turn if answer.HasField("turn") else None,
+        )
+
+    async def commit(self, key: AgentKey, commit: Commit) -> tuple[Version, cache_store_pb2.CommittedTurn | None]:
+        """Append a turn durably; the new version, and the turn that was there if the request_id was not new."""
+        request = cache_store_pb2.CommitTurnRequest(
+            key=key.to_proto(),
+            base=version_to_proto(commit.base),
+            keep_tokens=commit.keep_tokens,
+            token_ids=commit.token_ids,
+            text=b"".join(commit.pieces),
+            offsets=accumulate(map(len, commit.pieces)),
+            tokenizer_hash=commit.tokenizer_hash,
+            generated_tokens=commit.generated_tokens,
+            request_id=commit.request_id,
+            request_digest=commit.request_digest,
+            record=commit.record,
+        )
+        answer = await _raising(self._store.CommitTurn(request, timeout=_TIMEOUT_SECONDS))
+        replayed = answer.replayed if answer.HasField("replayed") else None
+        return Version(answer.version.uid, answer.version.version), replayed
+
+    async def stage(self, namespace: str, block_hashes: Iterable[bytes]) -> dict[bytes, str]:
+        """Paths for those blocks that do not exist yet."""
+        names = [_name(block_hash) for block_hash in block_hashes]
+        request = cache_store_pb2.StageBlocksRequest(namespace=namespace, names=names)
+        answer = await _raising(self._store.StageBlocks(request, timeout=_TIMEOUT_SECONDS))
+        return {bytes(file.chain_hash): file.path for file in answer.files}
+
+    async def publish(
+        self,
+        key: AgentKey,
+        version: Version,
+        files: Iterable[cache_store_pb2.StoredFile],
+        references: Iterable[bytes],
+        fingerprint: str,
+    ) -> None:
+        """Make staged files visible, and say which blocks the agent's state consists of."""
+        request = cache_store_pb2.PublishBlocksRequest(
+            key=key.to_proto(),
+            version=version_to_proto(version),
+            files=files,
+            references=[_name(block_hash) for block_hash in references],
+            fingerprint=fingerprint,
+        )
+        await _raising(self._store.PublishBlocks(request, timeout=_TIMEOUT_SECONDS))
+
+    async def quarantine(self, namespace: str, block_hash: bytes, reason: str) -> None:
+        """Take a file out of use."""
+        request = cache_store_pb2.QuarantineBlockRequest(namespace=namespace, name=_name(block_hash), reason=reason)
+        await _raising(self._store.QuarantineBlock(request, timeout=_TIMEOUT_SECONDS))
+
+    async def get_agent(self, request: agent_pb2.GetAgentRequest) -> agent_pb2.GetAgentResponse:
+        """The storage half of GetAgent."""
+        response: agent_pb2.GetAgentResponse = await _raising(self._agents.GetAgent(request, timeout=_TIMEOUT_SECONDS))
+        return response
+
+    async def list_agents(self, request: agent_pb2.ListAgentsRequest) -> agent_pb2.ListAgentsResponse:
+        """The storage half of ListAgents."""
+        response: agent_pb2.ListAgentsResponse = await _raising(
+            self._agents.ListAgents(request, timeout=_TIMEOUT_SECONDS)
+        )
+        return response
+
+    async def delete_agent(self, request: agent_pb2.DeleteAgentRequest) -> agent_pb2.DeleteAgentResponse:
+        """The storage half of DeleteAgent."""
+        response: agent_pb2.DeleteAgentResponse = await _raising(
+            self._agents.DeleteAgent(request, timeout=_TIMEOUT_SECONDS)
+        )
+        return response
+
+
+def version_to_proto(version: Version) -> types_pb2.AgentVersion:
+    """The version as a message."""
+    return types_pb2.AgentVersion(uid=version.uid, version=version.number)
+
+
+async def _raising(call: Any) -> Any:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            raise errors.Unavailable("the cache store cannot be reached; try again") from error
+        raise errors.from_rpc(error) from error
+
+
+def _ledger(ledger: cache_store_pb2.Ledger) -> Ledger:
+    return Ledger(tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash)
+
+
+def _name(block_hash: bytes) -> cache_store_pb2.FileName:
+    return cache_store_pb2.FileName(kind=cache_store_pb2.FILE_KIND_BLOCK, chain_hash=block_hash)
