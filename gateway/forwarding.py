@@ -1,0 +1,139 @@
+"""The gRPC door: any service of the contract, forwarded to the worker by its descriptor.
+
+Requests are decoded, because they are checked; responses pass as bytes, so a newer worker's fields reach the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from agentmem import errors
+from agentmem.server import Register
+from gateway import upstream
+from gateway.metrics import GatewayMetrics
+from gateway.namespaces import claim
+
+if TYPE_CHECKING:
+    _Context = grpc.aio.ServicerContext[Any, Any]
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+
+_GENERATIONS = frozenset({"Generate", "Prefill"})
+
+
+@dataclass(frozen=True)
+class Forwarder:
+    """Makes servicers that forward. `stream_queue` and `stall_limit` are as in GatewaySettings."""
+
+    channel: grpc.aio.Channel
+    namespace: str
+    stream_queue: int
+    stall_limit: float
+    metrics: GatewayMetrics
+
+    def service(self, descriptor: ServiceDescriptor) -> tuple[str, Register, Any]:
+        """`descriptor` as GrpcServer takes it."""
+        handlers = {method.name: self._handler(method) for method in descriptor.methods}
+
+        def register(_: Any, server: grpc.aio.Server) -> None:
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
+
+        return descriptor.full_name, register, None
+
+    def _handler(self, method: MethodDescriptor) -> _Handler:
+        request_type = GetMessageClass(method.input_type)
+        kind = (method.client_streaming, method.server_streaming)
+        connect, behaviour, make = {
+            (False, False): (self.channel.unary_unary, self._unary, grpc.unary_unary_rpc_method_handler),
+            (False, True): (self.channel.unary_stream, self._stream, grpc.unary_stream_rpc_method_handler),
+            (True, False): (self.channel.stream_unary, self._upload, grpc.stream_unary_rpc_method_handler),
+        }[kind]
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        stub = cast(Any, connect)(path, request_serializer=request_type.SerializeToString)
+        return cast("_Handler", cast(Any, make)(behaviour(method, stub), request_deserializer=request_type.FromString))
+
+    def _unary(self, method: MethodDescriptor, stub: Any) -> Any:
+        async def call(request: Any, context: _Context) -> bytes:
+            with self._counted(method):
+                claim(request, self.namespace)
+                answer: bytes = await upstream.result(stub(request, **_passed_on(context)))
+                return answer
+
+        return call
+
+    def _upload(self, method: MethodDescriptor, stub: Any) -> Any:
+        async def call(requests: AsyncIterator[Any], context: _Context) -> bytes:
+            with self._counted(method):
+                outgoing = stub(**_passed_on(context))
+                try:
+                    async for request in requests:
+                        claim(request, self.namespace)
+                        await outgoing.write(request)
+                    await outgoing.done_writing()
+                except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                    pass  # the worker has ended the call; the reason is its status, read below
+                except BaseException:
+                    outgoing.cancel()
+                    raise
+                answer: bytes = await upstream.result(outgoing)
+                return answer
+
+        return call
+
+    def _stream(self, method: MethodDescriptor, stub: Any) -> Any:
+        async def call(request: Any, context: _Context) -> AsyncIterator[bytes]:
+            with self._counted(method):
+                claim(request, self.namespace)
+                async with upstream.read_ahead(stub(request, **_passed_on(context)), self.stream_queue) as messages:
+                    async for message in messages:
+                        await self._write(context, message)
+            return
+            yield b""  # a generator, as servers demand; but only write() shows a reader that stalls
+
+        return call
+
+    async def _write(self, context: _Context, message: bytes) -> None:
+        try:
+            async with asyncio.timeout(self.stall_limit):
+                await context.write(message)
+        except TimeoutError:
+            raise errors.ResourceExhausted(
+                f"the stream was aborted: nothing was read for {self.stall_limit:g} s"
+            ) from None
+
+    @contextmanager
+    def _counted(self, method: MethodDescriptor) -> Iterator[None]:
+        generation = method.name in _GENERATIONS
+        began = time.monotonic()
+        code = grpc.StatusCode.OK
+        if generation:
+            self.metrics.generation_began("grpc")
+        try:
+            yield
+        except errors.AgentmemError as error:
+            code = error.code
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except BaseException:
+            code = grpc.StatusCode.INTERNAL
+            raise
+        finally:
+            self.metrics.rpc_ended(method.containing_service.full_name, method.name, code.name)
+            if generation:
+                self.metrics.generation_ended("grpc", time.monotonic() - began)
+
+
+def _passed_on(context: _Context) -> dict[str, Any]:
+    """The caller's deadline and what of its metadata the worker may see."""
+    metadata = tuple((k, v) for k, v in context.invocation_metadata() or () if k in upstream.PASSED_METADATA)
+    return {"timeout": context.time_remaining(), "metadata": metadata}

@@ -1,0 +1,108 @@
+"""What the HTTP door reads from a request before any dialect does: who asks, under which id, and the body."""
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from agentmem.errors import InvalidArgument
+from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
+
+AGENT_HEADER = "X-Agent-ID"
+REQUEST_HEADERS = ("X-Request-ID", "Idempotency-Key")
+
+_T = TypeVar("_T")
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def agent_id(headers: Headers) -> str:
+    """The agent that X-Agent-ID names; empty where the header is absent.
+
+    Headers are ASCII, so an id is percent-encoded UTF-8: `caf%C3%A9` is "café", and a "%" itself is `%25`. Raises
+    InvalidArgument for an empty, over-long or ill-formed id.
+    """
+    return _percent_decoded(headers, AGENT_HEADER)
+
+
+def request_id(headers: Headers) -> str:
+    """The turn's id for retries, from X-Request-ID or else Idempotency-Key; empty where there is neither."""
+    for name in REQUEST_HEADERS:
+        value = _single(headers, name)
+        if value is not None:
+            return check_text(name, _ascii(name, value), max_bytes=MAX_REQUEST_ID_BYTES)
+    return ""
+
+
+def _percent_decoded(headers: Headers, name: str) -> str:
+    value = _single(headers, name)
+    if value is None:
+        return ""
+    if _BAD_ESCAPE.search(_ascii(name, value)):
+        raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
+    try:
+        return check_text(name, unquote_to_bytes(value).decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InvalidArgument(name, "is not percent-encoded UTF-8") from None
+
+
+def _single(headers: Headers, name: str) -> str | None:
+    values = headers.getlist(name)
+    if len(values) > 1:
+        raise InvalidArgument(name, "is given more than once")
+    return values[0] if values else None
+
+
+def _ascii(name: str, value: str) -> str:
+    if not value.isascii():
+        raise InvalidArgument(name, "must be ASCII; percent-encode the UTF-8 of other characters")
+    return value
+
+
+async def json_bytes(request: Request, limit: int) -> bytes:
+    """The body of a JSON request.
+
+    Raises HTTPException 415 for another content type (which also keeps web pages from posting here unasked), and 413
+    for a body over `limit` bytes, read no further than that.
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise HTTPException(415, "send the body as content-type: application/json")
+    declared = request.headers.get("content-length", "0")
+    too_large = HTTPException(413, f"the body is larger than {limit} bytes", {"connection": "close"})
+    if declared.isdigit() and int(declared) > limit:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise too_large
+    return bytes(body)
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of `work`, which is cancelled as soon as the client goes away; then raises ClientDisconnect.
+
+    Call it after the body was read: `receive` has nothing but the disconnect to tell then.
+    """
+    working = asyncio.ensure_future(work)
+    watching = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,108 @@
+"""The rim of the HTTP door: every request is counted, and every error becomes a page in the dialect's shape."""
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentmem import errors
+from agentmem.logs import event
+from gateway.metrics import GatewayMetrics
+from gateway.openai.errors import error_body
+
+log = logging.getLogger(__name__)
+
+CLIENT_CLOSED = 499
+
+
+class ErrorPage(JSONResponse):
+    """An error as a response, with Retry-After where trying again helps."""
+
+    def __init__(self, error: errors.AgentmemError) -> None:
+        headers = {}
+        if isinstance(error, errors.ResourceExhausted | errors.Unavailable):
+            headers["retry-after"] = str(max(1, round(error.retry_after)))
+        super().__init__(error_body(error), error.http_status, headers)
+
+    def render(self, content: Any) -> bytes:
+        # ASCII, because a name in a message may hold a lone surrogate.
+        return json.dumps(content).encode("ascii")
+
+
+def as_our_error(error: BaseException) -> errors.AgentmemError:
+    """`error` itself, or an Internal with an incident id; then the log has the cause and the caller has not."""
+    if isinstance(error, errors.AgentmemError):
+        return error
+    incident = uuid.uuid4().hex[:12]
+    log.error("unexpected error at the HTTP door, incident %s", incident, exc_info=error)
+    return errors.Internal(f"internal error; the server's log has it as incident {incident}")
+
+
+async def error_page(_: Request, error: Exception) -> Response:
+    """Starlette's handler for AgentmemError."""
+    return ErrorPage(as_our_error(error))
+
+
+async def http_error_page(_: Request, error: Exception) -> Response:
+    """Starlette's handler for its own errors: no such route, no such method, and the door's own 413 and 415."""
+    assert isinstance(error, HTTPException)
+    code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
+    body = {"error": {"message": error.detail, "type": "invalid_request_error", "param": None, "code": code}}
+    return JSONResponse(body, error.status_code, error.headers)
+
+
+class Rim:
+    """ASGI middleware: counts requests by route and status, answers what nobody caught, and sets x-request-id."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        status = 0
+        request_id = _echoed(scope) or f"req-{uuid.uuid4().hex}".encode()
+
+        async def counting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counting)
+        except ClientDisconnect:
+            status = status or CLIENT_CLOSED
+        except asyncio.CancelledError:
+            status = status or 503  # the grace of a shutdown is over
+            raise
+        except Exception as error:  # noqa: BLE001 - the rim: what nobody caught is logged and answered
+            page = ErrorPage(as_our_error(error))
+            if status == 0:
+                await page(scope, receive, counting)
+        finally:
+            route = getattr(scope.get("route"), "path", "unmatched")
+            self._metrics.http_answered(route, scope["method"], status or CLIENT_CLOSED)
+            event(
+                log, "answered", logging.DEBUG, route=route, method=scope["method"], status=status or CLIENT_CLOSED,
+                seconds=round(time.monotonic() - began, 3),
+            )  # fmt: skip
+
+
+def _echoed(scope: Scope) -> bytes:
+    """The caller's own x-request-id, where it may be sent back as it is."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and 0 < len(value) <= 128 and all(0x20 < byte < 0x7F for byte in value):
+            return bytes(value)
+    return b""

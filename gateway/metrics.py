@@ -1,0 +1,58 @@
+"""The gateway's metrics, in a registry of their own."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class GatewayMetrics:
+    """Counters of both doors. Labels are bounded: routes and RPCs of the contract, never ids of callers or agents."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._http = Counter(
+            "agentmem_http_requests_total",
+            "HTTP requests answered, by route, method and status code (499: the client went away first).",
+            ["route", "method", "code"],
+            registry=self.registry,
+        )
+        self._grpc = Counter(
+            "grpc_server_handled_total",
+            "RPCs of the contract that ended at the gRPC door, by status.",
+            ["grpc_service", "grpc_method", "grpc_code"],
+            registry=self.registry,
+        )
+        self._latency = Histogram(
+            "agentmem_e2e_request_latency_seconds",
+            "Seconds from a generation's arrival at a door to the end of its answer.",
+            ["door"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._running = Gauge(
+            "agentmem_num_requests_running",
+            "Generations that a door is answering now.",
+            ["door"],
+            registry=self.registry,
+        )
+        for door in ("http", "grpc"):
+            self._running.labels(door)
+            self._latency.labels(door)
+
+    def http_answered(self, route: str, method: str, code: int) -> None:
+        """Count one HTTP answer. `route` is a route's pattern."""
+        self._http.labels(route, method if method in _METHODS else "other", str(code)).inc()
+
+    def rpc_ended(self, service: str, method: str, code: str) -> None:
+        """Count one RPC; `code` is the status's name."""
+        self._grpc.labels(service, method, code).inc()
+
+    def generation_began(self, door: str) -> None:
+        """A generation arrived at `door`."""
+        self._running.labels(door).inc()
+
+    def generation_ended(self, door: str, seconds: float) -> None:
+        """It ended, well or not, `seconds` after it arrived."""
+        self._running.labels(door).dec()
+        self._latency.labels(door).observe(seconds)

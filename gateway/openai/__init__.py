@@ -1,0 +1,8 @@
+"""OpenAI's dialect as pure translation: JSON in, contract messages out, and back. No I/O.
+
+json_body.py       bytes to a JSON object, or why not
+chat_schema.py     what /v1/chat/completions may hold
+chat_request.py    that as a GenerateRequest
+chat_response.py   the events of a turn as a completion, or as chunks
+errors.py          our errors in OpenAI's shape
+"""

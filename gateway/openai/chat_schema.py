@@ -1,0 +1,160 @@
+"""What a request to /v1/chat/completions may hold; everything else is refused by name.
+
+Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
+stop, seed, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p,
+repetition_penalty. Accepted without effect: user, metadata, store=false, n=1. A null counts as not given.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from agentmem.keys import MAX_PART_BYTES, check_text
+
+MAX_STOPS = 16
+MAX_LOGIT_BIASES = 1024
+_UINT32 = 2**32 - 1
+_UNSUPPORTED = frozenset(
+    {
+        "audio",
+        "function_call",
+        "functions",
+        "modalities",
+        "moderation",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "response_format",
+        "safety_identifier",
+        "service_tier",
+        "tool_choice",
+        "tools",
+        "verbosity",
+        "web_search_options",
+    }
+)
+"""Parameters of OpenAI that are refused, unless they are null."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class TextPart(_Strict):
+    """One part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(_Strict):
+    """The function that a tool call calls; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(_Strict):
+    """A call that an assistant made earlier in the chat."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Message(_Strict):
+    """One message. `reasoning_content` is an extension, for templates that render it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    reasoning_content: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        # SDKs send an assistant's earlier message back as they got it, with the null fields of its response.
+        return _without_nulls(data, {"refusal", "annotations", "audio", "function_call"})
+
+    @model_validator(mode="after")
+    def _fits_role(self) -> Self:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("needs content")
+        if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
+            raise ValueError("only messages of the assistant have tool_calls or reasoning_content")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise ValueError("tool_call_id belongs to messages of role tool, and they need it")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The content as one text; parts are joined without anything between them."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class StreamOptions(_Strict):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+
+
+def _stop(value: str) -> str:
+    if not 1 <= len(value.encode()) <= MAX_PART_BYTES:
+        raise ValueError(f"stop strings have 1 to {MAX_PART_BYTES} bytes")
+    return value
+
+
+def _model(value: str) -> str:
+    return check_text("model", value)
+
+
+_StopString = Annotated[str, AfterValidator(_stop)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
+_Count = Annotated[int, Field(ge=1, le=_UINT32)]
+
+
+class ChatRequest(_Strict):
+    """The body of a request."""
+
+    model: Annotated[str, Field(min_length=1), AfterValidator(_model)]
+    messages: Annotated[list[Message], Field(min_length=1)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: _Count | None = None
+    max_completion_tokens: _Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop: _StopString | Annotated[list[_StopString], Field(max_length=MAX_STOPS)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIASES)] | None
+    ) = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    n: Literal[1] | None = None
+    top_k: Annotated[int, Field(ge=0, le=_UINT32)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: Literal[False] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return _without_nulls(data, _UNSUPPORTED)
+
+
+def _without_nulls(data: Any, names: frozenset[str] | set[str]) -> Any:
+    """`data` without those of `names` that say nothing: null, or an empty list."""
+    if not isinstance(data, dict):
+        return data
+    return {key: value for key, value in data.items() if key not in names or not (value is None or value == [])}

@@ -1,0 +1,46 @@
+"""Our errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+import re
+from typing import Any
+
+from agentmem import errors
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+    499: "request_cancelled",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_PARAMS = {
+    "key.model_id": "model",
+    "model_id": "model",
+    "key.agent_id": "X-Agent-ID",
+    "request_id": "X-Request-ID",
+    "body": None,
+    "request": None,
+}
+
+
+def error_body(error: errors.AgentmemError) -> dict[str, Any]:
+    """The JSON that tells of `error`."""
+    fallback = "server_error" if error.http_status >= 500 else "invalid_request_error"
+    param: str | None = None
+    message = error.message
+    code = error.code.name.lower()
+    if isinstance(error, errors.InvalidArgument):
+        param = _param(error.field)
+        message = f"{param or error.field}: {error.problem}"
+    elif isinstance(error, errors.NotFound) and error.kind == "model":
+        param, code = "model", "model_not_found"
+    kind = _TYPES.get(error.http_status, fallback)
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _param(field: str) -> str | None:
+    """The dialect's name for a field of the contract."""
+    if field in _PARAMS:
+        return _PARAMS[field]
+    return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))

@@ -1,0 +1,47 @@
+"""Settings of the gateway process."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+from pydantic_settings import SettingsConfigDict
+
+from agentmem.errors import InvalidArgument
+from agentmem.keys import DEFAULT_NAMESPACE, check_text
+from agentmem.settings import ServiceSettings
+from gateway.addresses import LoopbackAddress, OptionalLoopbackAddress
+
+RUN_DIR = Path("~/.agentmem/run")
+
+
+def _namespace(value: str) -> str:
+    try:
+        return check_text("namespace", value)
+    except InvalidArgument as error:
+        raise ValueError(error.problem) from None
+
+
+class GatewaySettings(ServiceSettings):
+    """Filled from flags, AGENTMEM_GATEWAY_… and the TOML table [gateway]."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENTMEM_GATEWAY_", cli_prog_name="agentmem-gateway")
+    toml_table: ClassVar[str] = "gateway"
+
+    run_dir: Path = Field(RUN_DIR, description="directory of the sockets")
+    worker: str = Field("", description="the worker's gRPC target; default unix:<run-dir>/worker.sock")
+    http: LoopbackAddress = Field("127.0.0.1:8080", description="HOST:PORT of the HTTP door; port 0 takes any")
+    grpc: LoopbackAddress = Field("127.0.0.1:50051", description="HOST:PORT of the gRPC door; port 0 takes any")
+    metrics: OptionalLoopbackAddress = Field("127.0.0.1:9464", description="HOST:PORT of /metrics; empty for none")
+    namespace: Annotated[str, AfterValidator(_namespace)] = Field(
+        DEFAULT_NAMESPACE, description="the namespace of all callers"
+    )
+    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="largest body of an HTTP request")
+    stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
+    stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
+    ready_timeout: float = Field(1.0, gt=0, description="seconds /readyz waits for the worker's health")
+    grace: float = Field(10.0, ge=0, description="seconds that running requests get at shutdown")
+
+    @property
+    def worker_target(self) -> str:
+        """Where the worker listens."""
+        return self.worker or f"unix:{self.run_dir.expanduser()}/worker.sock"

@@ -1,0 +1,116 @@
+"""Calls to the worker: its failures as our errors, and its streams read ahead into a bounded queue."""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem import errors
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+PASSED_METADATA: Final = frozenset({"traceparent", "tracestate", "baggage", "x-request-id"})
+"""What of a caller's metadata reaches the worker. Credentials never do."""
+
+_RICH_STATUS: Final = "grpc-status-details-bin"
+
+
+class UnaryCall(Awaitable[_T_co], Protocol[_T_co]):
+    """The call object of an RPC with one response."""
+
+    def cancel(self) -> bool:
+        """Tell the worker to stop. May be called at any time."""
+
+
+class StreamCall(AsyncIterable[_T_co], Protocol[_T_co]):
+    """The call object of an RPC with a stream of responses."""
+
+    def cancel(self) -> bool:
+        """Tell the worker to stop. May be called at any time."""
+
+
+def failure(error: grpc.aio.AioRpcError) -> errors.AgentmemError:
+    """The worker's failure with its details, or the failure to reach it."""
+    rich = any(key == _RICH_STATUS for key, _ in cast(Any, error.trailing_metadata()) or ())
+    if error.code() is grpc.StatusCode.UNAVAILABLE and not rich:
+        # Said by the transport, in words that name sockets.
+        return errors.Unavailable("the inference worker cannot be reached; it may be starting again", retry_after=1.0)
+    return errors.from_rpc(error)
+
+
+async def result(call: UnaryCall[_T]) -> _T:
+    """The response of a unary call, cancelled if the caller goes away. Raises AgentmemError."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise failure(error) from error
+    except asyncio.CancelledError:
+        _reraise_if_ours()
+        raise errors.Cancelled("the request was aborted") from None
+    finally:
+        call.cancel()
+
+
+@asynccontextmanager
+async def read_ahead(call: StreamCall[_T], limit: int) -> AsyncIterator[AsyncIterator[_T]]:
+    """The messages of a stream, at most `limit` of them waiting here. Iterating raises AgentmemError.
+
+    Leaving the block cancels the call, whether the stream has ended or not.
+    """
+    queue: asyncio.Queue[_T | errors.AgentmemError | None] = asyncio.Queue(limit)
+    pump = asyncio.create_task(_pump(call, queue))
+    try:
+        yield _drain(queue)
+    finally:
+        call.cancel()
+        pump.cancel()
+        await asyncio.gather(pump, return_exceptions=True)
+
+
+async def _pump(call: StreamCall[_T], queue: "asyncio.Queue[_T | errors.AgentmemError | None]") -> None:
+    end: errors.AgentmemError | None = None
+    try:
+        async for message in call:
+            await queue.put(message)
+    except grpc.aio.AioRpcError as error:
+        end = failure(error)
+    except asyncio.CancelledError:
+        _reraise_if_ours()
+        end = errors.Cancelled("the request was aborted")
+    await queue.put(end)
+
+
+async def _drain(queue: "asyncio.Queue[_T | errors.AgentmemError | None]") -> AsyncIterator[_T]:
+    while (message := await queue.get()) is not None:
+        if isinstance(message, errors.AgentmemError):
+            raise message
+        yield message
+
+
+def _reraise_if_ours() -> None:
+    """Inside `except CancelledError`: re-raise where this task was cancelled.
+
+    grpc raises CancelledError also where the peer ended the call with CANCELLED, and that must reach the caller.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise
+
+
+async def unready_reason(channel: grpc.aio.Channel, service: str, timeout: float) -> str:
+    """Why the worker does not serve `service` now, asked live; empty if it does."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return f"the inference worker did not answer within {timeout:g} s"
+        return failure(error).message
+    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        return ""
+    state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return f"the inference worker is {state}: it is loading, draining or broken"

@@ -1,0 +1,1 @@
+"""Tests mirror the packages: `tests.gateway` tests `gateway`, and so on."""

@@ -1,0 +1,89 @@
+"""A gateway on real sockets before a scripted worker."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import openai
+import pytest
+
+from agentmem.channels import connect
+from gateway.process import Gateway
+from gateway.settings import GatewaySettings
+
+from .scripted import ScriptedWorker
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """A directory whose name leaves room for socket paths."""
+    path = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+async def worker(run_dir: Path) -> AsyncIterator[ScriptedWorker]:
+    scripted = ScriptedWorker(f"{run_dir}/worker.sock")
+    await scripted.start()
+    yield scripted
+    await scripted.stop()
+
+
+def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
+    """Settings with any ports, and limits small enough to be met."""
+    any_port = "127.0.0.1:0"
+    given = {
+        "run_dir": run_dir,
+        "http": any_port,
+        "grpc": any_port,
+        "metrics": any_port,
+        "grace": 5.0,
+        "max_body_bytes": 64 * 1024,
+    }
+    return GatewaySettings(**{**given, **changed})
+
+
+@pytest.fixture
+async def gateway(run_dir: Path) -> AsyncIterator[Gateway]:
+    """A running gateway; whether a worker runs is the test's choice."""
+    running = Gateway(settings(run_dir))
+    await running.start()
+    yield running
+    await running.stop()
+
+
+@pytest.fixture
+async def channel(gateway: Gateway) -> AsyncIterator[grpc.aio.Channel]:
+    """A client's channel to the gRPC door."""
+    async with connect(gateway.addresses["grpc"]) as open_channel:
+        yield open_channel
+
+
+@pytest.fixture
+async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    """A plain HTTP client."""
+    async with httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+async def sdk(gateway: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The official SDK."""
+    base_url = f"http://{gateway.addresses['http']}/v1"
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=30) as client:
+        yield client
+
+
+async def eventually(true: Callable[[], bool], within: float = 20.0) -> None:
+    """Wait until `true()`; fails after `within` seconds."""
+    async with asyncio.timeout(within):
+        while not true():
+            await asyncio.sleep(0.01)

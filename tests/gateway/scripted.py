@@ -1,0 +1,211 @@
+"""A worker that says what a test tells it to: a real gRPC server on a Unix socket, without a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+
+from agentmem.server import GrpcServer
+from agentmem.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    types_pb2,
+)
+
+Script = Callable[[inference_pb2.GenerateRequest], AsyncIterator[inference_pb2.GenerateResponse]]
+
+
+def started(match: Any = types_pb2.MATCH_EXTEND, hot: int = 7, warm: int = 5) -> inference_pb2.GenerateResponse:
+    """The first event, with tokens from two tiers."""
+    cached = [types_pb2.TierTokens(tier=types_pb2.TIER_HOT, tokens=hot)] if hot else []
+    cached += [types_pb2.TierTokens(tier=types_pb2.TIER_WARM, tokens=warm)] if warm else []
+    return inference_pb2.GenerateResponse(
+        started=inference_pb2.Started(
+            cache=types_pb2.CacheReport(match=match, cached=cached, prompt_tokens=20),
+            base=types_pb2.AgentVersion(uid="u1", version=2),
+            context_remaining=1000,
+        )
+    )
+
+
+def delta(text: str, *logprobs: inference_pb2.TokenLogprob) -> inference_pb2.GenerateResponse:
+    """New text."""
+    return inference_pb2.GenerateResponse(
+        delta=inference_pb2.Delta(text=text, token_ids=[1], logprobs=logprobs),
+    )
+
+
+def finished(
+    reason: Any = types_pb2.FINISH_REASON_STOP, tokens: int = 3, *, kept: bool = True
+) -> inference_pb2.GenerateResponse:
+    """The last event."""
+    event = inference_pb2.Finished(
+        reason=reason,
+        usage=types_pb2.Usage(
+            prompt_tokens=20,
+            completion_tokens=tokens,
+            cached=[
+                types_pb2.TierTokens(tier=types_pb2.TIER_HOT, tokens=7),
+                types_pb2.TierTokens(tier=types_pb2.TIER_WARM, tokens=5),
+            ],
+        ),
+        durable=kept,
+    )
+    event.timings.time_to_first_token.FromMilliseconds(120)
+    event.timings.decode.FromMilliseconds(500)
+    if kept:
+        event.version.CopyFrom(types_pb2.AgentVersion(uid="u1", version=3))
+    return inference_pb2.GenerateResponse(finished=event)
+
+
+async def hello(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    """A turn that goes well."""
+    yield started()
+    for text in ("Hel", "lo", " 🌍"):
+        yield delta(text)
+    yield finished()
+
+
+class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
+    """Serves Generate by `script`, records every request with its metadata, and knows agents and models it is given."""
+
+    def __init__(self, socket: str) -> None:
+        self.target = f"unix:{socket}"
+        self.script: Script = hello
+        self.requests: list[Any] = []
+        self.metadata: list[dict[str, str]] = []
+        self.time_remaining: list[float | None] = []
+        self.agents: list[agent_pb2.Agent] = []
+        self.models: list[model_pb2.Model] = [
+            model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, context_length=4096),
+            model_pb2.Model(model_id="org/large", state=model_pb2.MODEL_STATE_REGISTERED),
+        ]
+        self.error: Exception | None = None
+        self.running = 0
+        self.cancelled = asyncio.Event()
+        self.server = GrpcServer(self.target, _services(self))
+
+    async def start(self, *, serving: bool = True) -> None:
+        await self.server.start()
+        await self.server.set_serving(serving)
+
+    async def stop(self) -> None:
+        await self.server.stop(0)
+
+    def note(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self.requests.append(request)
+        self.metadata.append({k: str(v) for k, v in context.invocation_metadata() or ()})
+        self.time_remaining.append(context.time_remaining())
+        if self.error is not None:
+            raise self.error
+
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        self.note(request, context)
+        self.running += 1
+        events = self.script(request)
+        try:
+            async for event in events:
+                yield event
+        except BaseException:
+            self.cancelled.set()
+            raise
+        finally:
+            self.running -= 1
+
+    async def Prefill(self, request: Any, context: Any) -> inference_pb2.PrefillResponse:
+        self.note(request, context)
+        return inference_pb2.PrefillResponse(started=started().started, finished=finished().finished)
+
+    async def CountTokens(self, request: Any, context: Any) -> inference_pb2.CountTokensResponse:
+        self.note(request, context)
+        return inference_pb2.CountTokensResponse(tokens=11, context_length=4096)
+
+    async def Abort(self, request: Any, context: Any) -> inference_pb2.AbortResponse:
+        self.note(request, context)
+        return inference_pb2.AbortResponse(aborted=True)
+
+
+class _Agents:
+    """Answers every RPC of AgentService; only those that a test reads have content."""
+
+    def __init__(self, worker: ScriptedWorker) -> None:
+        self._worker = worker
+
+    def __getattr__(self, name: str) -> Any:
+        method = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].methods_by_name.get(name)
+        if method is None:
+            raise AttributeError(name)
+        response = getattr(agent_pb2, method.output_type.name)
+
+        async def unary(request: Any, context: Any) -> Any:
+            self._worker.note(request, context)
+            return response()
+
+        async def upload(requests: Any, context: Any) -> Any:
+            async for request in requests:
+                self._worker.note(request, context)
+            return response()
+
+        async def stream(request: Any, context: Any) -> Any:
+            self._worker.note(request, context)
+            for chunk in (b"one", b"two"):
+                yield agent_pb2.ExportAgentResponse(chunk=chunk)
+
+        return upload if method.client_streaming else stream if method.server_streaming else unary
+
+    async def ListAgents(self, request: Any, context: Any) -> agent_pb2.ListAgentsResponse:
+        self._worker.note(request, context)
+        wanted = [a for a in self._worker.agents if not request.agent_id or a.key.agent_id == request.agent_id]
+        first = int(request.page_token or 0)
+        size = 2
+        more = str(first + size) if first + size < len(wanted) else ""
+        return agent_pb2.ListAgentsResponse(agents=wanted[first : first + size], next_page_token=more)
+
+    async def DeleteAgent(self, request: Any, context: Any) -> agent_pb2.DeleteAgentResponse:
+        self._worker.note(request, context)
+        return agent_pb2.DeleteAgentResponse(deleted=1, freed_bytes=2048)
+
+
+class _Models(model_pb2_grpc.ModelServiceServicer):
+    def __init__(self, worker: ScriptedWorker) -> None:
+        self._worker = worker
+
+    async def ListModels(self, request: Any, context: Any) -> model_pb2.ListModelsResponse:
+        self._worker.note(request, context)
+        return model_pb2.ListModelsResponse(models=self._worker.models)
+
+    async def GetModel(self, request: Any, context: Any) -> model_pb2.GetModelResponse:
+        from agentmem.errors import NotFound
+
+        self._worker.note(request, context)
+        for model in self._worker.models:
+            if model.model_id == request.model_id:
+                return model_pb2.GetModelResponse(model=model)
+        raise NotFound("model", request.model_id, "registered are demo, org/large")
+
+    async def LoadModel(self, request: Any, context: Any) -> Any:
+        self._worker.note(request, context)
+        yield model_pb2.LoadModelResponse(stage="ready", progress=1.0)
+
+    async def UnloadModel(self, request: Any, context: Any) -> model_pb2.UnloadModelResponse:
+        self._worker.note(request, context)
+        return model_pb2.UnloadModelResponse(freed_bytes=1)
+
+
+def _services(worker: ScriptedWorker) -> Sequence[Any]:
+    return [
+        (
+            "agentmem.v1.InferenceService",
+            inference_pb2_grpc.add_InferenceServiceServicer_to_server,
+            worker,
+        ),
+        ("agentmem.v1.AgentService", agent_pb2_grpc.add_AgentServiceServicer_to_server, _Agents(worker)),
+        ("agentmem.v1.ModelService", model_pb2_grpc.add_ModelServiceServicer_to_server, _Models(worker)),
+    ]
