@@ -1,0 +1,176 @@
+"""Agents: their rows, what they look like from outside, and how they are found, listed and deleted.
+
+Functions of a connection; they run inside the caller's transaction.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentmem.keys import AgentKey
+from cache_service import ledger, quarantine, references
+from cache_service.files import FileName, Kind
+from cache_service.ledger import Head
+
+
+class Version(NamedTuple):
+    """One state of one agent. NO_VERSION is the agent that does not exist."""
+
+    uid: str
+    version: int
+
+
+NO_VERSION = Version("", 0)
+
+
+class State(NamedTuple):
+    """An agent's present state."""
+
+    version: Version
+    head: Head
+
+
+class Conversation(NamedTuple):
+    """What FindAgent looks for: the label, how many messages, and the last link of their hash chain."""
+
+    label: str
+    messages: int
+    message_hash: bytes
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One memory as GetAgent and ListAgents show it. Times are nanoseconds since 1970."""
+
+    key: AgentKey
+    version: Version
+    tokens: int
+    turns: int
+    text_bytes: int
+    warm_bytes: int
+    warm_files: int
+    blocks: int
+    created: int
+    updated: int
+
+
+class Deleted(NamedTuple):
+    """What a deletion leaves to do: files to unlink, after the transaction."""
+
+    agents: int
+    freed_bytes: int
+    files: list[FileName]
+    quarantined: list[str]
+
+
+def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
+    """The agent's present state; None if it does not exist."""
+    row = connection.execute(
+        "SELECT uid, version, head_segment, tokens, text_bytes, turns FROM agents"
+        " WHERE namespace = ? AND agent_id = ? AND model_id = ?",
+        key,
+    ).fetchone()
+    return None if row is None else State(Version(*row[:2]), Head(*row[2:]))
+
+
+def create(
+    connection: sqlite3.Connection, key: AgentKey, uid: str, head: Head, conversation: Conversation, now: int
+) -> None:
+    """A new agent at version 1."""
+    connection.execute(
+        "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
+        " label, messages, message_hash, created, updated, used) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (uid, *key, *head, *conversation, now, now, now),
+    )
+
+
+def advance(connection: sqlite3.Connection, version: Version, head: Head, conversation: Conversation, now: int) -> None:
+    """Move an agent to a new version with a new head."""
+    connection.execute(
+        "UPDATE agents SET version = ?, head_segment = ?, tokens = ?, text_bytes = ?, turns = ?, label = ?,"
+        " messages = ?, message_hash = ?, updated = ?, used = ? WHERE uid = ?",
+        (version.version, *head, *conversation, now, now, version.uid),
+    )
+
+
+def get(connection: sqlite3.Connection, key: AgentKey) -> Agent | None:
+    """One agent."""
+    rows = connection.execute(f"{_SELECT} WHERE a.namespace = ? AND a.agent_id = ? AND a.model_id = ?", key)
+    return next(map(_agent, rows), None)
+
+
+def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] | None, limit: int) -> list[Agent]:
+    """Agents of `key.namespace` in the order of (agent_id, model_id), from beyond `after` on.
+
+    An empty agent_id or model_id in `key` means any.
+    """
+    condition, values = _matching(key)
+    if after is not None:
+        condition += " AND (a.agent_id, a.model_id) > (?, ?)"
+        values.extend(after)
+    rows = connection.execute(f"{_SELECT} WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?", (*values, limit))
+    return list(map(_agent, rows))
+
+
+def delete(connection: sqlite3.Connection, key: AgentKey) -> Deleted:
+    """Erase an agent (on all models if model_id is empty): turns, segments, references, rows of files of its own.
+
+    Segments that others build on and files that others refer to stay.
+    """
+    condition, values = _matching(key)
+    uids = [row[0] for row in connection.execute(f"SELECT a.uid FROM agents AS a WHERE {condition}", values)]
+    names = set(references.computed_by(connection, key)) if uids else set()
+    segments: set[int] = set()
+    for uid in uids:
+        names.update(references.of(connection, uid))
+        segments.update(ledger.segments_of(connection, uid))
+    connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in uids])
+    ledger.drop_unused(connection, sorted(segments, reverse=True))
+    quarantined = quarantine.drop_of(connection, key, names) if uids else []
+    files, freed = references.drop_unreferenced(connection, key.namespace, names)
+    return Deleted(len(uids), freed, files, quarantined)
+
+
+def count(connection: sqlite3.Connection) -> tuple[int, int]:
+    """How many agents have KV on disk, and how many have none."""
+    total, warm = connection.execute(
+        "SELECT (SELECT count(*) FROM agents), count(*) FROM agents AS a WHERE EXISTS"
+        " (SELECT 1 FROM refs JOIN files USING (kind, chain_hash) WHERE refs.uid = a.uid)"
+    ).fetchone()
+    return warm, total - warm
+
+
+_WARM = (
+    f"SELECT count(*) AS files, total(f.size_bytes) AS bytes, total(f.kind = {Kind.BLOCK:d}) AS blocks"
+    " FROM refs AS r JOIN files AS f USING (kind, chain_hash) WHERE r.uid = a.uid AND f.namespace = a.namespace"
+)
+_SELECT = (
+    "SELECT a.namespace, a.agent_id, a.model_id, a.uid, a.version, a.tokens, a.turns, a.text_bytes,"
+    f" (SELECT bytes FROM ({_WARM})), (SELECT files FROM ({_WARM})), (SELECT blocks FROM ({_WARM})),"
+    " a.created, a.updated FROM agents AS a"
+)
+
+
+def _agent(row: tuple[str, str, str, str, int, int, int, int, float, int, float, int, int]) -> Agent:
+    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, created, updated = row
+    return Agent(
+        key=AgentKey(*key),
+        version=Version(uid, version),
+        tokens=tokens,
+        turns=turns,
+        text_bytes=text_bytes,
+        warm_bytes=int(warm_bytes),
+        warm_files=files,
+        blocks=int(blocks),
+        created=created,
+        updated=updated,
+    )
+
+
+def _matching(key: AgentKey) -> tuple[str, list[str]]:
+    condition, values = "a.namespace = ?", [key.namespace]
+    for column, value in (("agent_id", key.agent_id), ("model_id", key.model_id)):
+        if value:
+            condition += f" AND a.{column} = ?"
+            values.append(value)
+    return condition, values

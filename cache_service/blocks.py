@@ -1,0 +1,249 @@
+"""Files and their rows, moved together.
+
+All that touches files with a row runs on one thread, one call after the other and never cut short by a caller that
+goes away. A file gets its row last and loses it first, so that a reader never sees a row without a whole file; a crash
+in between leaves a file without a row, which `reconcile` deletes at the next start.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from agentmem import blockfile
+from agentmem.blockfile import BlockFileError, BlockHeader
+from agentmem.errors import DataLoss, InvalidArgument
+from agentmem.keys import AgentKey
+from agentmem.logs import event
+from cache_service import agents, quarantine, references
+from cache_service.agents import Deleted, Version
+from cache_service.database import Database
+from cache_service.files import (
+    SUFFIX,
+    DataDirectory,
+    FileName,
+    disk_errors,
+    open_regular,
+    sync,
+    write_private,
+)
+from cache_service.metrics import StoreMetrics
+from cache_service.references import FileOrigin, FileRow
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class Staged(NamedTuple):
+    """A file that a worker wrote in staging/, as the worker describes it."""
+
+    file: FileRow
+    path: Path
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Files to make visible, and what the agent's state consists of."""
+
+    key: AgentKey
+    version: Version
+    staged: Sequence[Staged]
+    references: frozenset[FileName]
+    fingerprint: str
+
+
+class Published(NamedTuple):
+    """How many files became visible, and how many were dropped because they were there already."""
+
+    published: int
+    dropped: int
+
+
+class BlockStore:
+    """Staging, publishing, quarantine and erasure of files. Use from one event loop; close it before the database."""
+
+    def __init__(self, directory: DataDirectory, database: Database, metrics: StoreMetrics) -> None:
+        self._directory = directory
+        self._database = database
+        self._metrics = metrics
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="files")
+
+    def reconcile(self) -> None:
+        """Empty staging/, delete files without a row and rows without a file. Blocks; call before serving."""
+        swept = self._directory.sweep_staging()
+        found = set(self._directory.published())
+        rows = set(self._database.read_blocking(references.all_names))
+        for name in found - rows:
+            self._directory.path(name).unlink(missing_ok=True)
+        if missing := rows - found:
+            self._database.write_blocking(partial(references.forget, names=missing))
+        event(
+            log,
+            "data directory swept",
+            staged=swept,
+            files=len(rows & found),
+            orphans=len(found - rows),
+            missing=len(missing),
+        )
+
+    async def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
+        """Paths to write those of `names` to that don't exist. Creates nothing."""
+        return await self._run(partial(self._stage, namespace, list(dict.fromkeys(names))))
+
+    async def publish(self, publication: Publication) -> Published:
+        """Verify, place and register files; then replace the agent's references and delete what they alone held.
+
+        Raises InvalidArgument for a path outside staging/, before anything is done, and DataLoss that names the files
+        that failed verification (they are deleted), after the others were published.
+        """
+        return await self._run(partial(self._publish, publication))
+
+    async def quarantine(self, namespace: str, name: FileName, reason: str) -> None:
+        """Take a file out of use, and keep it with the reason. Nothing happens if it isn't there."""
+        await self._run(partial(self._quarantine, namespace, name, reason))
+
+    async def delete_agent(self, key: AgentKey) -> Deleted:
+        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the WAL."""
+        deleted = await self._run(partial(self._delete_agent, key))
+        await self._database.truncate_wal()
+        return deleted
+
+    def close(self) -> None:
+        """Wait for what is running."""
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.wrap_future(self._thread.submit(work))
+
+    def _stage(self, namespace: str, names: list[FileName]) -> list[tuple[FileName, Path]]:
+        rows = {
+            row.name for row in self._database.read_blocking(partial(references.find, namespace=namespace, names=names))
+        }
+        if vanished := {name for name in rows if not self._directory.path(name).exists()}:
+            event(log, "files have vanished", logging.WARNING, files=len(vanished))
+            self._database.write_blocking(partial(references.forget, names=vanished))
+        return [(name, self._directory.new_staging_path(name)) for name in names if name not in rows - vanished]
+
+    def _publish(self, publication: Publication) -> Published:
+        for index, staged in enumerate(publication.staged):
+            if not self._directory.is_staged(staged.path):
+                raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
+        placed: dict[FileName, FileOrigin] = {}
+        rows: list[FileRow] = []
+        refused: list[str] = []
+        dropped = 0
+        try:
+            for staged in publication.staged:
+                name = staged.file.name
+                if name in placed or self._exists(publication.key.namespace, name):
+                    staged.path.unlink(missing_ok=True)
+                    dropped += 1
+                    continue
+                try:
+                    placed[name] = self._place(staged, publication)
+                    rows.append(staged.file)
+                except BlockFileError as error:
+                    staged.path.unlink(missing_ok=True)
+                    refused.append(f"{name.chain_hash.hex()} ({error})")
+            gone = self._database.write_blocking(partial(_register, publication, rows, placed))
+        except BaseException:
+            for name in placed:
+                self._directory.path(name).unlink(missing_ok=True)
+            raise
+        self._unlink(gone)
+        self._metrics.stored_bytes.inc(sum(row.size_bytes for row in rows))
+        if refused:
+            raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
+        return Published(len(rows), dropped)
+
+    def _exists(self, namespace: str, name: FileName) -> bool:
+        found = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
+        return bool(found) and self._directory.path(name).exists()
+
+    def _place(self, staged: Staged, publication: Publication) -> FileOrigin:
+        name = staged.file.name
+        parent = _verify(staged, publication.key.namespace, publication.fingerprint)
+        owner = self._database.read_blocking(partial(references.namespace_of, name=name))
+        if owner not in (None, publication.key.namespace):
+            raise BlockFileError("header", "the chain hash is another namespace's")
+        with disk_errors():
+            self._directory.place(staged.path, name)
+        return FileOrigin(publication.key, publication.fingerprint, parent)
+
+    def _quarantine(self, namespace: str, name: FileName, reason: str) -> None:
+        kept = self._directory.new_quarantine_name(name)
+        if not self._database.write_blocking(partial(quarantine.add, namespace=namespace, name=name, file=kept)):
+            return
+        self._metrics.quarantined(reason)
+        event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
+        path, target = self._directory.path(name), self._directory.quarantine / kept
+        try:
+            size = path.stat().st_size
+            path.replace(target)
+        except FileNotFoundError:
+            return
+        note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
+        with disk_errors():
+            write_private(target.with_name(_reason_file(kept)), json.dumps(note).encode())
+
+    def _delete_agent(self, key: AgentKey) -> Deleted:
+        deleted = self._database.write_blocking(partial(agents.delete, key=key))
+        self._unlink(deleted.files)
+        for file in deleted.quarantined:
+            for each in (file, _reason_file(file)):
+                (self._directory.quarantine / each).unlink(missing_ok=True)
+        return deleted
+
+    def _unlink(self, names: Iterable[FileName]) -> None:
+        for name in names:
+            self._directory.path(name).unlink(missing_ok=True)
+
+
+def _register(
+    publication: Publication,
+    rows: Iterable[FileRow],
+    origins: dict[FileName, FileOrigin],
+    connection: sqlite3.Connection,
+) -> list[FileName]:
+    now = time.time_ns()
+    for row in rows:
+        references.add(connection, row, origins[row.name], now)
+    return references.replace(connection, publication.key, *publication.version, publication.references)
+
+
+def _verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
+    """Check a staged file against its description and bring it to the disk; its parent's chain hash."""
+    file = staged.file
+    try:
+        descriptor = open_regular(staged.path)
+    except OSError as error:
+        raise BlockFileError("truncated", f"cannot open it ({error.strerror})") from error
+    try:
+        size = os.fstat(descriptor).st_size
+        if size != file.size_bytes:
+            raise BlockFileError("truncated", f"{size} bytes instead of {file.size_bytes}")
+        prefix = os.pread(descriptor, blockfile.header_bytes(os.pread(descriptor, 8, 0)), 0)
+        found, _ = blockfile.parse(prefix, size)
+        wanted = BlockHeader(
+            fingerprint, namespace, file.name.chain_hash, found.parent, file.first_token, file.token_count
+        )
+        blockfile.verify(found, wanted)
+        os.fchmod(descriptor, 0o600)
+        with disk_errors():
+            sync(descriptor)
+    finally:
+        os.close(descriptor)
+    return found.parent
+
+
+def _reason_file(file: str) -> str:
+    return f"{file.removesuffix(SUFFIX)}.reason.json"

@@ -1,0 +1,198 @@
+"""Messages to frozen dataclasses, checked, and back.
+
+What is wrong with a request by itself is an InvalidArgument from here, before anything is touched.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from agentmem.errors import InvalidArgument
+from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
+from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
+from cache_service.agents import Agent, Conversation, Version
+from cache_service.blocks import Publication, Staged
+from cache_service.files import FileName, Kind
+from cache_service.ledger import Ledger, Part
+from cache_service.references import FileRow
+from cache_service.turns import Committed, Turn
+from cache_service.workflows import Record
+
+CHAIN_HASH_BYTES = 32
+DIGEST_BYTES = 16
+_MAX_VERSION = 2**63 - 1
+_MAX_DIGEST_BYTES = 64
+
+
+def version(field: str, message: types_pb2.AgentVersion) -> Version:
+    """A version of a request."""
+    if message.version > _MAX_VERSION:
+        raise InvalidArgument(f"{field}.version", "is too large")
+    return Version(message.uid, message.version)
+
+
+def version_message(version: Version) -> types_pb2.AgentVersion:
+    """A version for a response."""
+    return types_pb2.AgentVersion(uid=version.uid, version=version.version)
+
+
+def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
+    """The turn of a commit, consistent in itself."""
+    key = AgentKey.from_proto(request.key)
+    request_id = check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
+    if len(request.request_digest) > _MAX_DIGEST_BYTES:
+        raise InvalidArgument("request_digest", f"must be at most {_MAX_DIGEST_BYTES} bytes")
+    tokens = len(request.token_ids)
+    if tokens:
+        check_text("tokenizer_hash", request.tokenizer_hash)
+    if request.generated_tokens > tokens:
+        raise InvalidArgument("generated_tokens", f"must be at most the {tokens} tokens of the turn")
+    offsets = np.fromiter(request.offsets, dtype=np.uint32, count=len(request.offsets))
+    if len(offsets) != tokens:
+        raise InvalidArgument("offsets", f"must be as many as the tokens: {tokens}, not {len(offsets)}")
+    if (offsets[1:] < offsets[:-1]).any():
+        raise InvalidArgument("offsets", "must not decrease")
+    if (int(offsets[-1]) if tokens else 0) != len(request.text):
+        raise InvalidArgument("offsets", f"the last one must be the text's length: {len(request.text)} bytes")
+    hashes = request.message_hashes
+    return Turn(
+        key=key,
+        base=version("base", request.base),
+        keep_tokens=request.keep_tokens,
+        part=Part(
+            token_ids=np.fromiter(request.token_ids, dtype=np.uint32, count=tokens),
+            text=request.text,
+            offsets=offsets,
+            tokenizer_hash=request.tokenizer_hash,
+            generated_tokens=request.generated_tokens,
+        ),
+        request_id=request_id,
+        request_digest=request.request_digest,
+        record=request.record.SerializeToString(),
+        conversation=Conversation(request.label, len(hashes), hashes[-1] if hashes else b""),
+    )
+
+
+def committed_message(committed: Committed) -> cache_store_pb2.CommittedTurn:
+    """A committed turn, its record completed by the version that it made."""
+    record = cache_store_pb2.TurnRecord.FromString(committed.record)
+    state = version_message(committed.version)
+    record.finished.version.CopyFrom(state)
+    return cache_store_pb2.CommittedTurn(request_digest=committed.request_digest, record=record, version=state)
+
+
+def ledger_message(ledger: Ledger) -> cache_store_pb2.Ledger:
+    """A ledger for a response."""
+    return cache_store_pb2.Ledger(
+        token_ids=ledger.token_ids.tolist(),
+        text=ledger.text,
+        offsets=ledger.offsets.tolist(),
+        tokenizer_hash=ledger.tokenizer_hash,
+        turns=[cache_store_pb2.LedgerTurn(**place._asdict()) for place in ledger.turns],
+    )
+
+
+def namespace(value: str) -> str:
+    """A request's namespace."""
+    return check_text("namespace", value)
+
+
+def chain_hashes(field: str, kind: Kind, hashes: Sequence[bytes]) -> list[FileName]:
+    """Chain hashes of one kind as names."""
+    return [_file_name(f"{field}[{index}]", kind, value) for index, value in enumerate(hashes)]
+
+
+def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.StoredFile) -> FileName:
+    """A file's kind and chain hash."""
+    try:
+        kind = Kind(message.kind)
+    except ValueError as error:
+        raise InvalidArgument(f"{field}.kind", "must be FILE_KIND_BLOCK or FILE_KIND_WINDOW") from error
+    return _file_name(f"{field}.chain_hash", kind, message.chain_hash)
+
+
+def file_names(field: str, messages: Iterable[cache_store_pb2.FileName]) -> list[FileName]:
+    """Several files' names."""
+    return [file_name(f"{field}[{index}]", message) for index, message in enumerate(messages)]
+
+
+def file_message(row: FileRow, path: Path) -> cache_store_pb2.StoredFile:
+    """A published file for a response."""
+    return cache_store_pb2.StoredFile(
+        chain_hash=row.name.chain_hash,
+        kind=_KINDS[row.name.kind],
+        path=str(path),
+        digest=row.digest,
+        size_bytes=row.size_bytes,
+        first_token=row.first_token,
+        token_count=row.token_count,
+        tier=types_pb2.TIER_WARM,
+    )
+
+
+def staged_message(name: FileName, path: Path) -> cache_store_pb2.StagedFile:
+    """A place to write to for a response."""
+    return cache_store_pb2.StagedFile(kind=_KINDS[name.kind], chain_hash=name.chain_hash, path=str(path))
+
+
+def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
+    """The files and references of a publication. An empty agent_id publishes files that nobody's state refers to."""
+    return Publication(
+        key=AgentKey.from_proto(request.key, anonymous=True),
+        version=version("version", request.version),
+        staged=[_staged(f"files[{index}]", file) for index, file in enumerate(request.files)],
+        references=frozenset(file_names("references", request.references)),
+        fingerprint=check_text("fingerprint", request.fingerprint) if request.files else request.fingerprint,
+    )
+
+
+def agent_message(agent: Agent) -> agent_pb2.Agent:
+    """An agent for a response; the worker overrides the tier of what it holds in memory."""
+    message = agent_pb2.Agent(
+        key=agent.key.to_proto(),
+        version=version_message(agent.version),
+        tokens=agent.tokens,
+        turns=agent.turns,
+        text_bytes=agent.text_bytes,
+        warm_bytes=agent.warm_bytes,
+        blocks=agent.blocks,
+        tier=types_pb2.TIER_WARM if agent.warm_files else types_pb2.TIER_NONE,
+    )
+    message.create_time.FromNanoseconds(agent.created)
+    message.update_time.FromNanoseconds(agent.updated)
+    return message
+
+
+def agent_filter(request: agent_pb2.ListAgentsRequest) -> AgentKey:
+    """Which agents a list is of; an empty agent_id or model_id means any."""
+    return AgentKey(
+        namespace(request.namespace),
+        check_text("agent_id", request.agent_id, allow_empty=True),
+        check_text("model_id", request.model_id, allow_empty=True),
+    )
+
+
+def workflow_message(namespace: str, record: Record) -> cache_store_pb2.WorkflowRecord:
+    """A workflow's record for a response."""
+    return cache_store_pb2.WorkflowRecord(
+        namespace=namespace, workflow_id=record.workflow_id, version=record.version, payload=record.payload
+    )
+
+
+_KINDS = {Kind.BLOCK: cache_store_pb2.FILE_KIND_BLOCK, Kind.WINDOW: cache_store_pb2.FILE_KIND_WINDOW}
+
+
+def _file_name(field: str, kind: Kind, chain_hash: bytes) -> FileName:
+    if len(chain_hash) != CHAIN_HASH_BYTES:
+        raise InvalidArgument(field, f"must be {CHAIN_HASH_BYTES} bytes")
+    return FileName(kind, chain_hash)
+
+
+def _staged(field: str, file: cache_store_pb2.StoredFile) -> Staged:
+    if len(file.digest) != DIGEST_BYTES:
+        raise InvalidArgument(f"{field}.digest", f"must be {DIGEST_BYTES} bytes")
+    if "\0" in file.path:
+        raise InvalidArgument(f"{field}.path", "must be a path that StageBlocks gave")
+    row = FileRow(file_name(field, file), file.first_token, file.token_count, file.size_bytes, file.digest)
+    return Staged(row, Path(file.path))

@@ -1,0 +1,142 @@
+"""SQLite on a thread of its own.
+
+One connection, one thread, one transaction per call: `read` and `write` take a function of the connection, run it
+there, and bring back what it returns or raises. `write` returns after the WAL was fsynced. A caller that is cancelled
+before its turn leaves nothing; one that is cancelled later leaves the whole transaction.
+"""
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from agentmem.errors import ResourceExhausted, Unavailable
+from cache_service import schema
+
+_T = TypeVar("_T")
+Work = Callable[[sqlite3.Connection], _T]
+
+_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "secure_delete = ON",  # deleted text is overwritten with zeros
+    "foreign_keys = ON",
+    "temp_store = MEMORY",  # no text in temporary files
+    "journal_size_limit = 16777216",
+    *(("fullfsync = ON", "checkpoint_fullfsync = ON") if sys.platform == "darwin" else ()),
+)
+_PRIMARY_CODE = 0xFF
+
+
+class Database:
+    """The store's database. `open` once; `read` and `write` on one event loop, the `_blocking` ones on threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self._before_commit: list[Work[None]] = []
+
+    def open(self) -> None:
+        """Create or migrate the file (mode 0600, its WAL likewise). Raises schema.SchemaTooNew, sqlite3.Error."""
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._path.chmod(0o600)
+        try:
+            self._connection = self._thread.submit(_connect, self._path).result()
+        except BaseException:
+            self._thread.shutdown()
+            raise
+
+    def before_commit(self, work: Work[None]) -> None:
+        """Let `work` add its own changes to every write transaction, before its commit."""
+        self._before_commit.append(work)
+
+    async def read(self, work: Work[_T]) -> _T:
+        """Run `work`; it must not change anything."""
+        return await asyncio.wrap_future(self._thread.submit(self._read, work))
+
+    async def write(self, work: Work[_T]) -> _T:
+        """Run `work` as one durable transaction; if it raises, nothing has changed.
+
+        Raises ResourceExhausted if the disk is full and Unavailable if another program holds the database.
+        """
+        return await asyncio.wrap_future(self._thread.submit(self._write, work))
+
+    def read_blocking(self, work: Work[_T]) -> _T:
+        """`read` for a thread that isn't the event loop's."""
+        return self._thread.submit(self._read, work).result()
+
+    def write_blocking(self, work: Work[_T]) -> _T:
+        """`write` for a thread that isn't the event loop's."""
+        return self._thread.submit(self._write, work).result()
+
+    async def truncate_wal(self) -> None:
+        """Move all of the WAL into the database and cut it to nothing, so that what was erased is in neither.
+
+        Raises Unavailable if another program is reading the database.
+        """
+        await asyncio.wrap_future(self._thread.submit(self._truncate_wal))
+
+    def close(self) -> None:
+        """Wait for what is queued, write what `before_commit` still holds, and close."""
+        self._thread.submit(self._write, lambda _: None).result()
+        self._thread.submit(self._connection.close).result()
+        self._thread.shutdown()
+
+    def _read(self, work: Work[_T]) -> _T:
+        with _disk_errors():
+            return work(self._connection)
+
+    def _write(self, work: Work[_T]) -> _T:
+        connection = self._connection
+        with _disk_errors():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(connection)
+                for more in self._before_commit:
+                    more(connection)
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        return result
+
+    def _truncate_wal(self) -> None:
+        with _disk_errors():
+            _truncate_wal(self._connection)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+    try:
+        for pragma in _PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        schema.migrate(connection)
+        _truncate_wal(connection)  # a crash may have come between erasing and truncating
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _truncate_wal(connection: sqlite3.Connection) -> None:
+    busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise Unavailable("another program is reading store.db, so what was erased is still in its WAL; try again")
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+        if code == sqlite3.SQLITE_FULL:
+            raise ResourceExhausted("the cache store's disk is full; nothing was changed", retry_after=5.0) from error
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise Unavailable("another program holds store.db; try again") from error
+        raise

@@ -1,0 +1,186 @@
+"""The data directory: where files are, who may read them, and when they are on the disk for certain.
+
+    store.db                          ledgers and rows
+    blocks/ab/<chain>.safetensors     published blocks, by the first byte of their chain hash
+    windows/ab/<chain>.safetensors    published windows
+    staging/                          files being written
+    quarantine/                       files that failed verification, each with its reason
+    lock                              held by the one store of this directory
+
+No name here comes from a caller's text: files are named by chain hashes in hex.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from agentmem.errors import ResourceExhausted
+
+SUFFIX = ".safetensors"
+
+
+class Kind(IntEnum):
+    """What a file holds; the numbers are those of agentmem.v1.FileKind."""
+
+    BLOCK = 1
+    WINDOW = 2
+
+
+_FOLDERS = {Kind.BLOCK: "blocks", Kind.WINDOW: "windows"}
+
+
+class FileName(NamedTuple):
+    """A file's name: its kind and chain hash."""
+
+    kind: Kind
+    chain_hash: bytes
+
+
+class DirectoryInUse(Exception):
+    """Another store has this directory; the message says what to do."""
+
+
+class DataDirectory:
+    """Paths of one data directory. Directories have mode 0700 and files 0600, whatever the umask is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.database = self.root / "store.db"
+        self.staging = self.root / "staging"
+        self.quarantine = self.root / "quarantine"
+        self._lock: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Create what is missing and take the directory for this process. Raises DirectoryInUse."""
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self.root, self.staging, self.quarantine, *(self.root / name for name in _FOLDERS.values())):
+            _make_private(folder)
+        lock = open(self.root / "lock", "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise DirectoryInUse(f"another store is using {self.root}; stop it, or choose another --data") from error
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let the directory go. May be called twice."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def path(self, name: FileName) -> Path:
+        """Where a published file is."""
+        return self.folder(name) / f"{name.chain_hash.hex()}{SUFFIX}"
+
+    def folder(self, name: FileName) -> Path:
+        """The directory of a published file."""
+        return self.root / _FOLDERS[name.kind] / name.chain_hash[:1].hex()
+
+    def new_staging_path(self, name: FileName) -> Path:
+        """A path in staging/ that nobody has been given before. Nothing is there."""
+        return self.staging / f"{name.chain_hash.hex()}-{secrets.token_hex(8)}{SUFFIX}"
+
+    def new_quarantine_name(self, name: FileName) -> str:
+        """A file name for quarantine/ that is not taken."""
+        return f"{_FOLDERS[name.kind]}-{name.chain_hash.hex()}-{secrets.token_hex(4)}{SUFFIX}"
+
+    def is_staged(self, path: Path) -> bool:
+        """Whether `path` is, when links are followed, a name directly in staging/."""
+        return path.is_absolute() and path.parent.resolve() == self.staging.resolve() and path.name not in ("", "..")
+
+    def place(self, staged: Path, name: FileName) -> None:
+        """Move a staged file to its place; it is on the disk under its name when this returns."""
+        folder = self.folder(name)
+        if not folder.is_dir():
+            _make_private(folder)
+            sync_directory(folder.parent)
+        staged.replace(self.path(name))
+        sync_directory(folder)
+
+    def sweep_staging(self) -> int:
+        """Delete everything in staging/; how many files there were. Nobody may be writing."""
+        staged = list(self.staging.iterdir())
+        for path in staged:
+            path.unlink()
+        return len(staged)
+
+    def published(self) -> Iterator[FileName]:
+        """The names of all files in blocks/ and windows/, with a row or without."""
+        for kind, folder in _FOLDERS.items():
+            for path in (self.root / folder).glob(f"??/*{SUFFIX}"):
+                try:
+                    yield FileName(kind, bytes.fromhex(path.name.removesuffix(SUFFIX)))
+                except ValueError:
+                    continue
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Create a file with mode 0600 and this content."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(data)
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file, never of what a link points to. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
+def sync(descriptor: int) -> None:
+    """Bring a file's content to the disk itself; on macOS fsync alone stops at the drive's cache."""
+    if sys.platform == "darwin":
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError:
+            os.fsync(descriptor)  # file systems without it, such as network shares
+    else:
+        os.fsync(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Bring a directory's names to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files directly in a directory."""
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                total += entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Raise ResourceExhausted where the disk or the user's quota is full; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceExhausted("the cache store's disk is full", retry_after=5.0) from error
+        raise
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)

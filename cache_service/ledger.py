@@ -1,0 +1,175 @@
+"""The ledger: a tree of immutable segments, walked from a head to its root.
+
+A head names a ledger: a segment, and how many tokens of its chain count. A commit appends one segment after the first
+`keep_tokens` tokens of a head's chain. Nothing is ever rewritten, so an old head (a fork, a snapshot) stays what it
+was, and making one costs a row. Functions of a connection run inside the caller's transaction.
+
+Positions in a chain, for a segment S with the child C (or the head itself, whose cut is its number of tokens):
+
+    S.parent_tokens              C.parent_tokens = S's cut          S.parent_tokens + S.tokens
+    | tokens of S that count     | tokens of S that this chain doesn't have |
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Uint32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a commit appends: tokens, their text, each one's end from the text's start, and who made the tokens."""
+
+    token_ids: Uint32
+    text: bytes
+    offsets: Uint32
+    tokenizer_hash: str
+    generated_tokens: int
+
+
+class Head(NamedTuple):
+    """A ledger: all but the last segment's content follows from the tree. No segment is the empty ledger."""
+
+    segment: int | None
+    tokens: int
+    text_bytes: int
+    turns: int
+
+
+EMPTY = Head(None, 0, 0, 0)
+
+
+class TurnPlace(NamedTuple):
+    """A turn that is wholly in the ledger: its version, where it ended, and how many tokens it generated."""
+
+    version: int
+    end_token: int
+    generated_tokens: int
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A ledger's content. Offsets count from the ledger's start; turns are oldest first."""
+
+    token_ids: Uint32
+    text: bytes
+    offsets: Uint32
+    tokenizer_hash: str
+    turns: tuple[TurnPlace, ...]
+
+
+def append(connection: sqlite3.Connection, head: Head, keep_tokens: int, part: Part, version: int) -> Head:
+    """A new ledger: the first `keep_tokens` tokens of `head`, then `part`."""
+    kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
+    cursor = connection.execute(
+        "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
+        " turns, tokenizer_hash, token_ids, text, offsets) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            kept.segment,
+            kept.tokens,
+            kept.text_bytes,
+            len(part.token_ids),
+            len(part.text),
+            part.generated_tokens,
+            version,
+            kept.turns + 1,
+            part.tokenizer_hash,
+            _pack(part.token_ids),
+            part.text,
+            _pack(part.offsets),
+        ),
+    )
+    tokens, text_bytes = kept.tokens + len(part.token_ids), kept.text_bytes + len(part.text)
+    return Head(cursor.lastrowid, tokens, text_bytes, kept.turns + 1)
+
+
+def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
+    """The first `tokens` tokens of `head`, as a head of their own: the newest segment that has any of them.
+
+    A turn without tokens that ended exactly there stays in the chain.
+    """
+    row = connection.execute(
+        f"{_CHAIN} SELECT s.id, s.parent_tokens, s.parent_bytes, s.tokens, s.text_bytes, s.turns"
+        " FROM chain CROSS JOIN segments AS s ON s.id = chain.id"
+        " WHERE s.parent_tokens < ? OR (s.parent_tokens = ? AND s.tokens = 0) ORDER BY s.id DESC LIMIT 1",
+        (head.segment, head.tokens, tokens, tokens),
+    ).fetchone()
+    if row is None:
+        return EMPTY
+    segment, parent_tokens, parent_bytes, segment_tokens, segment_bytes, turns = row
+    kept = tokens - parent_tokens
+    if kept == segment_tokens:
+        return Head(segment, tokens, parent_bytes + segment_bytes, turns)
+    (end,) = connection.execute(
+        "SELECT substr(offsets, ?, 4) FROM segments WHERE id = ?", (4 * (kept - 1) + 1, segment)
+    ).fetchone()
+    return Head(segment, tokens, parent_bytes + int.from_bytes(end, "little"), turns - 1)
+
+
+def read(connection: sqlite3.Connection, head: Head) -> Ledger:
+    """The whole content of a ledger."""
+    rows = connection.execute(
+        f"{_CHAIN} SELECT s.id, chain.cut - s.parent_tokens, s.parent_tokens, s.parent_bytes, s.tokens,"
+        " s.generated_tokens, s.version, s.tokenizer_hash, s.token_ids, s.text, s.offsets"
+        " FROM chain CROSS JOIN segments AS s ON s.id = chain.id",
+        (head.segment, head.tokens),
+    ).fetchall()
+    rows.sort(key=lambda row: row[0])
+    ids, texts, ends, turns = [_NONE], [], [_NONE], []
+    for _, kept, parent_tokens, parent_bytes, tokens, generated, version, _, token_ids, text, offsets in rows:
+        segment_ends = _unpack(offsets)[:kept]
+        ids.append(_unpack(token_ids)[:kept])
+        ends.append(segment_ends + np.uint32(parent_bytes))
+        texts.append(text[: segment_ends[-1] if kept else 0])
+        if kept == tokens:
+            turns.append(TurnPlace(version, parent_tokens + tokens, generated))
+    made_by = rows[-1][7] if rows else ""
+    return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns))
+
+
+def tokenizer_hash(connection: sqlite3.Connection, head: Head) -> str:
+    """Who made the tokens of a ledger; "" for the empty one."""
+    row = connection.execute("SELECT tokenizer_hash FROM segments WHERE id = ?", (head.segment,)).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def segments_of(connection: sqlite3.Connection, uid: str) -> list[int]:
+    """All segments that an agent's turns and head stand on, newest first."""
+    rows = connection.execute(
+        "WITH RECURSIVE used (id) AS (SELECT segment FROM turns WHERE uid = :uid"
+        " UNION SELECT head_segment FROM agents WHERE uid = :uid"
+        " UNION SELECT s.parent_id FROM used JOIN segments AS s ON s.id = used.id WHERE s.parent_id IS NOT NULL)"
+        " SELECT id FROM used ORDER BY id DESC",
+        {"uid": uid},
+    )
+    return [row[0] for row in rows]
+
+
+def drop_unused(connection: sqlite3.Connection, segments: list[int]) -> None:
+    """Erase those of `segments` (newest first, so that children go before parents) that nothing refers to any more."""
+    connection.executemany(
+        "DELETE FROM segments WHERE id = :id"
+        " AND NOT EXISTS (SELECT 1 FROM segments AS child WHERE child.parent_id = :id)"
+        " AND NOT EXISTS (SELECT 1 FROM agents WHERE head_segment = :id)"
+        " AND NOT EXISTS (SELECT 1 FROM turns WHERE segment = :id)",
+        [{"id": segment} for segment in segments],
+    )
+
+
+_CHAIN = (
+    "WITH RECURSIVE chain (id, cut) AS (SELECT ?, ? UNION ALL SELECT s.parent_id, s.parent_tokens"
+    " FROM chain JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"
+)
+_NONE = np.empty(0, dtype=np.uint32)
+
+
+def _pack(numbers: Uint32) -> bytes:
+    return numbers.astype("<u4", copy=False).tobytes()
+
+
+def _unpack(data: bytes) -> Uint32:
+    return np.frombuffer(data, dtype="<u4").astype(np.uint32, copy=False)

@@ -1,0 +1,72 @@
+"""What the store tells Prometheus. No agent ids and no namespaces in labels."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from cache_service import agents, references
+from cache_service.database import Database
+from cache_service.files import DataDirectory, Kind, size_of
+
+REASONS = ("digest", "header", "truncated", "io_error")
+
+
+class StoreMetrics:
+    """Counters, in a registry of the caller's."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.stored_bytes = Counter(
+            "agentmem_cache_store_bytes", "Bytes of KV files that were published.", registry=registry
+        )
+        self._quarantined = Counter(
+            "agentmem_cache_quarantined",
+            "Files of KV that failed verification and were taken out of use.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in (*REASONS, "other"):
+            self._quarantined.labels(reason)
+
+    def quarantined(self, reason: str) -> None:
+        """Count a file; unknown reasons share one label."""
+        self._quarantined.labels(reason if reason in REASONS else "other").inc()
+
+
+class DiskCollector(Collector):
+    """Sizes and counts, read from the database and the directory at each scrape, on the scraper's thread."""
+
+    def __init__(self, directory: DataDirectory, database: Database) -> None:
+        self._directory = directory
+        self._database = database
+
+    def describe(self) -> Iterator[Metric]:
+        """The families without values, so that registering doesn't read the disk."""
+        yield from self._families()
+
+    def collect(self) -> Iterator[Metric]:
+        """The families with present values."""
+        disk, tiers = self._families()
+        sizes = self._database.read_blocking(references.sizes)
+        database = self._directory.database
+        ledger = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal")]
+        disk.add_metric(["blocks"], sizes.get(Kind.BLOCK, 0))
+        disk.add_metric(["windows"], sizes.get(Kind.WINDOW, 0))
+        disk.add_metric(["staging"], size_of(self._directory.staging))
+        disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
+        disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
+        warm, without = self._database.read_blocking(agents.count)
+        tiers.add_metric(["warm"], warm)
+        tiers.add_metric(["none"], without)
+        yield disk
+        yield tiers
+
+    def _families(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily(
+                "agentmem_cache_disk_bytes", "Bytes in the data directory, by what they are.", labels=["kind"]
+            ),
+            GaugeMetricFamily("agentmem_cache_agents", "Agents, by the tier that holds their KV.", labels=["tier"]),
+        )

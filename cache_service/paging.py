@@ -1,0 +1,59 @@
+"""Page sizes and page tokens. A token is the last key of a page, and nobody else's business."""
+
+import base64
+import json
+
+from agentmem.errors import InvalidArgument
+
+DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
+
+
+def page_size(value: int | None) -> int:
+    """A request's page size, or the default. Raises InvalidArgument outside 1..1000."""
+    if value is None:
+        return DEFAULT_PAGE_SIZE
+    if not 1 <= value <= MAX_PAGE_SIZE:
+        raise InvalidArgument("page_size", f"must be 1 to {MAX_PAGE_SIZE}")
+    return value
+
+
+def token(key: tuple[str, ...]) -> str:
+    """The token of the page after `key`."""
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
+
+
+def pair(token: str) -> tuple[str, str] | None:
+    """The two strings that a token stands for; None for the first page. Raises InvalidArgument."""
+    found = _strings(token)
+    if found is None:
+        return None
+    if len(found) != 2:
+        raise _bad_token()
+    return found[0], found[1]
+
+
+def number(token: str) -> int | None:
+    """The number that a token stands for; None for the first page. Raises InvalidArgument."""
+    found = _strings(token)
+    if found is None:
+        return None
+    if len(found) != 1 or not found[0].isascii() or not found[0].isdigit() or len(found[0]) > 18:
+        raise _bad_token()
+    return int(found[0])
+
+
+def _strings(token: str) -> list[str] | None:
+    if not token:
+        return None
+    try:
+        found = json.loads(base64.b64decode(token, altchars=b"-_", validate=True))
+        if isinstance(found, list) and all(isinstance(part, str) and part.encode() for part in found):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    raise _bad_token()
+
+
+def _bad_token() -> InvalidArgument:
+    return InvalidArgument("page_token", "must come from the response before")

@@ -1,0 +1,42 @@
+"""Files that failed verification: kept with their reason, out of everybody's reach, and erased with their agent.
+
+Functions of a connection, inside the caller's transaction; the files themselves are moved by `blocks`.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+
+from agentmem.keys import AgentKey
+from cache_service.files import FileName
+
+
+def add(connection: sqlite3.Connection, namespace: str, name: FileName, file: str) -> bool:
+    """Turn a published file's row into a quarantined one, stored as `file`; False if there is no such row."""
+    row = connection.execute(
+        "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? RETURNING agent_id, model_id",
+        (*name, namespace),
+    ).fetchone()
+    if row is None:
+        return False
+    connection.execute(
+        "INSERT INTO quarantined (file, kind, chain_hash, namespace, agent_id, model_id) VALUES (?, ?, ?, ?, ?, ?)",
+        (file, *name, namespace, *row),
+    )
+    return True
+
+
+def drop_of(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileName]) -> list[str]:
+    """Forget what holds an agent's KV: its own turns' files (on all models if model_id is empty) and those of `names`.
+
+    Returns the files to unlink.
+    """
+    rows = connection.execute(
+        "DELETE FROM quarantined WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '') RETURNING file",
+        (*key, key.model_id),
+    ).fetchall()
+    for name in names:
+        rows += connection.execute(
+            "DELETE FROM quarantined WHERE kind = ? AND chain_hash = ? AND namespace = ? RETURNING file",
+            (*name, key.namespace),
+        ).fetchall()
+    return [row[0] for row in rows]

@@ -1,0 +1,134 @@
+"""Rows of published files, and who refers to them. Functions of a connection, inside the caller's transaction.
+
+References serve garbage collection only: a file that was somebody's and is nobody's any more is deleted, row first, the
+file after the transaction. Files that never were anybody's stay and are found by name.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Set
+from typing import NamedTuple
+
+from agentmem.keys import AgentKey
+from cache_service.files import FileName, Kind
+
+
+class FileRow(NamedTuple):
+    """A published file."""
+
+    name: FileName
+    first_token: int
+    token_count: int
+    size_bytes: int
+    digest: bytes
+
+
+class FileOrigin(NamedTuple):
+    """What a file was computed for: whose turn, with which fingerprint, after which block."""
+
+    key: AgentKey
+    fingerprint: str
+    parent: bytes
+
+
+def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileRow]:
+    """Those of the named files that exist in the namespace."""
+    found = []
+    for name in names:
+        row = connection.execute(
+            "SELECT first_token, token_count, size_bytes, digest FROM files"
+            " WHERE kind = ? AND chain_hash = ? AND namespace = ?",
+            (*name, namespace),
+        ).fetchone()
+        if row is not None:
+            found.append(FileRow(name, *row))
+    return found
+
+
+def namespace_of(connection: sqlite3.Connection, name: FileName) -> str | None:
+    """In whose namespace a file of this name exists; None if there is none."""
+    row = connection.execute("SELECT namespace FROM files WHERE kind = ? AND chain_hash = ?", name).fetchone()
+    return None if row is None else str(row[0])
+
+
+def add(connection: sqlite3.Connection, file: FileRow, origin: FileOrigin, now: int) -> None:
+    """The row that makes a file visible."""
+    connection.execute(
+        "INSERT OR REPLACE INTO files (kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent,"
+        " first_token, token_count, size_bytes, digest, created, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*file.name, *origin.key, origin.fingerprint, origin.parent, *file[1:], now, now),
+    )
+
+
+def replace(
+    connection: sqlite3.Connection, key: AgentKey, uid: str, version: int, names: Set[FileName]
+) -> list[FileName]:
+    """Let the agent's state consist of `names`; the files that were its and are now nobody's, their rows gone.
+
+    Does nothing if the agent isn't `uid` any more, or a newer version's references are there already.
+    """
+    updated = connection.execute(
+        "UPDATE agents SET published_version = :version WHERE uid = :uid AND published_version <= :version"
+        " AND version >= :version AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id",
+        {"version": version, "uid": uid, **key._asdict()},
+    )
+    if not updated.rowcount:
+        return []
+    before = of(connection, uid)
+    connection.executemany(
+        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in before - names]
+    )
+    connection.executemany(
+        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names - before]
+    )
+    dropped, _ = drop_unreferenced(connection, key.namespace, before - names)
+    return dropped
+
+
+def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
+    """What an agent refers to."""
+    rows = connection.execute("SELECT kind, chain_hash FROM refs WHERE uid = ?", (uid,))
+    return {FileName(Kind(kind), chain_hash) for kind, chain_hash in rows}
+
+
+def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:
+    """Files that the agent's own turns computed, on all models if model_id is empty."""
+    rows = connection.execute(
+        "SELECT kind, chain_hash FROM files WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '')",
+        (*key, key.model_id),
+    )
+    return [FileName(Kind(kind), chain_hash) for kind, chain_hash in rows]
+
+
+def drop_unreferenced(
+    connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]
+) -> tuple[list[FileName], int]:
+    """Drop the rows of those of `names` that nobody refers to; the files to unlink, and their bytes."""
+    dropped, size = [], 0
+    for name in names:
+        row = connection.execute(
+            "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS"
+            " (SELECT 1 FROM refs WHERE refs.kind = files.kind AND refs.chain_hash = files.chain_hash)"
+            " RETURNING size_bytes",
+            (*name, namespace),
+        ).fetchone()
+        if row is not None:
+            dropped.append(name)
+            size += row[0]
+    return dropped, size
+
+
+def all_names(connection: sqlite3.Connection) -> list[FileName]:
+    """The names of all published files."""
+    rows = connection.execute("SELECT kind, chain_hash FROM files")
+    return [FileName(Kind(kind), chain_hash) for kind, chain_hash in rows]
+
+
+def forget(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
+    """Drop the rows of files that aren't there any more."""
+    connection.executemany("DELETE FROM files WHERE kind = ? AND chain_hash = ?", names)
+
+
+def sizes(connection: sqlite3.Connection) -> dict[Kind, int]:
+    """Bytes of all published files, by kind."""
+    rows = connection.execute("SELECT kind, sum(size_bytes) FROM files GROUP BY kind")
+    return {Kind(kind): size for kind, size in rows}

@@ -1,0 +1,107 @@
+"""CacheStoreService: what the worker asks of the store."""
+
+import time
+from functools import partial
+from typing import Any
+
+import grpc
+
+from agentmem.errors import NotFound
+from agentmem.keys import AgentKey, check_text
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import cache_store_pb2_grpc
+from cache_service import conversions, paging, references, turns, workflows
+from cache_service.blocks import BlockStore
+from cache_service.database import Database
+from cache_service.files import DataDirectory, Kind
+from cache_service.last_use import LastUse
+from cache_service.turns import Opened
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
+    """Each RPC is one transaction of `turns`, `references` or `workflows`, or one call of the BlockStore."""
+
+    def __init__(self, directory: DataDirectory, database: Database, blocks: BlockStore, last_use: LastUse) -> None:
+        self._directory = directory
+        self._database = database
+        self._blocks = blocks
+        self._last_use = last_use
+
+    async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
+        key = AgentKey.from_proto(request.key, anonymous=True)
+        known = conversions.version("known", request.known)
+        names = conversions.chain_hashes("block_hashes", Kind.BLOCK, request.block_hashes)
+        names += conversions.chain_hashes("window_hashes", Kind.WINDOW, request.window_hashes)
+
+        def work(connection: Any) -> tuple[Opened, list[references.FileRow]]:
+            opened = turns.open_agent(connection, key, known, request.request_id)
+            return opened, references.find(connection, key.namespace, names)
+
+        opened, files = await self._database.read(work)
+        self._last_use.note(opened.version.uid, [file.name for file in files], time.time_ns())
+        return pb.OpenCacheResponse(
+            version=conversions.version_message(opened.version),
+            ledger=None if opened.ledger is None else conversions.ledger_message(opened.ledger),
+            files=[conversions.file_message(file, self._directory.path(file.name)) for file in files],
+            turn=None if opened.turn is None else conversions.committed_message(opened.turn),
+        )
+
+    async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
+        turn = conversions.turn(request)
+        version, replayed = await self._database.write(partial(turns.commit, turn=turn, now=time.time_ns()))
+        return pb.CommitTurnResponse(
+            version=conversions.version_message(version),
+            replayed=None if replayed is None else conversions.committed_message(replayed),
+        )
+
+    async def StageBlocks(self, request: pb.StageBlocksRequest, context: Context) -> pb.StageBlocksResponse:
+        names = conversions.file_names("names", request.names)
+        staged = await self._blocks.stage(conversions.namespace(request.namespace), names)
+        return pb.StageBlocksResponse(files=[conversions.staged_message(name, path) for name, path in staged])
+
+    async def PublishBlocks(self, request: pb.PublishBlocksRequest, context: Context) -> pb.PublishBlocksResponse:
+        published = await self._blocks.publish(conversions.publication(request))
+        return pb.PublishBlocksResponse(published=published.published, dropped=published.dropped)
+
+    async def QuarantineBlock(self, request: pb.QuarantineBlockRequest, context: Context) -> pb.QuarantineBlockResponse:
+        namespace = conversions.namespace(request.namespace)
+        reason = check_text("reason", request.reason)
+        await self._blocks.quarantine(namespace, conversions.file_name("name", request.name), reason)
+        return pb.QuarantineBlockResponse()
+
+    async def PutWorkflowRecord(
+        self, request: pb.PutWorkflowRecordRequest, context: Context
+    ) -> pb.PutWorkflowRecordResponse:
+        record = request.record
+        put = partial(
+            workflows.put,
+            namespace=check_text("record.namespace", record.namespace),
+            workflow_id=check_text("record.workflow_id", record.workflow_id),
+            version=record.version,
+            payload=record.payload,
+        )
+        return pb.PutWorkflowRecordResponse(version=await self._database.write(put))
+
+    async def GetWorkflowRecord(
+        self, request: pb.GetWorkflowRecordRequest, context: Context
+    ) -> pb.GetWorkflowRecordResponse:
+        namespace = conversions.namespace(request.namespace)
+        workflow_id = check_text("workflow_id", request.workflow_id)
+        record = await self._database.read(partial(workflows.get, namespace=namespace, workflow_id=workflow_id))
+        if record is None:
+            raise NotFound("workflow", workflow_id)
+        return pb.GetWorkflowRecordResponse(record=conversions.workflow_message(namespace, record))
+
+    async def ListWorkflowRecords(
+        self, request: pb.ListWorkflowRecordsRequest, context: Context
+    ) -> pb.ListWorkflowRecordsResponse:
+        namespace = conversions.namespace(request.namespace)
+        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
+        before = paging.number(request.page_token)
+        records = await self._database.read(partial(workflows.page, namespace=namespace, before=before, limit=size + 1))
+        return pb.ListWorkflowRecordsResponse(
+            records=[conversions.workflow_message(namespace, record) for record in records[:size]],
+            next_page_token=paging.token((str(records[size - 1].id),)) if len(records) > size else "",
+        )

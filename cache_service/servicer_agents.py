@@ -1,0 +1,49 @@
+"""The storage half of AgentService, for the worker; what needs the model is the worker's own."""
+
+from functools import partial
+from typing import Any
+
+import grpc
+
+from agentmem.errors import NotFound
+from agentmem.keys import AgentKey
+from agentmem.v1 import agent_pb2 as pb
+from agentmem.v1 import agent_pb2_grpc
+from cache_service import agents, conversions, paging
+from cache_service.blocks import BlockStore
+from cache_service.database import Database
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
+    """Reads agents from their rows and deletes them for good. A namespace is what the worker says it is."""
+
+    def __init__(self, database: Database, blocks: BlockStore) -> None:
+        self._database = database
+        self._blocks = blocks
+
+    async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        agent = await self._database.read(partial(agents.get, key=key))
+        if agent is None:
+            raise NotFound("agent", key.agent_id)
+        return pb.GetAgentResponse(agent=conversions.agent_message(agent))
+
+    async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
+        filters = conversions.agent_filter(request)
+        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
+        after = paging.pair(request.page_token)
+        found = await self._database.read(partial(agents.page, key=filters, after=after, limit=size + 1))
+        last = found[size - 1].key if len(found) > size else None
+        return pb.ListAgentsResponse(
+            agents=[conversions.agent_message(agent) for agent in found[:size]],
+            next_page_token=paging.token((last.agent_id, last.model_id)) if last else "",
+        )
+
+    async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
+        key = AgentKey.from_proto(request.key, any_model=True)
+        deleted = await self._blocks.delete_agent(key)
+        if not deleted.agents and not request.allow_missing:
+            raise NotFound("agent", key.agent_id)
+        return pb.DeleteAgentResponse(deleted=deleted.agents, freed_bytes=deleted.freed_bytes)

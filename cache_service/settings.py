@@ -1,0 +1,32 @@
+"""Settings of the cache store: flags, `AGENTMEM_STORE_…`, or the table `store` of the TOML file."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from agentmem.settings import ServiceSettings
+
+
+class StoreSettings(ServiceSettings):
+    """What `agentmem-store` can be told."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENTMEM_STORE_", cli_prog_name="agentmem-store")
+    toml_table = "store"
+
+    data: Path = Field(Path("~/.agentmem"), description="directory of ledgers and KV; one store per directory")
+    run_dir: Path | None = Field(None, description="directory of the socket (default: run/ in the data directory)")
+    listen: str = Field("", description="address to serve on (default: unix:RUN_DIR/store.sock)")
+    metrics: str = Field("127.0.0.1:9466", description="address of the metrics page; empty: none")
+    grace: float = Field(10.0, ge=0, description="seconds that running calls get when the store stops")
+
+    @property
+    def data_directory(self) -> Path:
+        """The data directory, absolute."""
+        return self.data.expanduser().absolute()
+
+    @property
+    def address(self) -> str:
+        """The address to serve on."""
+        run_dir = self.data_directory / "run" if self.run_dir is None else self.run_dir.expanduser().absolute()
+        return self.listen or f"unix:{run_dir / 'store.sock'}"

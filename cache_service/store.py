@@ -1,0 +1,64 @@
+"""The store as a whole: what is opened in which order, and closed in the other."""
+
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from agentmem.server import Register
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc
+from cache_service.blocks import BlockStore
+from cache_service.database import Database
+from cache_service.files import DataDirectory
+from cache_service.last_use import LastUse
+from cache_service.metrics import DiskCollector, StoreMetrics
+from cache_service.servicer import CacheStoreServicer
+from cache_service.servicer_agents import AgentServicer
+
+
+class Store:
+    """One data directory, open. `services` are what a GrpcServer serves until `close`."""
+
+    def __init__(self, data: Path, registry: CollectorRegistry) -> None:
+        """Take the directory, open the database and sweep what a crash has left. Blocks.
+
+        Raises files.DirectoryInUse, schema.SchemaTooNew, OSError, sqlite3.Error; then nothing is held.
+        """
+        self._directory = DataDirectory(data)
+        self._directory.acquire()
+        try:
+            self._database = Database(self._directory.database)
+            self._database.open()
+        except BaseException:
+            self._directory.release()
+            raise
+        last_use = LastUse()
+        self._database.before_commit(last_use.flush)
+        self._blocks = BlockStore(self._directory, self._database, StoreMetrics(registry))
+        try:
+            self._blocks.reconcile()
+        except BaseException:
+            self.close()
+            raise
+        registry.register(DiskCollector(self._directory, self._database))
+        cache_store = CacheStoreServicer(  # type: ignore[abstract]  # the rest is UNIMPLEMENTED
+            self._directory, self._database, self._blocks, last_use
+        )
+        self.services: list[tuple[str, Register, Any]] = [
+            (
+                cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name,
+                cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server,
+                cache_store,
+            ),
+            (
+                agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
+                agent_pb2_grpc.add_AgentServiceServicer_to_server,
+                AgentServicer(self._database, self._blocks),  # type: ignore[abstract]  # likewise
+            ),
+        ]
+
+    def close(self) -> None:
+        """Finish what is running, write it down and let the directory go. Nobody may call a service any more."""
+        self._blocks.close()
+        self._database.close()
+        self._directory.release()

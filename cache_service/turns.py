@@ -1,0 +1,113 @@
+"""Turns: the commit that makes an agent's next version, and the replay of one that was made before."""
+
+import sqlite3
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
+from agentmem.keys import AgentKey
+from cache_service import agents, ledger
+from cache_service.agents import NO_VERSION, Conversation, State, Version
+from cache_service.ledger import EMPTY, Head, Ledger, Part
+
+_MAX_UINT32 = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn to commit. `record` is what was answered, opaque here; an empty request_id can't be replayed."""
+
+    key: AgentKey
+    base: Version
+    keep_tokens: int
+    part: Part
+    request_id: str
+    request_digest: bytes
+    record: bytes
+    conversation: Conversation
+
+
+class Committed(NamedTuple):
+    """A turn that is in the ledger."""
+
+    version: Version
+    request_digest: bytes
+    record: bytes
+
+
+class Opened(NamedTuple):
+    """What a worker needs before a turn. No ledger: there is none, or it is the one that the worker has."""
+
+    version: Version
+    ledger: Ledger | None
+    turn: Committed | None
+
+
+def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> tuple[Version, Committed | None]:
+    """Append a turn: the new version, or the version that it made when it was first committed, and that turn.
+
+    Raises InvalidArgument, Aborted if the agent isn't in the base state, and FailedPrecondition if the kept tokens are
+    another tokenizer's.
+    """
+    state = agents.find(connection, turn.key) or State(NO_VERSION, EMPTY)
+    known = committed(connection, state.version.uid, turn.request_id)
+    if known is not None:
+        if known.request_digest != turn.request_digest:
+            raise InvalidArgument("request_id", "was used for a turn with other arguments")
+        return known.version, known
+    if turn.base != state.version:
+        raise Aborted(_conflict(turn.base, state.version))
+    _check_kept(connection, turn, state.head)
+    version = Version(state.version.uid or uuid.uuid4().hex, state.version.version + 1)
+    head = ledger.append(connection, state.head, turn.keep_tokens, turn.part, version.version)
+    if state.version == NO_VERSION:
+        agents.create(connection, turn.key, version.uid, head, turn.conversation, now)
+    else:
+        agents.advance(connection, version, head, turn.conversation, now)
+    connection.execute(
+        "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*version, head.segment, turn.request_id, turn.request_digest, *turn.conversation[1:], now, turn.record),
+    )
+    return version, None
+
+
+def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, request_id: str) -> Opened:
+    """The agent's state, its ledger unless `known` is that state, and the turn committed under `request_id`."""
+    state = agents.find(connection, key)
+    if state is None:
+        return Opened(NO_VERSION, None, None)
+    content = None if state.version == known else ledger.read(connection, state.head)
+    return Opened(state.version, content, committed(connection, state.version.uid, request_id))
+
+
+def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Committed | None:
+    """The agent's turn of this name; None if there is none or the name is empty."""
+    if not request_id:
+        return None
+    row = connection.execute(
+        "SELECT version, request_digest, record FROM turns WHERE uid = ? AND request_id = ? AND request_id != ''",
+        (uid, request_id),
+    ).fetchone()
+    return None if row is None else Committed(Version(uid, row[0]), row[1], row[2])
+
+
+def _check_kept(connection: sqlite3.Connection, turn: Turn, head: Head) -> None:
+    if turn.keep_tokens > head.tokens:
+        raise InvalidArgument("keep_tokens", f"the ledger has {head.tokens} tokens")
+    if turn.keep_tokens and ledger.tokenizer_hash(connection, head) != turn.part.tokenizer_hash:
+        raise FailedPrecondition(
+            "the kept tokens were made by another tokenizer; tokenize the text again and keep no tokens"
+        )
+    if max(head.tokens + len(turn.part.token_ids), head.text_bytes + len(turn.part.text)) > _MAX_UINT32:
+        raise FailedPrecondition("the ledger would be over 4 GiB")
+
+
+def _conflict(base: Version, present: Version) -> str:
+    if present == NO_VERSION:
+        return f"the turn is based on version {base.version}, but the agent does not exist (any more)"
+    if base == NO_VERSION:
+        return f"the turn would create the agent, but it exists, at version {present.version}; read it again"
+    other = "" if base.uid == present.uid else " of an agent that was deleted"
+    return f"the turn is based on version {base.version}{other}; the present one is {present.version}; read it again"

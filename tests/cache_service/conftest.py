@@ -1,0 +1,70 @@
+"""A store on a Unix socket, in the test's own event loop: real files, real SQLite, real gRPC."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agentmem.channels import connect
+from agentmem.server import GrpcServer
+from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
+from cache_service.store import Store
+
+
+@dataclass(frozen=True)
+class Running:
+    """A store that serves, and stubs of its services."""
+
+    data: Path
+    registry: CollectorRegistry
+    store: Store
+    cache: cache_store_pb2_grpc.CacheStoreServiceAsyncStub
+    agents: agent_pb2_grpc.AgentServiceAsyncStub
+
+
+@asynccontextmanager
+async def running(data: Path) -> AsyncIterator[Running]:
+    """Serve `data` for a while."""
+    registry = CollectorRegistry()
+    store = Store(data, registry)
+    server = GrpcServer(f"unix:{data}/store.sock", store.services)
+    await server.start()
+    try:
+        async with connect(server.address) as channel:
+            yield Running(
+                data,
+                registry,
+                store,
+                cache_store_pb2_grpc.CacheStoreServiceStub(channel),
+                agent_pb2_grpc.AgentServiceStub(channel),
+            )
+    finally:
+        await server.stop(1)
+        store.close()
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A data directory with a path short enough for a socket."""
+    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    yield parent / "d"
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+async def store(data: Path) -> AsyncIterator[Running]:
+    async with running(data) as store:
+        yield store
+
+
+def code(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> grpc.StatusCode:
+    """The status of a failed call."""
+    return error.value.code()

@@ -1,0 +1,83 @@
+"""KV files and requests as a worker makes them, without a model: tensors of random bytes behind a true header."""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+from agentmem import blockfile
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
+
+FINGERPRINT = "f" * 16
+
+
+def key(agent: str = "ada", namespace: str = "default", model: str = "demo") -> types_pb2.AgentKey:
+    return types_pb2.AgentKey(namespace=namespace, agent_id=agent, model_id=model)
+
+
+def content(header: blockfile.BlockHeader) -> bytes:
+    """A file's bytes: one layer, one head, head dim 64, so 64 random-looking bytes a token."""
+    specs, data = {}, b""
+    for name in blockfile.TENSORS:
+        dtype, width = ("U32", 8) if name.endswith("weights") else ("F32", 1)
+        size = header.token_count * width * 4
+        specs[name] = {
+            "dtype": dtype,
+            "shape": [1, 1, header.token_count, width],
+            "data_offsets": [len(data), len(data) + size],
+        }
+        data += os.urandom(size)
+    text = json.dumps({"__metadata__": header.to_metadata(), **specs}).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def header(tokens: list[int], namespace: str = "default", parent: bytes = blockfile.NO_PARENT) -> blockfile.BlockHeader:
+    name = blockfile.chain_hash(FINGERPRINT, namespace, parent, tokens)
+    return blockfile.BlockHeader(FINGERPRINT, namespace, name, parent, 0, len(tokens))
+
+
+def write(staged: pb.StagedFile, header: blockfile.BlockHeader, data: bytes | None = None) -> pb.StoredFile:
+    """Write a staged file, and describe it for PublishBlocks."""
+    data = content(header) if data is None else data
+    Path(staged.path).write_bytes(data)
+    return pb.StoredFile(
+        chain_hash=header.chain_hash,
+        kind=staged.kind,
+        path=staged.path,
+        digest=blockfile.digest(data),
+        size_bytes=len(data),
+        first_token=header.first_token,
+        token_count=header.token_count,
+    )
+
+
+def turn(
+    tokens: list[int],
+    base: types_pb2.AgentVersion | None = None,
+    keep: int = 0,
+    agent: types_pb2.AgentKey | None = None,
+    **fields: object,
+) -> pb.CommitTurnRequest:
+    """A turn whose tokens stand for their own decimal digits."""
+    text, offsets = b"", []
+    for token in tokens:
+        text += str(token).encode()
+        offsets.append(len(text))
+    request = pb.CommitTurnRequest(
+        key=agent or key(),
+        base=base,
+        keep_tokens=keep,
+        token_ids=tokens,
+        text=text,
+        offsets=offsets,
+        tokenizer_hash="t",
+        generated_tokens=min(1, len(tokens)),
+    )
+    request.MergeFrom(pb.CommitTurnRequest(**fields))  # type: ignore[arg-type]
+    return request
+
+
+def size(path: str) -> int:
+    """Bytes of a file."""
+    return Path(path).stat().st_size
