@@ -1,0 +1,192 @@
+"""Keeps services running: started in order, each when the one before is ready; restarted when they die; stopped in
+reverse order.
+
+Children have process groups of their own, so that a terminal's Ctrl-C reaches only this process, and they notice its
+end by a pipe (agentmem.parent), so that they are gone when it is, even after SIGKILL.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+MAX_EARLY_DEATHS = 5
+PROBE_INTERVAL = 0.1
+TAIL_LINES = 20
+_FIRST_DELAY, _LAST_DELAY = 0.2, 10.0
+_CHUNK = 65536
+
+
+@dataclass(frozen=True)
+class Service:
+    """A module that runs as a process of its own.
+
+    `ready` is asked again and again until it says True, after each start. `environment` is added to ours.
+    """
+
+    name: str
+    module: str
+    arguments: Sequence[str]
+    ready: Callable[[], Awaitable[bool]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class ServiceFailed(Exception):
+    """A service died again and again and was never ready; the message ends with the last lines that it wrote."""
+
+
+def restart_delay(deaths: int) -> float:
+    """Seconds to wait after so many deaths in a row: 0.2, doubling up to 10."""
+    return min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(deaths - 1, 16))
+
+
+class Supervisor:
+    """Runs `services`. Use from one event loop: `run` once. `report` takes a line for the user.
+
+    `grace` is what the services themselves give to running requests; they get 5 seconds more before SIGKILL.
+    """
+
+    def __init__(self, services: Sequence[Service], grace: float, report: Callable[[str], None]) -> None:
+        self._grace = grace + 5
+        self._lifeline, self._parent_end = os.pipe()
+        self._kept = [_Kept(service, self._lifeline, self._grace, report) for service in services]
+
+    async def run(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
+        """Start all, call `started`, keep them until `stopping` is set; then stop all.
+
+        Raises ServiceFailed where one cannot be started; all are stopped then, too.
+        """
+        stop = asyncio.create_task(stopping.wait())
+        keeping: list[asyncio.Task[None]] = []
+        try:
+            for kept in self._kept:
+                keeping.append(asyncio.create_task(kept.keep()))
+                if not await _first(kept.ready.wait(), stop, keeping):
+                    return
+            started()
+            await _first(asyncio.Event().wait(), stop, keeping)
+        finally:
+            stop.cancel()
+            for task, kept in reversed(list(zip(keeping, self._kept, strict=False))):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await kept.stop()
+            os.close(self._parent_end)
+            os.close(self._lifeline)
+
+
+async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping: "list[asyncio.Task[None]]") -> bool:
+    """Wait for `wanted` (True) or `stop` (False); raises what a keeper raised, if that comes first."""
+    waiting = asyncio.ensure_future(wanted)
+    try:
+        done, _ = await asyncio.wait({waiting, stop, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in keeping:
+            if task in done:
+                task.result()
+        return waiting in done and stop not in done
+    finally:
+        waiting.cancel()
+
+
+class _Kept:
+    """One service, kept running by `keep` until that is cancelled; then `stop`."""
+
+    def __init__(self, service: Service, lifeline: int, grace: float, report: Callable[[str], None]) -> None:
+        self._service = service
+        self._lifeline = lifeline
+        self._grace = grace
+        self._report = report
+        self._process: asyncio.subprocess.Process | None = None
+        self._relay: asyncio.Task[None] | None = None
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.ready = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Start, and start again. Raises ServiceFailed."""
+        deaths, ever_ready = 0, False
+        while True:
+            process = await self._spawn()
+            probing = asyncio.create_task(self._probe())
+            try:
+                status = await process.wait()
+            finally:
+                probing.cancel()
+            if self.ready.is_set():
+                deaths, ever_ready = 0, True
+                self.ready.clear()
+            deaths += 1
+            said = f"{self._service.name} ended with {_outcome(status)}"
+            if not ever_ready and deaths >= MAX_EARLY_DEATHS:
+                await self._relayed()
+                tail = "\n".join(self._tail)
+                raise ServiceFailed(f"{said}, the {deaths}th time, and was never ready; it wrote:\n{tail}")
+            delay = restart_delay(deaths)
+            self._report(f"{said}; starting it again in {delay:g} s")
+            await asyncio.sleep(delay)
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL to its whole group after the grace."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), self._grace)
+            except TimeoutError:
+                self._report(f"{self._service.name} did not end within {self._grace:g} s; killing it")
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        await self._relayed()
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        service = self._service
+        self._tail.clear()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "agentmem.parent",
+            str(self._lifeline),
+            str(self._grace),
+            service.module,
+            *service.arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **service.environment},
+            pass_fds=(self._lifeline,),
+            process_group=0,
+        )
+        assert self._process.stdout is not None
+        self._relay = asyncio.create_task(self._copy_output(self._process.stdout))
+        return self._process
+
+    async def _probe(self) -> None:
+        while not await self._service.ready():  # noqa: ASYNC110 - another process's state sends no event
+            await asyncio.sleep(PROBE_INTERVAL)
+        self.ready.set()
+
+    async def _copy_output(self, output: asyncio.StreamReader) -> None:
+        """Pass on what the child writes, line by line, and remember the end of it."""
+        rest = b""
+        while chunk := await output.read(_CHUNK):
+            *lines, rest = (rest + chunk).split(b"\n")
+            self._pass_on(lines)
+        self._pass_on([rest] if rest else [])
+
+    def _pass_on(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._tail.append(line.decode("utf-8", "replace"))
+            sys.stderr.write(self._tail[-1] + "\n")
+        sys.stderr.flush()
+
+    async def _relayed(self) -> None:
+        """Wait until all is passed on that an ended child wrote; a grandchild may hold the pipe open for longer."""
+        if self._relay is not None:
+            await asyncio.wait({self._relay}, timeout=1.0)
+            self._relay.cancel()
+
+
+def _outcome(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

@@ -1,0 +1,95 @@
+"""`agentmem up`: the three services, kept running until Ctrl-C."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import click
+
+from agentmem.channels import connect
+from agentmem.settings import SettingsError, load
+from gateway import upstream
+from gateway.cli.openblas import preload_here
+from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
+from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.process import ADDRESS_FILE
+
+_PROBE_TIMEOUT = 2.0
+
+
+@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def up(arguments: tuple[str, ...]) -> None:
+    """Start store, worker and gateway, and keep them running until Ctrl-C."""
+    try:
+        settings = load(UpSettings, arguments)
+        asyncio.run(_run(settings))
+    except (SettingsError, ServiceFailed) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _run(settings: UpSettings) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    address_file = settings.run_directory / ADDRESS_FILE
+    await asyncio.to_thread(address_file.unlink, missing_ok=True)
+    supervisor = Supervisor(services(settings), settings.grace, click.echo)
+    await supervisor.run(stopping, lambda: _announce(settings, address_file))
+    click.echo("stopped")
+
+
+def services(settings: UpSettings) -> list[Service]:
+    """The three services in the order in which they start."""
+    told = service_arguments(settings)
+    run = settings.run_directory
+    blas = preload_here()
+    if blas.message:
+        click.echo(blas.message)
+    return [
+        Service("store", "cache_service", told.store, _serving(f"unix:{run}/store.sock", "")),
+        Service(
+            "worker",
+            "inference_service",
+            told.worker,
+            _serving(f"unix:{run}/worker.sock", "agentmem.v1.InferenceService"),
+            blas.environment,
+        ),
+        Service("gateway", "gateway", told.gateway, _gateway_serving(run / ADDRESS_FILE)),
+    ]
+
+
+def _serving(target: str, service: str) -> Callable[[], Awaitable[bool]]:
+    async def ready() -> bool:
+        async with connect(target) as channel:
+            return not await upstream.unready_reason(channel, service, _PROBE_TIMEOUT)
+
+    return ready
+
+
+def _gateway_serving(address_file: Path) -> Callable[[], Awaitable[bool]]:
+    async def ready() -> bool:
+        addresses = _addresses(address_file)
+        return bool(addresses) and await _serving(addresses["grpc"], "")()
+
+    return ready
+
+
+def _addresses(address_file: Path) -> dict[str, str]:
+    try:
+        addresses: dict[str, str] = json.loads(address_file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return addresses
+
+
+def _announce(settings: UpSettings, address_file: Path) -> None:
+    addresses = _addresses(address_file)
+    click.echo(f"HTTP     http://{addresses['http']}/v1   (OpenAI; X-Agent-ID names the agent)")
+    click.echo(f"gRPC     {addresses['grpc']}")
+    if addresses["metrics"]:
+        click.echo(f"metrics  http://{addresses['metrics']}/metrics   (worker and store at the next two ports)")
+    click.echo(f"data     {settings.data_directory}")
+    click.echo("Ready. Ctrl-C stops.")

@@ -1,0 +1,66 @@
+"""Settings of `agentmem up`, and what the three services are told because of them."""
+
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from agentmem.settings import ServiceSettings
+from gateway.addresses import LoopbackAddress, OptionalLoopbackAddress, parse_address
+
+
+class UpSettings(ServiceSettings):
+    """Filled from flags, AGENTMEM_UP_… and the TOML table [up]."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENTMEM_UP_", cli_prog_name="agentmem up")
+    toml_table: ClassVar[str] = "up"
+
+    model: list[str] = Field(
+        default_factory=list,
+        description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default",
+    )
+    data: Path = Field(Path("~/.agentmem"), description="directory of all that is kept")
+    run_dir: Path | None = Field(None, description="directory of the sockets; default DATA/run")
+    http: LoopbackAddress = Field("127.0.0.1:8080", description="HOST:PORT of the HTTP door")
+    grpc: LoopbackAddress = Field("127.0.0.1:50051", description="HOST:PORT of the gRPC door")
+    metrics: OptionalLoopbackAddress = Field(
+        "127.0.0.1:9464", description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2"
+    )
+    grace: float = Field(10.0, ge=0, description="seconds that running requests get at shutdown")
+
+    @property
+    def data_directory(self) -> Path:
+        """The data directory, absolute."""
+        return self.data.expanduser().absolute()
+
+    @property
+    def run_directory(self) -> Path:
+        """The directory of the sockets, absolute."""
+        return self.data_directory / "run" if self.run_dir is None else self.run_dir.expanduser().absolute()
+
+
+class ServiceArguments(NamedTuple):
+    """Command-line arguments of the three services."""
+
+    store: list[str]
+    worker: list[str]
+    gateway: list[str]
+
+
+def service_arguments(settings: UpSettings) -> ServiceArguments:
+    """What each service is told."""
+    run = ["--run-dir", str(settings.run_directory)]
+    data = ["--data", str(settings.data_directory)]
+    common = ["--log-level", settings.log_level, "--log-format", settings.log_format, "--grace", str(settings.grace)]
+    models = [part for model in settings.model for part in ("--model", model)]
+    doors = ["--http", settings.http, "--grpc", settings.grpc]
+    return ServiceArguments(
+        store=[*data, *run, "--metrics", _metrics(settings, 2), *common],
+        worker=[*data, *run, *models, "--metrics", _metrics(settings, 1), *common],
+        gateway=[*run, *doors, "--metrics", _metrics(settings, 0), *common],
+    )
+
+
+def _metrics(settings: UpSettings, offset: int) -> str:
+    return str(parse_address(settings.metrics).offset(offset)) if settings.metrics else ""
