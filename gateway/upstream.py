@@ -33,11 +33,15 @@ class StreamCall(AsyncIterable[_T_co], Protocol[_T_co]):
         """Tell the worker to stop. May be called at any time."""
 
 
+def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the transport failed, whose words name sockets; a peer that says UNAVAILABLE says it with details."""
+    rich = any(key == _RICH_STATUS for key, _ in cast(Any, error.trailing_metadata()) or ())
+    return error.code() is grpc.StatusCode.UNAVAILABLE and not rich
+
+
 def failure(error: grpc.aio.AioRpcError) -> errors.AgentmemError:
     """The worker's failure with its details, or the failure to reach it."""
-    rich = any(key == _RICH_STATUS for key, _ in cast(Any, error.trailing_metadata()) or ())
-    if error.code() is grpc.StatusCode.UNAVAILABLE and not rich:
-        # Said by the transport, in words that name sockets.
+    if is_unreachable(error):
         return errors.Unavailable("the inference worker cannot be reached; it may be starting again", retry_after=1.0)
     return errors.from_rpc(error)
 

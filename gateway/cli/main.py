@@ -2,6 +2,9 @@
 
 import click
 
+from gateway.cli.agents import agents
+from gateway.cli.chat import chat
+from gateway.cli.models import models
 from gateway.cli.up import up
 
 
@@ -14,7 +17,8 @@ def main() -> None:
     """
 
 
-main.add_command(up)
+for command in (up, agents, chat, models):
+    main.add_command(command)
 
 if __name__ == "__main__":
     main()

@@ -7,14 +7,12 @@ agent's memory, tokens reused per tier, the agent's version, whether the turn is
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-
 from agentmem.v1 import inference_pb2, types_pb2
+from gateway.memory_report import memory_report
 
 Json = dict[str, Any]
 
 _LENGTH = frozenset({types_pb2.FINISH_REASON_LENGTH, types_pb2.FINISH_REASON_CONTEXT})
-_TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
 
 
 class ChatAnswer:
@@ -99,37 +97,6 @@ def usage(counts: types_pb2.Usage) -> Json:
         "total_tokens": counts.prompt_tokens + counts.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(part.tokens for part in counts.cached)},
     }
-
-
-def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finished) -> Json:
-    """The `agentmem` object."""
-    cache = started.cache
-    version = finished.version
-    return {
-        "match": types_pb2.Match.Name(cache.match).removeprefix("MATCH_").lower(),
-        "cached": {tier_name(part.tier): part.tokens for part in finished.usage.cached},
-        "miss_reason": _miss_reason(cache.miss_reason),
-        "context_remaining": started.context_remaining,
-        "version": {"uid": version.uid, "version": version.version} if finished.HasField("version") else None,
-        "durable": finished.durable,
-        "replayed": finished.replayed,
-        "timings": {name: _seconds(getattr(finished.timings, name)) for name in _TIMINGS},
-    }
-
-
-def tier_name(tier: "types_pb2.Tier.ValueType") -> str:
-    """ "hot", "warm", "remote" or "none"."""
-    return types_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
-
-
-def _miss_reason(reason: "types_pb2.MissReason.ValueType") -> str | None:
-    if reason == types_pb2.MISS_REASON_UNSPECIFIED:
-        return None
-    return types_pb2.MissReason.Name(reason).removeprefix("MISS_REASON_").lower()
-
-
-def _seconds(duration: Duration) -> float:
-    return round(duration.ToTimedelta().total_seconds(), 6)
 
 
 def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob]) -> list[Json]:

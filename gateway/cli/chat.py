@@ -1,0 +1,177 @@
+"""`agentmem chat AGENT`: a conversation in which every turn says only what is new."""
+
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import click
+import grpc
+
+from agentmem.errors import FailedPrecondition, NotFound
+from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from gateway.cli.agents import find
+from gateway.cli.client import ask, gateway_option, json_option, model_option, retrying, write_json
+from gateway.cli.models import registered
+from gateway.cli.text import printable
+from gateway.memory_report import memory_report
+from gateway.openai.chat_response import finish_reason
+
+
+@dataclass
+class Conversation:
+    """One agent on one model. `is_new` is None until it was asked for: an agent without a memory gets a whole chat."""
+
+    agent_id: str
+    model_id: str
+    system: str = ""
+    sampling: types_pb2.Sampling = field(default_factory=types_pb2.Sampling)
+    max_tokens: int | None = None
+    is_new: bool | None = None
+
+    def request(self, text: str) -> inference_pb2.GenerateRequest:
+        """The next turn, in which the user says `text`."""
+        user = types_pb2.ChatMessage(role="user", content=text)
+        request = inference_pb2.GenerateRequest(
+            key=types_pb2.AgentKey(agent_id=self.agent_id, model_id=self.model_id),
+            request_id=f"chat-{uuid.uuid4().hex}",
+            sampling=self.sampling,
+            max_tokens=self.max_tokens,
+        )
+        if self.is_new:
+            system = [types_pb2.ChatMessage(role="system", content=self.system)] if self.system else []
+            request.messages.messages.extend([*system, user])
+        else:
+            request.append.messages.messages.append(user)
+        return request
+
+
+@dataclass
+class Turn:
+    """What came back."""
+
+    text: str = ""
+    started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
+    finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The turn as --json writes it."""
+        counts = self.finished.usage
+        return {
+            "text": self.text,
+            "finish_reason": finish_reason(self.finished.reason),
+            "prompt_tokens": counts.prompt_tokens,
+            "completion_tokens": counts.completion_tokens,
+            **memory_report(self.started, self.finished),
+        }
+
+    def summary(self) -> str:
+        """One line: match, tokens reused per tier, time to first token, tokens per second."""
+        told = self.as_dict()
+        cached: dict[str, int] = told["cached"]
+        tiers = ", ".join(f"{tier} {tokens:,}" for tier, tokens in cached.items())
+        reused = f"reused {sum(cached.values()):,} of {told['prompt_tokens']:,} tokens" + (
+            f" ({tiers})" if tiers else ""
+        )
+        parts = [told["match"].upper(), reused, f"first token {first_token:.2f} s"]
+        if told["timings"]["decode"] > 0:
+            parts.append(f"{told['completion_tokens'] / told['timings']['decode']:.1f} tokens/s")
+        if told["miss_reason"]:
+            parts.append(f"missed: {told['miss_reason']}")
+        if told["finish_reason"] == "length":
+            parts.append("cut at the length limit")
+        if not told["durable"]:
+            parts.append("not durable")
+        return " · ".join(parts)
+
+
+@click.command()
+@click.argument("agent")
+@click.option("--message", "messages", multiple=True, metavar="TEXT", help="Say this and end; repeatable.")
+@click.option("--system", default="", metavar="TEXT", help="The system message of a new agent.")
+@model_option
+@click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), help="The longest answer.")
+@click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy, and the default.")
+@gateway_option
+@json_option
+def chat(
+    agent: str,
+    messages: tuple[str, ...],
+    system: str,
+    model: str,
+    max_tokens: int | None,
+    temperature: float | None,
+    gateway: str,
+    as_json: bool,
+) -> None:
+    """Talk with AGENT, line by line from standard input. What was said before is remembered by the server."""
+    sampling = types_pb2.Sampling(temperature=temperature)
+    conversation = Conversation(agent, model, system, sampling, max_tokens)
+    ask(gateway, lambda channel: open_conversation(channel, conversation))
+    for text in messages or _lines():
+        turn = ask(gateway, partial(take_turn, conversation=conversation, text=text, echo=not as_json))
+        if as_json:
+            write_json(turn.as_dict())
+        else:
+            click.echo()
+            click.secho(turn.summary(), dim=True)
+
+
+async def open_conversation(channel: grpc.aio.Channel, conversation: Conversation) -> None:
+    """Find out which model is meant and whether the agent has a memory on it.
+
+    Raises FailedPrecondition where a system message is given to an agent that has one.
+    """
+    if not conversation.model_id:
+        models = await registered(channel)
+        if not models:
+            raise NotFound("model", "", "none is registered")
+        conversation.model_id = models[0].model_id
+    known = await find(channel, conversation.agent_id, conversation.model_id)
+    conversation.is_new = not known
+    if known and conversation.system:
+        raise FailedPrecondition(
+            f"{conversation.agent_id!r} has a memory already; --system is for the first turn of a new agent"
+        )
+
+
+async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, text: str, echo: bool) -> Turn:
+    """Run one turn, writing the answer as it comes if `echo`. Tried again only while nothing was written."""
+    request = conversation.request(text)
+    turn = Turn()
+
+    async def attempt() -> Turn:
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)
+        try:
+            async for event in call:
+                match event.WhichOneof("event"):
+                    case "started":
+                        turn.started = event.started
+                    case "delta":
+                        turn.text += event.delta.text
+                        if echo:
+                            click.echo(printable(event.delta.text, keep="\n\t"), nl=False)
+                    case "finished":
+                        turn.finished = event.finished
+        finally:
+            call.cancel()
+        return turn
+
+    done = await retrying(attempt, may_retry=lambda: not turn.text)
+    conversation.is_new = False
+    return done
+
+
+def _lines() -> Iterator[str]:
+    """What the user says, until the end of input; empty lines are skipped."""
+    interactive = sys.stdin.isatty()
+    while True:
+        if interactive:
+            click.secho("> ", nl=False, bold=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if text := line.strip():
+            yield text

@@ -1,0 +1,45 @@
+"""How the commands write things for people."""
+
+import sys
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from rich.console import Console
+
+_PIPE_WIDTH = 200
+
+
+def console() -> Console:
+    """Standard output; as wide as the terminal, or wide enough that nothing is cut where it is none."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` with control characters spelled out, except those in `keep`, so that it cannot steer the terminal."""
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
+def byte_size(count: int) -> str:
+    """Bytes with a decimal unit: "9.4 MB"."""
+    size, units = float(count), iter(("B", "kB", "MB", "GB"))
+    for unit in units:
+        if size < 999.5:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def age(then: Timestamp, now: datetime) -> str:
+    """How long ago: "3 min ago"; "never" for the zero timestamp."""
+    if not then.seconds:
+        return "never"
+    seconds = max(0, int((now - then.ToDatetime(UTC)).total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def iso_time(then: Timestamp) -> str | None:
+    """The time as RFC 3339, None for the zero timestamp."""
+    return then.ToDatetime(UTC).isoformat(timespec="milliseconds") if then.seconds else None
