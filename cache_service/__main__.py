@@ -14,7 +14,7 @@ from agentmem import logs
 from agentmem.exposition import AddressInUse, MetricsServer
 from agentmem.server import AddressError, GrpcServer
 from agentmem.settings import SettingsError, load
-from cache_service.files import DirectoryInUse
+from cache_service.files import DirectoryUnusable
 from cache_service.schema import SchemaTooNew
 from cache_service.settings import StoreSettings
 from cache_service.store import Store
@@ -34,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asyncio.run(serve(settings))
     except (AddressError, AddressInUse) as error:
         _give_up(2, error)
-    except (DirectoryInUse, SchemaTooNew, OSError, sqlite3.Error) as error:
+    except DirectoryUnusable as error:
+        _give_up(1, error)
+    except (SchemaTooNew, OSError, sqlite3.Error) as error:
         _give_up(1, f"cannot open {settings.data_directory}: {error}")
 
 

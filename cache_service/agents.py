@@ -93,6 +93,11 @@ def advance(connection: sqlite3.Connection, version: Version, head: Head, conver
     )
 
 
+def may_publish(connection: sqlite3.Connection, uid: str) -> bool:
+    """Whether files of this agent are welcome: it exists, or (uid "") it does not exist yet."""
+    return not uid or connection.execute("SELECT 1 FROM agents WHERE uid = ?", (uid,)).fetchone() is not None
+
+
 def get(connection: sqlite3.Connection, key: AgentKey) -> Agent | None:
     """One agent."""
     rows = connection.execute(f"{_SELECT} WHERE a.namespace = ? AND a.agent_id = ? AND a.model_id = ?", key)
@@ -115,18 +120,19 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] |
 def delete(connection: sqlite3.Connection, key: AgentKey) -> Deleted:
     """Erase an agent (on all models if model_id is empty): turns, segments, references, rows of files of its own.
 
-    Segments that others build on and files that others refer to stay.
+    Segments that others build on and files that others refer to stay. Files of turns that were never committed go too,
+    even where the agent does not exist.
     """
     condition, values = _matching(key)
     uids = [row[0] for row in connection.execute(f"SELECT a.uid FROM agents AS a WHERE {condition}", values)]
-    names = set(references.computed_by(connection, key)) if uids else set()
+    names = set(references.computed_by(connection, key))
     segments: set[int] = set()
     for uid in uids:
         names.update(references.of(connection, uid))
         segments.update(ledger.segments_of(connection, uid))
     connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in uids])
     ledger.drop_unused(connection, sorted(segments, reverse=True))
-    quarantined = quarantine.drop_of(connection, key, names) if uids else []
+    quarantined = quarantine.drop_of(connection, key, names)
     files, freed = references.drop_unreferenced(connection, key.namespace, names)
     return Deleted(len(uids), freed, files, quarantined)
 

@@ -102,8 +102,9 @@ class BlockStore:
     async def publish(self, publication: Publication) -> Published:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
 
-        Raises InvalidArgument for a path outside staging/, before anything is done, and DataLoss that names the files
-        that failed verification (they are deleted), after the others were published.
+        Files of an agent that was deleted meanwhile are dropped: its KV must not come back. Raises InvalidArgument for
+        a path outside staging/, before anything is done; DataLoss that names the files that failed verification (they
+        are deleted), after the others were published; ResourceExhausted if the disk is full, all files deleted.
         """
         return await self._run(partial(self._publish, publication))
 
@@ -112,9 +113,9 @@ class BlockStore:
         await self._run(partial(self._quarantine, namespace, name, reason))
 
     async def delete_agent(self, key: AgentKey) -> Deleted:
-        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the WAL."""
+        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database."""
         deleted = await self._run(partial(self._delete_agent, key))
-        await self._database.truncate_wal()
+        await self._database.scrub()
         return deleted
 
     def close(self) -> None:
@@ -137,6 +138,9 @@ class BlockStore:
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
                 raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
+        if not self._database.read_blocking(partial(agents.may_publish, uid=publication.version.uid)):
+            self._discard(publication)
+            return Published(0, len(publication.staged))
         placed: dict[FileName, FileOrigin] = {}
         rows: list[FileRow] = []
         refused: list[str] = []
@@ -156,8 +160,8 @@ class BlockStore:
                     refused.append(f"{name.chain_hash.hex()} ({error})")
             gone = self._database.write_blocking(partial(_register, publication, rows, placed))
         except BaseException:
-            for name in placed:
-                self._directory.path(name).unlink(missing_ok=True)
+            self._unlink(placed)
+            self._discard(publication)
             raise
         self._unlink(gone)
         self._metrics.stored_bytes.inc(sum(row.size_bytes for row in rows))
@@ -203,6 +207,10 @@ class BlockStore:
                 (self._directory.quarantine / each).unlink(missing_ok=True)
         return deleted
 
+    def _discard(self, publication: Publication) -> None:
+        for staged in publication.staged:
+            staged.path.unlink(missing_ok=True)
+
     def _unlink(self, names: Iterable[FileName]) -> None:
         for name in names:
             self._directory.path(name).unlink(missing_ok=True)
@@ -237,6 +245,8 @@ def _verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
             fingerprint, namespace, file.name.chain_hash, found.parent, file.first_token, file.token_count
         )
         blockfile.verify(found, wanted)
+        if len(found.parent) not in (0, len(found.chain_hash)):
+            raise BlockFileError("header", "the parent is not a chain hash")
         os.fchmod(descriptor, 0o600)
         with disk_errors():
             sync(descriptor)

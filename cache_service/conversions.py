@@ -56,6 +56,7 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
     if (int(offsets[-1]) if tokens else 0) != len(request.text):
         raise InvalidArgument("offsets", f"the last one must be the text's length: {len(request.text)} bytes")
     hashes = request.message_hashes
+    label = check_text("label", request.label, allow_empty=True)
     return Turn(
         key=key,
         base=version("base", request.base),
@@ -70,7 +71,7 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
         request_id=request_id,
         request_digest=request.request_digest,
         record=request.record.SerializeToString(),
-        conversation=Conversation(request.label, len(hashes), hashes[-1] if hashes else b""),
+        conversation=Conversation(label, len(hashes), hashes[-1] if hashes else b""),
     )
 
 

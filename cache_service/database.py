@@ -22,6 +22,7 @@ _T = TypeVar("_T")
 Work = Callable[[sqlite3.Connection], _T]
 
 _PRAGMAS = (
+    "auto_vacuum = INCREMENTAL",  # before the first table, or never
     "journal_mode = WAL",
     "synchronous = FULL",
     "secure_delete = ON",  # deleted text is overwritten with zeros
@@ -74,18 +75,20 @@ class Database:
         """`write` for a thread that isn't the event loop's."""
         return self._thread.submit(self._write, work).result()
 
-    async def truncate_wal(self) -> None:
-        """Move all of the WAL into the database and cut it to nothing, so that what was erased is in neither.
+    async def scrub(self) -> None:
+        """Give free pages back and move all of the WAL into the database, so that what was erased is in neither.
 
         Raises Unavailable if another program is reading the database.
         """
-        await asyncio.wrap_future(self._thread.submit(self._truncate_wal))
+        await asyncio.wrap_future(self._thread.submit(self._scrub))
 
     def close(self) -> None:
         """Wait for what is queued, write what `before_commit` still holds, and close."""
-        self._thread.submit(self._write, lambda _: None).result()
-        self._thread.submit(self._connection.close).result()
-        self._thread.shutdown()
+        try:
+            self.write_blocking(lambda _: None)
+        finally:
+            self._thread.submit(self._connection.close).result()
+            self._thread.shutdown()
 
     def _read(self, work: Work[_T]) -> _T:
         with _disk_errors():
@@ -105,9 +108,9 @@ class Database:
                     connection.execute("ROLLBACK")
         return result
 
-    def _truncate_wal(self) -> None:
+    def _scrub(self) -> None:
         with _disk_errors():
-            _truncate_wal(self._connection)
+            _scrub(self._connection)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -116,14 +119,15 @@ def _connect(path: Path) -> sqlite3.Connection:
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
         schema.migrate(connection)
-        _truncate_wal(connection)  # a crash may have come between erasing and truncating
+        _scrub(connection)  # a crash may have come between erasing and scrubbing
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _truncate_wal(connection: sqlite3.Connection) -> None:
+def _scrub(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA incremental_vacuum").fetchall()
     busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
         raise Unavailable("another program is reading store.db, so what was erased is still in its WAL; try again")

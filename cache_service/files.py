@@ -44,8 +44,8 @@ class FileName(NamedTuple):
     chain_hash: bytes
 
 
-class DirectoryInUse(Exception):
-    """Another store has this directory; the message says what to do."""
+class DirectoryUnusable(Exception):
+    """The data directory is another store's, or not ours alone; the message says what to do."""
 
 
 class DataDirectory:
@@ -59,8 +59,10 @@ class DataDirectory:
         self._lock: IO[str] | None = None
 
     def acquire(self) -> None:
-        """Create what is missing and take the directory for this process. Raises DirectoryInUse."""
+        """Create what is missing and take the directory for this process. Raises DirectoryUnusable."""
         self.root.parent.mkdir(parents=True, exist_ok=True)
+        if self.root.exists() and not _is_private_to_us(self.root):
+            raise DirectoryUnusable(f"{self.root} is not this user's alone; choose a directory of its own as --data")
         for folder in (self.root, self.staging, self.quarantine, *(self.root / name for name in _FOLDERS.values())):
             _make_private(folder)
         lock = open(self.root / "lock", "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
@@ -68,7 +70,7 @@ class DataDirectory:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             lock.close()
-            raise DirectoryInUse(f"another store is using {self.root}; stop it, or choose another --data") from error
+            raise DirectoryUnusable(f"another store is using {self.root}; stop it, or choose another --data") from error
         self._lock = lock
 
     def release(self) -> None:
@@ -102,7 +104,6 @@ class DataDirectory:
         folder = self.folder(name)
         if not folder.is_dir():
             _make_private(folder)
-            sync_directory(folder.parent)
         staged.replace(self.path(name))
         sync_directory(folder)
 
@@ -182,5 +183,13 @@ def disk_errors() -> Iterator[None]:
 
 
 def _make_private(folder: Path) -> None:
+    created = not folder.is_dir()
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
+    if created:
+        sync_directory(folder.parent)
+
+
+def _is_private_to_us(folder: Path) -> bool:
+    found = folder.stat()
+    return found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX

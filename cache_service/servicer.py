@@ -37,7 +37,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
         def work(connection: Any) -> tuple[Opened, list[references.FileRow]]:
             opened = turns.open_agent(connection, key, known, request.request_id)
-            return opened, references.find(connection, key.namespace, names)
+            return opened, references.find(connection, key.namespace, dict.fromkeys(names))
 
         opened, files = await self._database.read(work)
         self._last_use.note(opened.version.uid, [file.name for file in files], time.time_ns())

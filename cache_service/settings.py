@@ -16,8 +16,14 @@ class StoreSettings(ServiceSettings):
 
     data: Path = Field(Path("~/.agentmem"), description="directory of ledgers and KV; one store per directory")
     run_dir: Path | None = Field(None, description="directory of the socket (default: run/ in the data directory)")
-    listen: str = Field("", description="address to serve on (default: unix:RUN_DIR/store.sock)")
-    metrics: str = Field("127.0.0.1:9466", description="address of the metrics page; empty: none")
+    listen: str = Field(
+        "",
+        pattern="^(unix:.+)?$",
+        description="Unix socket to serve on, as unix:PATH (default: unix:RUN_DIR/store.sock); callers are trusted",
+    )
+    metrics: str = Field(
+        "127.0.0.1:9466", pattern=r"^(.+:\d+)?$", description="address of the metrics page; empty: none"
+    )
     grace: float = Field(10.0, ge=0, description="seconds that running calls get when the store stops")
 
     @property

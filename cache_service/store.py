@@ -22,7 +22,7 @@ class Store:
     def __init__(self, data: Path, registry: CollectorRegistry) -> None:
         """Take the directory, open the database and sweep what a crash has left. Blocks.
 
-        Raises files.DirectoryInUse, schema.SchemaTooNew, OSError, sqlite3.Error; then nothing is held.
+        Raises files.DirectoryUnusable, schema.SchemaTooNew, OSError, sqlite3.Error; then nothing is held.
         """
         self._directory = DataDirectory(data)
         self._directory.acquire()

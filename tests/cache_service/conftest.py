@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem.channels import connect
+from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
 from cache_service.store import Store
@@ -68,3 +69,10 @@ async def store(data: Path) -> AsyncIterator[Running]:
 def code(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> grpc.StatusCode:
     """The status of a failed call."""
     return error.value.code()
+
+
+def field_of(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> str:
+    """The field that an INVALID_ARGUMENT names."""
+    refused = from_rpc(error.value)
+    assert isinstance(refused, InvalidArgument)
+    return refused.field

@@ -1,0 +1,116 @@
+"""The thread that owns SQLite: all or nothing, durable settings, private files, and errors that say what to do."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentmem.errors import ResourceExhausted, Unavailable
+from cache_service import schema
+from cache_service.database import Database
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / "store.db")
+    database.open()
+    yield database
+    database.close()
+
+
+def put(connection: sqlite3.Connection, name: str, payload: bytes = b"") -> None:
+    connection.execute(
+        "INSERT INTO workflow_records (namespace, workflow_id, version, payload) VALUES ('n', ?, 1, ?)", (name, payload)
+    )
+
+
+def names(connection: sqlite3.Connection) -> list[str]:
+    return [row[0] for row in connection.execute("SELECT workflow_id FROM workflow_records ORDER BY id")]
+
+
+async def test_a_transaction_that_raises_changes_nothing(database: Database) -> None:
+    def work(connection: sqlite3.Connection) -> None:
+        put(connection, "a")
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        await database.write(work)
+    assert await database.read(names) == []
+
+
+def test_settings_that_durability_and_erasure_rest_on(database: Database) -> None:
+    found = {
+        name: database.read_blocking(lambda c, name=name: c.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("journal_mode", "synchronous", "secure_delete", "foreign_keys", "auto_vacuum", "user_version")
+    }
+    assert found == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "secure_delete": 1,
+        "foreign_keys": 1,
+        "auto_vacuum": 2,
+        "user_version": len(schema.MIGRATIONS),
+    }
+
+
+async def test_a_full_disk_is_resource_exhausted_and_the_next_write_works(database: Database) -> None:
+    await database.write(lambda c: put(c, "before"))
+    pages = await database.read(lambda c: c.execute("PRAGMA page_count").fetchone()[0])
+    await database.read(lambda c: c.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall())
+    with pytest.raises(ResourceExhausted):
+        await database.write(lambda c: put(c, "big", bytes(100_000)))
+    assert await database.read(names) == ["before"]
+    await database.read(lambda c: c.execute("PRAGMA max_page_count = 1000000").fetchall())
+    await database.write(lambda c: put(c, "after"))
+    assert await database.read(names) == ["before", "after"]
+
+
+async def test_erasing_while_another_program_reads_asks_for_a_retry(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await database.read(lambda c: c.execute("PRAGMA busy_timeout = 10").fetchall())
+    await database.write(lambda c: put(c, "a"))
+    reader = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM agents").fetchall()
+    await database.write(lambda c: put(c, "b"))
+    with pytest.raises(Unavailable):
+        await database.scrub()
+    reader.close()
+    await database.scrub()
+    assert (tmp_path / "store.db-wal").stat().st_size == 0
+
+
+def test_notes_join_the_next_transaction_and_the_last_one_at_close(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.db")
+    database.open()
+    noted: list[str] = []
+    database.before_commit(lambda c: [put(c, noted.pop()) for _ in noted[:]] and None)
+    noted.append("with a write")
+    database.write_blocking(lambda c: put(c, "write"))
+    noted.append("at close")
+    database.close()
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        assert names(connection) == ["write", "with a write", "at close"]
+    connection.close()
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    connection.close()
+    with pytest.raises(schema.SchemaTooNew, match="use a newer agentmem"):
+        Database(path).open()
+
+
+def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        database = Database(tmp_path / "store.db")
+        database.open()
+        database.write_blocking(lambda c, name=name: put(c, name))
+        database.close()
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        assert names(connection) == ["first", "second"]
+    connection.close()
