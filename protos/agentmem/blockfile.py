@@ -114,7 +114,7 @@ def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict
         raw: Any = json.loads(bytes(prefix[8:end_of_header]))
         header = _header(raw.pop("__metadata__"))
         specs = {name: _spec(entry, end_of_header) for name, entry in raw.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BlockFileError("header", f"{type(error).__name__} while reading it") from error
     if set(specs) != set(TENSORS):
         raise BlockFileError("header", "unexpected tensors")
