@@ -16,8 +16,10 @@ from prometheus_client import CollectorRegistry
 from agentmem.channels import connect
 from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.server import GrpcServer
-from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
 from cache_service.store import Store
+
+from . import kv
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,14 @@ class Running:
     store: Store
     cache: cache_store_pb2_grpc.CacheStoreServiceAsyncStub
     agents: agent_pb2_grpc.AgentServiceAsyncStub
+
+    async def delete(self, key: types_pb2.AgentKey | None = None) -> agent_pb2.DeleteAgentResponse:
+        """Delete an agent (default: kv.key())."""
+        return await self.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key or kv.key()))
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """A sample of the registry."""
+        return self.registry.get_sample_value(name, labels)
 
 
 @asynccontextmanager

@@ -81,3 +81,29 @@ def turn(
 def size(path: str) -> int:
     """Bytes of a file."""
     return Path(path).stat().st_size
+
+
+def read(path: str | Path) -> bytes:
+    """A file's bytes."""
+    return Path(path).read_bytes()
+
+
+def copy(source: str, target: Path) -> None:
+    """Copy a file; the target's directory is made."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(Path(source).read_bytes())
+
+
+def move(source: str, target: Path) -> None:
+    """Rename a file."""
+    Path(source).rename(target)
+
+
+def delete(path: str) -> None:
+    """Unlink a file behind the store's back."""
+    Path(path).unlink()
+
+
+def overwrite(path: str, data: bytes) -> None:
+    """Replace a file's content in place."""
+    Path(path).write_bytes(data)
