@@ -29,7 +29,7 @@ class HotState:
 class HotAgents:
     """Hot states by key, at most `limit_bytes` of them, least recently used dropped first.
 
-    A turn takes its agent's state out and puts the new one in, so nothing in flight is ever dropped.
+    A turn drops its agent's state here before it works on the caches, and puts the new one in afterwards.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -47,9 +47,9 @@ class HotAgents:
         """Bytes of all caches."""
         return sum(state.nbytes for state in self._states.values())
 
-    def take(self, key: AgentKey) -> HotState | None:
-        """The agent's state, which is no longer here."""
-        return self._states.pop(key, None)
+    def get(self, key: AgentKey) -> HotState | None:
+        """The agent's state. Drop it before changing its caches: nothing in flight may be found or dropped here."""
+        return self._states.get(key)
 
     def put(self, key: AgentKey, state: HotState) -> list[AgentKey]:
         """Keep the agent's state; the agents that were dropped for it."""

@@ -27,7 +27,7 @@ def generate(out: Path) -> int:
                 f"--python_out={out}",
                 f"--grpc_python_out={out}",
                 f"--mypy_out=quiet:{out}",
-                f"--mypy_grpc_out=quiet:{out}",
+                f"--mypy_grpc_out=quiet,generate_concrete_servicer_stubs:{out}",
                 *sources,
             ]
         )

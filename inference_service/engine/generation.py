@@ -93,8 +93,9 @@ class Generator:
 
     def settle(self, caches: Caches, sequence: Sequence[int]) -> None:
         """Bring the caches to exactly `sequence`: trim what a stop string cut off, feed what was sampled last."""
+        _check_lengths(caches, caches[0].offset)
         for cache in caches:
-            cache.trim(cache.offset - len(sequence))
+            cache.trim(max(0, cache.offset - len(sequence)))
         for token_id in sequence[caches[0].offset :]:
             self._step(caches, token_id)
         _check_lengths(caches, len(sequence))

@@ -58,7 +58,12 @@ def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], ge
     """Write and fsync a new file; its digest and size. The digest is of the bytes in memory. Raises OSError."""
     shapes = geometry.tensor_shapes(header.token_count)
     entries = {
-        name: TensorSpec(_SERIALIZE_DTYPE[dtype], shape, _address(tensors[name]), len(tensors[name]))
+        name: TensorSpec(
+            dtype=_SERIALIZE_DTYPE[dtype],
+            shape=shape,
+            data_ptr=_address(tensors[name]),
+            data_len=len(tensors[name]),
+        )
         for name, (dtype, shape) in shapes.items()
     }
     data = serialize(entries, header.to_metadata())

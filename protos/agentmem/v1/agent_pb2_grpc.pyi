@@ -132,7 +132,7 @@ class AgentServiceAsyncStub(AgentServiceStub):
     ALREADY_EXISTS if the agent exists. Nothing is visible before the last chunk was verified.
     """
 
-class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
+class AgentServiceServicer:
     """AgentService reads and changes memories. Served by the gateway and the worker; the store serves its storage half to
     the worker on its own socket.
 
@@ -141,7 +141,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     already happened is OK with the same result, unless its comment says otherwise.
     """
 
-    @_abc_1.abstractmethod
     def GetAgent(
         self,
         request: _agent_pb2.GetAgentRequest,
@@ -149,7 +148,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.GetAgentResponse, _abc.Awaitable[_agent_pb2.GetAgentResponse]]:
         """GetAgent describes one agent."""
 
-    @_abc_1.abstractmethod
     def ListAgents(
         self,
         request: _agent_pb2.ListAgentsRequest,
@@ -157,7 +155,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.ListAgentsResponse, _abc.Awaitable[_agent_pb2.ListAgentsResponse]]:
         """ListAgents pages through the agents of a namespace, in the order of their ids."""
 
-    @_abc_1.abstractmethod
     def FindAgent(
         self,
         request: _agent_pb2.FindAgentRequest,
@@ -165,7 +162,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.FindAgentResponse, _abc.Awaitable[_agent_pb2.FindAgentResponse]]:
         """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages."""
 
-    @_abc_1.abstractmethod
     def DeleteAgent(
         self,
         request: _agent_pb2.DeleteAgentRequest,
@@ -175,7 +171,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         allow_missing is set.
         """
 
-    @_abc_1.abstractmethod
     def TrimAgent(
         self,
         request: _agent_pb2.TrimAgentRequest,
@@ -183,7 +178,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.TrimAgentResponse, _abc.Awaitable[_agent_pb2.TrimAgentResponse]]:
         """TrimAgent drops the ledger's tokens from a position on, as a new version."""
 
-    @_abc_1.abstractmethod
     def ProbeAgent(
         self,
         request: _agent_pb2.ProbeAgentRequest,
@@ -191,7 +185,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.ProbeAgentResponse, _abc.Awaitable[_agent_pb2.ProbeAgentResponse]]:
         """ProbeAgent says what a prompt would reuse, from which tier, and if not, why. It touches nothing."""
 
-    @_abc_1.abstractmethod
     def ForkAgent(
         self,
         request: _agent_pb2.ForkAgentRequest,
@@ -199,7 +192,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.ForkAgentResponse, _abc.Awaitable[_agent_pb2.ForkAgentResponse]]:
         """ForkAgent makes a second agent with the same memory, by reference, in O(1). ALREADY_EXISTS if the target exists."""
 
-    @_abc_1.abstractmethod
     def CreateSnapshot(
         self,
         request: _agent_pb2.CreateSnapshotRequest,
@@ -207,7 +199,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.CreateSnapshotResponse, _abc.Awaitable[_agent_pb2.CreateSnapshotResponse]]:
         """CreateSnapshot names the agent's present state. ALREADY_EXISTS if the name is taken by another version."""
 
-    @_abc_1.abstractmethod
     def ListSnapshots(
         self,
         request: _agent_pb2.ListSnapshotsRequest,
@@ -215,7 +206,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.ListSnapshotsResponse, _abc.Awaitable[_agent_pb2.ListSnapshotsResponse]]:
         """ListSnapshots pages through an agent's snapshots, newest first."""
 
-    @_abc_1.abstractmethod
     def RestoreSnapshot(
         self,
         request: _agent_pb2.RestoreSnapshotRequest,
@@ -223,7 +213,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.RestoreSnapshotResponse, _abc.Awaitable[_agent_pb2.RestoreSnapshotResponse]]:
         """RestoreSnapshot makes the agent's state what it was, as a new version."""
 
-    @_abc_1.abstractmethod
     def DeleteSnapshot(
         self,
         request: _agent_pb2.DeleteSnapshotRequest,
@@ -231,7 +220,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.DeleteSnapshotResponse, _abc.Awaitable[_agent_pb2.DeleteSnapshotResponse]]:
         """DeleteSnapshot forgets a snapshot and frees what only it used."""
 
-    @_abc_1.abstractmethod
     def PinAgent(
         self,
         request: _agent_pb2.PinAgentRequest,
@@ -239,7 +227,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.PinAgentResponse, _abc.Awaitable[_agent_pb2.PinAgentResponse]]:
         """PinAgent keeps the agent's KV from eviction, or lets it go again."""
 
-    @_abc_1.abstractmethod
     def SetAgentTtl(
         self,
         request: _agent_pb2.SetAgentTtlRequest,
@@ -247,7 +234,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.SetAgentTtlResponse, _abc.Awaitable[_agent_pb2.SetAgentTtlResponse]]:
         """SetAgentTtl sets when an idle agent's KV, or the whole agent, expires."""
 
-    @_abc_1.abstractmethod
     def SetTurnHints(
         self,
         request: _agent_pb2.SetTurnHintsRequest,
@@ -255,7 +241,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.SetTurnHintsResponse, _abc.Awaitable[_agent_pb2.SetTurnHintsResponse]]:
         """SetTurnHints tells in how many steps agents speak next, so that eviction takes the farthest first. Not durable."""
 
-    @_abc_1.abstractmethod
     def PrefetchAgent(
         self,
         request: _agent_pb2.PrefetchAgentRequest,
@@ -263,7 +248,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.PrefetchAgentResponse, _abc.Awaitable[_agent_pb2.PrefetchAgentResponse]]:
         """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn."""
 
-    @_abc_1.abstractmethod
     def EvictAgent(
         self,
         request: _agent_pb2.EvictAgentRequest,
@@ -271,7 +255,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_pb2.EvictAgentResponse, _abc.Awaitable[_agent_pb2.EvictAgentResponse]]:
         """EvictAgent drops the agent's KV from a tier. The ledger stays, so nothing is lost but time."""
 
-    @_abc_1.abstractmethod
     def ExportAgent(
         self,
         request: _agent_pb2.ExportAgentRequest,
@@ -279,7 +262,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.ExportAgentResponse], _abc.AsyncIterator[_agent_pb2.ExportAgentResponse]]:
         """ExportAgent streams the agent as one portable safetensors file."""
 
-    @_abc_1.abstractmethod
     def ImportAgent(
         self,
         request_iterator: _MaybeAsyncIterator[_agent_pb2.ImportAgentRequest],

@@ -116,7 +116,7 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     ListWorkflowRecords: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]  # type: ignore[assignment]
     """ListWorkflowRecords pages through the records of a namespace, newest first."""
 
-class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
+class CacheStoreServiceServicer:
     """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
 
     Control travels in these messages; KV travels in files that the worker opens by path. The storage half of
@@ -124,7 +124,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
     RetryInfo.
     """
 
-    @_abc_1.abstractmethod
     def OpenCache(
         self,
         request: _cache_store_pb2.OpenCacheRequest,
@@ -135,7 +134,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         vanished when the worker opens it is a miss.
         """
 
-    @_abc_1.abstractmethod
     def CommitTurn(
         self,
         request: _cache_store_pb2.CommitTurnRequest,
@@ -146,7 +144,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request_digest differs). ABORTED if the agent is not in the base state.
         """
 
-    @_abc_1.abstractmethod
     def StageBlocks(
         self,
         request: _cache_store_pb2.StageBlocksRequest,
@@ -156,7 +153,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         swept at start. May be repeated.
         """
 
-    @_abc_1.abstractmethod
     def PublishBlocks(
         self,
         request: _cache_store_pb2.PublishBlocksRequest,
@@ -167,7 +163,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         consists of; files that no state refers to any more are deleted. May be repeated.
         """
 
-    @_abc_1.abstractmethod
     def QuarantineBlock(
         self,
         request: _cache_store_pb2.QuarantineBlockRequest,
@@ -177,7 +172,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         inspection. Idempotent.
         """
 
-    @_abc_1.abstractmethod
     def ReadBlock(
         self,
         request: _cache_store_pb2.ReadBlockRequest,
@@ -185,7 +179,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_cache_store_pb2.ReadBlockResponse], _abc.AsyncIterator[_cache_store_pb2.ReadBlockResponse]]:
         """ReadBlock streams a file to a worker that shares no disk with the store. NOT_FOUND if it does not exist."""
 
-    @_abc_1.abstractmethod
     def WriteBlock(
         self,
         request_iterator: _MaybeAsyncIterator[_cache_store_pb2.WriteBlockRequest],
@@ -193,7 +186,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_cache_store_pb2.WriteBlockResponse, _abc.Awaitable[_cache_store_pb2.WriteBlockResponse]]:
         """WriteBlock takes a file from such a worker; it is published when the stream ends. DATA_LOSS if the digest differs."""
 
-    @_abc_1.abstractmethod
     def PutWorkflowRecord(
         self,
         request: _cache_store_pb2.PutWorkflowRecordRequest,
@@ -201,7 +193,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_cache_store_pb2.PutWorkflowRecordResponse, _abc.Awaitable[_cache_store_pb2.PutWorkflowRecordResponse]]:
         """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version."""
 
-    @_abc_1.abstractmethod
     def GetWorkflowRecord(
         self,
         request: _cache_store_pb2.GetWorkflowRecordRequest,
@@ -209,7 +200,6 @@ class CacheStoreServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_cache_store_pb2.GetWorkflowRecordResponse, _abc.Awaitable[_cache_store_pb2.GetWorkflowRecordResponse]]:
         """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none."""
 
-    @_abc_1.abstractmethod
     def ListWorkflowRecords(
         self,
         request: _cache_store_pb2.ListWorkflowRecordsRequest,

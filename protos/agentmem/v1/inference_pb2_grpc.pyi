@@ -82,7 +82,7 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Abort: _aio.UnaryUnaryMultiCallable[_inference_pb2.AbortRequest, _inference_pb2.AbortResponse]  # type: ignore[assignment]
     """Abort ends the request with this id within one decode step, as if its client had cancelled it. Idempotent."""
 
-class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
+class InferenceServiceServicer:
     """InferenceService runs turns. Served by the gateway (for everyone) and by the worker (for the gateway).
 
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
@@ -92,7 +92,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is refused before any side effect.
     """
 
-    @_abc_1.abstractmethod
     def Generate(
         self,
         request: _inference_pb2.GenerateRequest,
@@ -106,7 +105,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT.
         """
 
-    @_abc_1.abstractmethod
     def Prefill(
         self,
         request: _inference_pb2.PrefillRequest,
@@ -114,7 +112,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_pb2.PrefillResponse, _abc.Awaitable[_inference_pb2.PrefillResponse]]:
         """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
 
-    @_abc_1.abstractmethod
     def CountTokens(
         self,
         request: _inference_pb2.CountTokensRequest,
@@ -122,7 +119,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_pb2.CountTokensResponse, _abc.Awaitable[_inference_pb2.CountTokensResponse]]:
         """CountTokens says how many tokens an input has, without side effects."""
 
-    @_abc_1.abstractmethod
     def Abort(
         self,
         request: _inference_pb2.AbortRequest,

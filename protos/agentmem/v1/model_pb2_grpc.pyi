@@ -66,13 +66,12 @@ class ModelServiceAsyncStub(ModelServiceStub):
     UnloadModel: _aio.UnaryUnaryMultiCallable[_model_pb2.UnloadModelRequest, _model_pb2.UnloadModelResponse]  # type: ignore[assignment]
     """UnloadModel drains and unloads. Unloading what is not loaded is OK."""
 
-class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
+class ModelServiceServicer:
     """ModelService shows and changes what is loaded. Served by the worker and the gateway.
 
     An unregistered model is NOT_FOUND, with the registered ones in the message.
     """
 
-    @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _model_pb2.ListModelsRequest,
@@ -80,7 +79,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_model_pb2.ListModelsResponse, _abc.Awaitable[_model_pb2.ListModelsResponse]]:
         """ListModels pages through the registered models, the default first."""
 
-    @_abc_1.abstractmethod
     def GetModel(
         self,
         request: _model_pb2.GetModelRequest,
@@ -88,7 +86,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_model_pb2.GetModelResponse, _abc.Awaitable[_model_pb2.GetModelResponse]]:
         """GetModel describes one model, loaded or not."""
 
-    @_abc_1.abstractmethod
     def LoadModel(
         self,
         request: _model_pb2.LoadModelRequest,
@@ -98,7 +95,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         it cannot run in Q4 or does not fit. A failed load leaves what was loaded serving.
         """
 
-    @_abc_1.abstractmethod
     def UnloadModel(
         self,
         request: _model_pb2.UnloadModelRequest,

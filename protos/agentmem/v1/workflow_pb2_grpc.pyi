@@ -60,10 +60,9 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     CancelWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.CancelWorkflowRequest, _workflow_pb2.CancelWorkflowResponse]  # type: ignore[assignment]
     """CancelWorkflow ends a run after the turn that is running is dropped. Idempotent."""
 
-class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
+class WorkflowServiceServicer:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store."""
 
-    @_abc_1.abstractmethod
     def RunWorkflow(
         self,
         request: _workflow_pb2.RunWorkflowRequest,
@@ -73,7 +72,6 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         the run. Retry with the same request_id joins the run that exists. INVALID_ARGUMENT names file line and field.
         """
 
-    @_abc_1.abstractmethod
     def GetWorkflow(
         self,
         request: _workflow_pb2.GetWorkflowRequest,
@@ -81,7 +79,6 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_workflow_pb2.GetWorkflowResponse, _abc.Awaitable[_workflow_pb2.GetWorkflowResponse]]:
         """GetWorkflow describes one run. NOT_FOUND if there is none."""
 
-    @_abc_1.abstractmethod
     def ListWorkflows(
         self,
         request: _workflow_pb2.ListWorkflowsRequest,
@@ -89,7 +86,6 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_workflow_pb2.ListWorkflowsResponse, _abc.Awaitable[_workflow_pb2.ListWorkflowsResponse]]:
         """ListWorkflows pages through the runs of a namespace, newest first."""
 
-    @_abc_1.abstractmethod
     def CancelWorkflow(
         self,
         request: _workflow_pb2.CancelWorkflowRequest,

@@ -1,0 +1,42 @@
+"""What a turn answers, as messages of the contract. Pure."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from google.protobuf.duration_pb2 import Duration
+
+from agentmem.v1 import inference_pb2, types_pb2
+from inference_service.domain import TokenEvent
+from inference_service.text.tokenizer import Tokenizer
+
+
+def duration(seconds: float) -> Duration:
+    """Seconds as a message."""
+    message = Duration()
+    message.FromTimedelta(timedelta(seconds=max(0.0, seconds)))
+    return message
+
+
+def tier_tokens(tier: types_pb2.Tier.ValueType, tokens: int) -> list[types_pb2.TierTokens]:
+    """Reused tokens by tier; nothing where there are none."""
+    return [types_pb2.TierTokens(tier=tier, tokens=tokens)] if tokens else []
+
+
+def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: str = "") -> inference_pb2.Delta:
+    """Several tokens in one delta, and the text that became certain when generation ended."""
+    message = inference_pb2.Delta()
+    for event in events:
+        message.text += event.text
+        message.token_ids.append(event.token_id)
+        if event.logprob is not None:
+            message.logprobs.add(
+                token_id=event.token_id,
+                logprob=event.logprob,
+                token_bytes=tokenizer.token_bytes(event.token_id),
+                top=[
+                    inference_pb2.TokenAlternative(token_id=i, logprob=p, token_bytes=tokenizer.token_bytes(i))
+                    for i, p in event.top
+                ],
+            )
+    message.text += rest
+    return message

@@ -1,0 +1,173 @@
+"""From the contract's requests to checked domain values. Whatever is wrong is named by its field, before any effect."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from google.protobuf.message import Message
+
+from agentmem.errors import InvalidArgument
+from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
+from agentmem.v1 import inference_pb2, types_pb2
+from inference_service.domain import (
+    AppendInput,
+    MessagesInput,
+    Sampling,
+    TextInput,
+    TokensInput,
+    TurnInput,
+    TurnRequest,
+)
+
+MAX_STOPS = 16
+MAX_TOP_LOGPROBS = 20
+_RESERVED_ARGUMENTS = frozenset(
+    ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
+) | frozenset(("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"))
+
+
+def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
+    """A turn that generates. Raises InvalidArgument."""
+    key = AgentKey.from_proto(request.key, anonymous=True)
+    if not key.agent_id and request.WhichOneof("input") == "append":
+        raise InvalidArgument("append", "needs an agent_id: without a memory there is nothing to append to")
+    if request.HasField("max_tokens") and request.max_tokens < 1:
+        raise InvalidArgument("max_tokens", "must be at least 1; use Prefill to generate nothing")
+    if request.HasField("top_logprobs") and request.top_logprobs > MAX_TOP_LOGPROBS:
+        raise InvalidArgument("top_logprobs", f"must be at most {MAX_TOP_LOGPROBS}")
+    if request.cache_policy not in inference_pb2.CachePolicy.values():
+        raise InvalidArgument("cache_policy", f"{request.cache_policy} is not a CachePolicy")
+    return TurnRequest(
+        key=key,
+        input=turn_input(request),
+        digest=_digest(request),
+        request_id=_request_id(request.request_id),
+        if_version=request.if_version if request.HasField("if_version") else None,
+        sampling=sampling(request.sampling),
+        stop=_stops(list(request.stop)),
+        max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
+        cache_policy=request.cache_policy or inference_pb2.CACHE_POLICY_KEEP,
+        top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
+        parse_special=request.parse_special,
+    )
+
+
+def prefill_request(request: inference_pb2.PrefillRequest) -> TurnRequest:
+    """A turn that generates nothing. Raises InvalidArgument."""
+    return TurnRequest(
+        key=AgentKey.from_proto(request.key),
+        input=turn_input(request),
+        digest=_digest(request),
+        request_id=_request_id(request.request_id),
+        if_version=request.if_version if request.HasField("if_version") else None,
+        parse_special=request.parse_special,
+        generates=False,
+    )
+
+
+def turn_input(request: Any) -> TurnInput:
+    """The input arm of a request that has one. Raises InvalidArgument."""
+    match request.WhichOneof("input"):
+        case "messages":
+            return _messages("messages", request.messages)
+        case "prompt":
+            return _text("prompt", request.prompt)
+        case "token_ids":
+            if not request.token_ids.ids:
+                raise InvalidArgument("token_ids.ids", "must not be empty")
+            return TokensInput(tuple(request.token_ids.ids))
+        case "append":
+            match request.append.WhichOneof("content"):
+                case "text":
+                    return AppendInput(_text("append.text", request.append.text))
+                case "messages":
+                    return AppendInput(_messages("append.messages", request.append.messages))
+            raise InvalidArgument("append.content", "give text or messages")
+    raise InvalidArgument("input", "give exactly one of messages, prompt, append and token_ids")
+
+
+def sampling(message: types_pb2.Sampling) -> Sampling:
+    """Sampling parameters, checked. Raises InvalidArgument."""
+
+    def number(name: str, default: float, low: float, high: float, *, open_low: bool = False) -> float:
+        value = getattr(message, name) if cast(Any, message).HasField(name) else default
+        if not math.isfinite(value) or not low <= value <= high or (open_low and value == low):
+            bounds = f"{'above' if open_low else 'from'} {low:g} " + (f"to {high:g}" if math.isfinite(high) else "")
+            raise InvalidArgument(f"sampling.{name}", f"must be a number {bounds.strip()}, is {value:g}")
+        return float(value)
+
+    for token_id, bias in message.logit_bias.items():
+        if not math.isfinite(bias):
+            raise InvalidArgument(f"sampling.logit_bias[{token_id}]", "must be a finite number")
+    return Sampling(
+        temperature=number("temperature", 0, 0, 100),
+        top_p=number("top_p", 1, 0, 1, open_low=True),
+        top_k=message.top_k,
+        min_p=number("min_p", 0, 0, 1),
+        seed=message.seed if message.HasField("seed") else None,
+        repetition_penalty=number("repetition_penalty", 1, 0, math.inf, open_low=True),
+        presence_penalty=number("presence_penalty", 0, -2, 2),
+        frequency_penalty=number("frequency_penalty", 0, -2, 2),
+        logit_bias=dict(message.logit_bias),
+        ignore_eos=message.ignore_eos,
+    )
+
+
+def _text(field: str, text: str) -> TextInput:
+    if not text:
+        raise InvalidArgument(field, "must not be empty")
+    return TextInput(text)
+
+
+def _messages(field: str, chat: types_pb2.Messages) -> MessagesInput:
+    if not chat.messages:
+        raise InvalidArgument(field, "must have at least one message")
+    tools = _json(f"{field}.tools_json", chat.tools_json, list) if chat.HasField("tools_json") else []
+    arguments: dict[str, Any] = {}
+    if chat.HasField("template_arguments_json"):
+        arguments = _json(f"{field}.template_arguments_json", chat.template_arguments_json, dict)
+        if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
+            raise InvalidArgument(f"{field}.template_arguments_json", f"{', '.join(reserved)} cannot be set here")
+    messages = tuple(_message(f"{field}.messages[{i}]", message) for i, message in enumerate(chat.messages))
+    return MessagesInput(messages, tuple(tools), arguments)
+
+
+def _message(field: str, message: types_pb2.ChatMessage) -> Mapping[str, Any]:
+    if not message.role:
+        raise InvalidArgument(f"{field}.role", "must not be empty")
+    converted: dict[str, Any] = {"role": message.role, "content": message.content}
+    for name in ("name", "reasoning_content", "tool_call_id"):
+        if message.HasField(name):
+            converted[name] = getattr(message, name)
+    if message.HasField("tool_calls_json"):
+        converted["tool_calls"] = _json(f"{field}.tool_calls_json", message.tool_calls_json, list)
+    return converted
+
+
+def _json(field: str, text: str, kind: type) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(field, "is not JSON") from error
+    if not isinstance(value, kind):
+        raise InvalidArgument(field, f"must be a JSON {'array' if kind is list else 'object'}")
+    return value
+
+
+def _stops(stops: list[str]) -> tuple[str, ...]:
+    if len(stops) > MAX_STOPS:
+        raise InvalidArgument("stop", f"at most {MAX_STOPS} strings")
+    return tuple(check_text(f"stop[{index}]", stop) for index, stop in enumerate(stops))
+
+
+def _request_id(request_id: str) -> str:
+    return check_text("request_id", request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
+
+
+def _digest(request: Message) -> bytes:
+    arguments = type(request)()
+    arguments.CopyFrom(request)
+    arguments.ClearField("request_id")
+    return hashlib.sha256(arguments.SerializeToString(deterministic=True)).digest()

@@ -1,0 +1,54 @@
+"""AgentService on the worker: the store's half, behind the agent's running turn and with what memory knows."""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+from agentmem.keys import AgentKey
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from inference_service.hot import HotAgents
+from inference_service.models import Models
+from inference_service.storage.client import StoreClient
+from inference_service.turns.locks import AgentLocks
+
+
+class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
+    """GetAgent, ListAgents, DeleteAgent; the other RPCs answer UNIMPLEMENTED."""
+
+    def __init__(self, store: StoreClient, models: Models, hot: HotAgents, locks: AgentLocks) -> None:
+        self._store = store
+        self._models = models
+        self._hot = hot
+        self._locks = locks
+
+    async def GetAgent(self, request: agent_pb2.GetAgentRequest, context: Any) -> agent_pb2.GetAgentResponse:
+        AgentKey.from_proto(request.key)
+        response = await self._store.get_agent(request)
+        self._complete(response.agent)
+        return response
+
+    async def ListAgents(self, request: agent_pb2.ListAgentsRequest, context: Any) -> agent_pb2.ListAgentsResponse:
+        response = await self._store.list_agents(request)
+        for agent in response.agents:
+            self._complete(agent)
+        return response
+
+    async def DeleteAgent(self, request: agent_pb2.DeleteAgentRequest, context: Any) -> agent_pb2.DeleteAgentResponse:
+        key = AgentKey.from_proto(request.key, any_model=True)
+        keys = [key] if key.model_id else await self._on_all_models(key)
+        async with AsyncExitStack() as held:
+            for each in sorted(keys):
+                await held.enter_async_context(self._locks.hold(each))
+                self._hot.drop(each)
+            return await self._store.delete_agent(request)
+
+    async def _on_all_models(self, key: AgentKey) -> list[AgentKey]:
+        request = agent_pb2.ListAgentsRequest(namespace=key.namespace, agent_id=key.agent_id, page_size=1000)
+        response = await self._store.list_agents(request)
+        return [key._replace(model_id=agent.key.model_id) for agent in response.agents]
+
+    def _complete(self, agent: agent_pb2.Agent) -> None:
+        if AgentKey.from_proto(agent.key) in self._hot:
+            agent.tier = types_pb2.TIER_HOT
+        loaded = self._models.loaded
+        if loaded is not None and loaded.model_id == agent.key.model_id:
+            agent.context_remaining = max(0, loaded.context_length - agent.tokens)

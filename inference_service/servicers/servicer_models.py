@@ -1,0 +1,93 @@
+"""ModelService on the worker."""
+
+import base64
+import binascii
+from typing import Any
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import model_pb2, model_pb2_grpc
+from inference_service.engine.loading import LoadedModel
+from inference_service.models import Models
+
+_DTYPE_PREFIX = "mlx.core."
+
+
+class ModelServicer(model_pb2_grpc.ModelServiceServicer):
+    """ListModels and GetModel; loading and unloading by request answer UNIMPLEMENTED."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
+        size = request.page_size if request.HasField("page_size") else 100
+        if not 1 <= size <= 1000:
+            raise InvalidArgument("page_size", "must be from 1 to 1000")
+        first, *others = self._models.sources
+        names = [first, *sorted(others)]
+        start = _page_start(request.page_token, len(names))
+        page = names[start : start + size]
+        following = start + len(page)
+        return model_pb2.ListModelsResponse(
+            models=[self._describe(name) for name in page],
+            next_page_token=_page_token(following) if following < len(names) else "",
+        )
+
+    async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
+        name = request.model_id or self._models.default
+        self._models.check_registered(name)
+        return model_pb2.GetModelResponse(model=self._describe(name))
+
+    def _describe(self, name: str) -> model_pb2.Model:
+        models = self._models
+        model = model_pb2.Model(model_id=name, is_default=name == models.default)
+        if models.loaded is not None and models.loaded.model_id == name:
+            model.state = model_pb2.MODEL_STATE_LOADED
+            model.MergeFrom(_loaded(models.loaded))
+        elif name in models.failures:
+            model.state = model_pb2.MODEL_STATE_FAILED
+            model.error = models.failures[name]
+        elif name == models.default and models.loaded is None:
+            model.state = model_pb2.MODEL_STATE_LOADING
+        else:
+            model.state = model_pb2.MODEL_STATE_REGISTERED
+        return model
+
+
+def _loaded(model: LoadedModel) -> model_pb2.Model:
+    geometry = model.geometry
+    return model_pb2.Model(
+        context_length=model.context_length,
+        fingerprint=model.fingerprint,
+        architecture=model.architecture,
+        dtype=str(geometry.dtype).removeprefix(_DTYPE_PREFIX),
+        kv_bits=geometry.bits,
+        kv_group_size=geometry.group_size,
+        full_layers=geometry.layers,
+        kv_heads=geometry.kv_heads,
+        k_head_dim=geometry.k_dim,
+        v_head_dim=geometry.v_dim,
+        kv_bytes_per_token=geometry.bytes_per_token,
+        weight_bytes=model.weight_bytes,
+        vocab_size=model.tokenizer.vocab_size,
+        tokenizer_hash=model.tokenizer.hash,
+        attention_paths=[
+            model_pb2.AttentionPath(
+                phase=report.phase, path=report.path, relative_error=report.relative_error, note=report.note
+            )
+            for report in model.paths
+        ],
+    )
+
+
+def _page_token(start: int) -> str:
+    return base64.urlsafe_b64encode(str(start).encode()).decode()
+
+
+def _page_start(token: str, size: int) -> int:
+    try:
+        start = int(base64.urlsafe_b64decode(token)) if token else 0
+    except (ValueError, binascii.Error) as error:
+        raise InvalidArgument("page_token", "is not one of ours") from error
+    if not 0 <= start <= size:
+        raise InvalidArgument("page_token", "is not one of ours")
+    return start

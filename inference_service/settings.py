@@ -1,0 +1,57 @@
+"""The worker's settings."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from agentmem.settings import ServiceSettings
+
+
+class WorkerSettings(ServiceSettings):
+    """Flags of `agentmem-worker`, variables `AGENTMEM_WORKER_…`, table `[worker]` of the TOML file."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENTMEM_WORKER_", cli_prog_name="agentmem-worker")
+    toml_table: ClassVar[str] = "worker"
+
+    model: list[str] = Field(
+        default_factory=list,
+        description="a local path or hub id, or NAME= one of them, or demo; repeatable, the first is the default",
+    )
+    data: Path = Field(Path("~/.agentmem"), description="data directory; the worker keeps weight hashes there")
+    run_dir: Path | None = Field(None, description="directory of the sockets; default <data>/run")
+    listen: str = Field("", description="address to serve; default unix:<run-dir>/worker.sock")
+    store: str = Field("", description="address of the cache store; default unix:<run-dir>/store.sock")
+    metrics: str = Field("127.0.0.1:9465", description="address of the metrics page; empty for none")
+    grace: float = Field(10.0, ge=0, description="seconds that running requests get at shut-down")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="compute dtype; auto is float32 on CPU and the model's own elsewhere"
+    )
+    kv_bits: Literal[4, 8] = Field(4, description="bits per KV element")
+    kv_group_size: Literal[32, 64] = Field(64, description="elements per quantization group")
+    context_length: int | None = Field(None, ge=1, description="tokens of context; default what the model says")
+    default_max_tokens: int = Field(1024, ge=1, description="max_tokens of requests that name none")
+    hot_bytes: int = Field(2 << 30, ge=0, description="bytes of KV of idle agents kept in memory")
+    max_waiting: int = Field(64, ge=1, description="requests that may wait before others are refused")
+    stream_buffer: int = Field(4096, ge=1, description="tokens a slow reader may lag behind before it is dropped")
+    min_restore_tokens: int = Field(16, ge=1, description="a shorter common beginning is not worth restoring")
+    match_min_ratio: float = Field(0.0, ge=0, le=1, description="share of the ledger that a partial match must keep")
+    engine_death_exit: float = Field(
+        5.0, ge=0, description="seconds after which the worker exits when its engine thread died, to be restarted"
+    )
+
+    @property
+    def sockets(self) -> Path:
+        """The directory of the sockets."""
+        return (self.run_dir or self.data / "run").expanduser().absolute()
+
+    @property
+    def listen_address(self) -> str:
+        """Where the worker serves."""
+        return self.listen or f"unix:{self.sockets / 'worker.sock'}"
+
+    @property
+    def store_address(self) -> str:
+        """Where the cache store is."""
+        return self.store or f"unix:{self.sockets / 'store.sock'}"

@@ -1,0 +1,110 @@
+"""What a turn tells the metrics and its caller about itself."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from agentmem import logs
+from agentmem.errors import AgentmemError
+from agentmem.keys import AgentKey
+from agentmem.v1 import inference_pb2, types_pb2
+from inference_service.answers import duration, tier_tokens
+from inference_service.engine.generation import Generated
+from inference_service.metrics import TIERS, WorkerMetrics
+from inference_service.turns.preparing import Prepared
+from inference_service.turns.running import RunningTurn
+
+log = logging.getLogger(__name__)
+
+
+class TurnMeasures:
+    """Counts turns, and builds what they report. Event loop only."""
+
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        self._metrics = metrics
+        self._taken_up: dict[RunningTurn, float] = {}
+
+    def arrived(self) -> None:
+        """A turn waits."""
+        self._metrics.waiting.inc()
+
+    def taken_up(self, turn: RunningTurn, prepared: Prepared, at: float) -> None:
+        """The engine works on a turn: count what it reuses."""
+        self._taken_up[turn] = at
+        self._metrics.waiting.dec()
+        self._metrics.running.inc()
+        self._metrics.queue_time.observe(at - turn.arrived)
+        tokens, reuse = len(prepared.plan.sequence), prepared.reuse
+        self._metrics.prompt_tokens.inc(tokens)
+        if turn.request.cache_policy != inference_pb2.CACHE_POLICY_RECOMPUTE:
+            self._metrics.queries.inc(tokens)
+            self._metrics.looked_up(prepared.plan.kind, reuse.tier, prepared.miss_reason)
+        if reuse.tokens:
+            self._metrics.hits.labels(TIERS[reuse.tier]).inc(reuse.tokens)
+            self._metrics.prompt_tokens_cached.labels(TIERS[reuse.tier]).inc(reuse.tokens)
+
+    def finished(self, turn: RunningTurn, prepared: Prepared, generated: Generated) -> inference_pb2.Finished:
+        """The turn's last event, without a version."""
+        first = generated.first_token_at
+        reuse = prepared.reuse
+        return inference_pb2.Finished(
+            reason=generated.reason,
+            stop_string=generated.stop_string,
+            usage=types_pb2.Usage(
+                prompt_tokens=len(prepared.plan.sequence),
+                cached=tier_tokens(reuse.tier, reuse.tokens),
+                completion_tokens=generated.sampled,
+            ),
+            timings=types_pb2.Timings(
+                queue=duration(self._taken_up[turn] - turn.arrived - reuse.load_seconds),
+                load=duration(reuse.load_seconds),
+                prefill=duration(generated.prefill_seconds),
+                decode=duration(generated.decode_seconds),
+                time_to_first_token=duration(0 if first is None else first - turn.arrived),
+            ),
+        )
+
+    def completed(self, turn: RunningTurn, prepared: Prepared, generated: Generated) -> None:
+        """The turn went well: count it, and log one line without content."""
+        metrics, reuse = self._metrics, prepared.reuse
+        metrics.generation_tokens.inc(generated.sampled)
+        metrics.prefill_time.observe(generated.prefill_seconds)
+        if generated.first_token_at is not None:
+            metrics.time_to_first_token.labels(TIERS[reuse.tier]).observe(generated.first_token_at - turn.arrived)
+        if generated.sampled > 1:
+            metrics.inter_token_latency.observe(generated.decode_seconds / (generated.sampled - 1))
+        metrics.finished.labels(
+            types_pb2.FinishReason.Name(generated.reason).removeprefix("FINISH_REASON_").lower()
+        ).inc()
+        key = turn.request.key
+        logs.event(
+            log,
+            "turn finished",
+            namespace=key.namespace,
+            agent=key.agent_id,
+            model=key.model_id,
+            request_id=turn.request.request_id,
+            match=types_pb2.Match.Name(prepared.plan.kind),
+            tier=TIERS[reuse.tier],
+            prompt_tokens=len(prepared.plan.sequence),
+            reused_tokens=reuse.tokens,
+            generated_tokens=generated.sampled,
+            prefill_ms=round(generated.prefill_seconds * 1000, 1),
+            total_ms=round((time.monotonic() - turn.arrived) * 1000, 1),
+        )
+
+    def evicted(self, agents: Sequence[AgentKey]) -> None:
+        """Agents were dropped from memory to make room."""
+        if agents:
+            self._metrics.evictions.labels("hot", "capacity").inc(len(agents))
+
+    def ended(self, turn: RunningTurn, error: BaseException | None) -> None:
+        """The turn is over, one way or another."""
+        if self._taken_up.pop(turn, None) is None:
+            self._metrics.waiting.dec()
+        else:
+            self._metrics.running.dec()
+        self._metrics.e2e_latency.observe(time.monotonic() - turn.arrived)
+        if error is not None:
+            code = error.code.name.lower() if isinstance(error, AgentmemError) else "internal"
+            self._metrics.finished.labels(code).inc()

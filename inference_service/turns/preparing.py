@@ -1,0 +1,155 @@
+"""What a turn needs before the engine takes it up: the plan against the ledger, the bounds, the KV to start from."""
+
+import asyncio
+from dataclasses import dataclass
+
+from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
+from agentmem.v1 import inference_pb2, types_pb2
+from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
+from inference_service.engine.generation import Decoding
+from inference_service.engine.loading import LoadedModel
+from inference_service.hot import HotState
+from inference_service.memory.ledger import Ledger, Version
+from inference_service.memory.match import Limits, Reason, common_tokens
+from inference_service.memory.plan import Plan, Planner
+from inference_service.storage.client import Opened
+from inference_service.text.rendering import Rendered
+from inference_service.turns.restoring import Restorer, Reuse
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A turn that can be computed. `keep_tokens` of the base's ledger stay in the commit.
+
+    `decoding` is None for Prefill. `hot` is the state that `reuse` takes its caches from, if it does.
+    """
+
+    base: Version
+    ledger: Ledger
+    keep_tokens: int
+    plan: Plan
+    reuse: Reuse
+    decoding: Decoding | None
+    context_remaining: int
+    hot: HotState | None
+
+    @property
+    def miss_reason(self) -> Reason:
+        """Why not more was reused; unspecified where all that could be was."""
+        if self.plan.reason:
+            return self.plan.reason
+        return self.reuse.reason if self.reuse.tokens < self.plan.keep_tokens else types_pb2.MISS_REASON_UNSPECIFIED
+
+
+class Preparer:
+    """Prepares turns. Raises the contract's errors, before any side effect."""
+
+    def __init__(self, restorer: Restorer, limits: Limits, default_max_tokens: int) -> None:
+        self._restorer = restorer
+        self._limits = limits
+        self._default_max_tokens = default_max_tokens
+
+    async def prepare(self, request: TurnRequest, model: LoadedModel, opened: Opened, hot: HotState | None) -> Prepared:
+        """Plan the turn against what the store has; `hot` is what memory has, valid for the opened version or None."""
+        if request.if_version is not None and request.if_version != opened.version.number:
+            raise Aborted(f"the agent is at version {opened.version.number}, not {request.if_version}")
+        ledger = hot.ledger if hot is not None else opened.ledger or Ledger()
+        retokenized = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
+        if retokenized:
+            ledger, hot = await asyncio.to_thread(_retokenized, ledger, model), None
+        plan = await asyncio.to_thread(self._plan, request, model, ledger)
+        remaining = model.context_length - len(plan.sequence)
+        if remaining < (1 if request.generates else 0):
+            raise FailedPrecondition(
+                f"the prompt has {len(plan.sequence)} tokens and the model's context holds {model.context_length}; "
+                "shorten it, or start a new agent"
+            )
+        reuse = await self._reuse(request, model, ledger, plan, hot)
+        return Prepared(
+            base=opened.version,
+            ledger=ledger,
+            keep_tokens=0 if retokenized else common_tokens(ledger.token_ids, plan.sequence),
+            plan=plan,
+            reuse=reuse,
+            decoding=self._decoding(request, remaining) if request.generates else None,
+            context_remaining=remaining,
+            hot=hot if reuse.tier == types_pb2.TIER_HOT else None,
+        )
+
+    async def tokens(self, turn_input: TurnInput, parse_special: bool, model: LoadedModel, ledger: Ledger) -> int:
+        """How many tokens an input has; for an append, how many it adds to the ledger."""
+
+        def count() -> int:
+            planner = Planner(model.tokenizer, model.renderer, self._limits)
+            plan = _plan_input(planner, model, turn_input, parse_special, ledger, cue=True)
+            return len(plan.sequence) - (len(ledger) if isinstance(turn_input, AppendInput) else 0)
+
+        return await asyncio.to_thread(count)
+
+    def _plan(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> Plan:
+        planner = Planner(model.tokenizer, model.renderer, self._limits)
+        return _plan_input(planner, model, request.input, request.parse_special, ledger, cue=request.generates)
+
+    async def _reuse(
+        self, request: TurnRequest, model: LoadedModel, ledger: Ledger, plan: Plan, hot: HotState | None
+    ) -> Reuse:
+        if request.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE:
+            return self._restorer.nothing(model)
+        if hot is not None and plan.keep_tokens:
+            return self._restorer.from_hot(hot, plan)
+        return await self._restorer.from_disk(request.key, model, ledger, plan)
+
+    def _decoding(self, request: TurnRequest, remaining: int) -> Decoding:
+        wanted = request.max_tokens or self._default_max_tokens
+        return Decoding(
+            max_tokens=min(wanted, remaining),
+            reason_at_max=(types_pb2.FINISH_REASON_CONTEXT if wanted > remaining else types_pb2.FINISH_REASON_LENGTH),
+            sampling=request.sampling,
+            stop=request.stop,
+            top_logprobs=request.top_logprobs,
+        )
+
+
+def check_tokens(turn_input: TurnInput, model: LoadedModel) -> None:
+    """Refuse token ids that the model does not have."""
+    if isinstance(turn_input, TokensInput):
+        for index, token_id in enumerate(turn_input.token_ids):
+            if token_id >= model.tokenizer.vocab_size:
+                raise InvalidArgument(
+                    f"token_ids.ids[{index}]", f"{token_id} is not below the vocabulary's {model.tokenizer.vocab_size}"
+                )
+
+
+def _plan_input(
+    planner: Planner, model: LoadedModel, turn_input: TurnInput, parse_special: bool, ledger: Ledger, *, cue: bool
+) -> Plan:
+    renderer = model.renderer
+    match turn_input:
+        case TokensInput(token_ids):
+            return planner.for_tokens(ledger, token_ids)
+        case TextInput(text):
+            prompt = renderer.text(text, parse_special=parse_special)
+            plan = planner.for_text(ledger, _not_empty(prompt, "prompt"), heal_extension=True)
+        case MessagesInput():
+            prompt = renderer.messages(turn_input, cue=cue, parse_special=parse_special)
+            plan = planner.for_text(ledger, _not_empty(prompt, "messages"), heal_extension=False)
+        case AppendInput(TextInput(text)) if not len(ledger):
+            plan = planner.for_append(ledger, renderer.text(text, parse_special=parse_special))
+        case AppendInput(TextInput(text)):
+            plan = planner.for_append(ledger, renderer.appended_text(text, parse_special=parse_special))
+        case AppendInput(MessagesInput() as chat):
+            addition = renderer.continuation(ledger.text, chat, cue=cue, parse_special=parse_special)
+            plan = planner.for_append(ledger, _not_empty(addition, "append.messages"))
+    return plan
+
+
+def _not_empty(rendered: Rendered, field: str) -> Rendered:
+    if not rendered.text:
+        raise InvalidArgument(field, "the model's chat template makes no text of it")
+    return rendered
+
+
+def _retokenized(ledger: Ledger, model: LoadedModel) -> Ledger:
+    """The ledger's text under the model's present tokenizer."""
+    token_ids = model.tokenizer.encode(ledger.text.decode(errors="replace"), parse_special=True)
+    return Ledger().followed_by(token_ids, model.tokenizer.pieces(token_ids), model.tokenizer.hash)

@@ -1,0 +1,302 @@
+"""One turn from request to commit.
+
+    open ledger → replay? → prepare → engine: prefill, decode → commit (fsync) → finished → settle → publish blocks
+
+Everything of one agent happens under its lock; blocks are written after it was let go. A turn that fails or is
+cancelled before its commit leaves the ledger as it was.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from agentmem import logs
+from agentmem.errors import Aborted, AgentmemError, Cancelled, InvalidArgument, ResourceExhausted, Unavailable
+from agentmem.keys import AgentKey
+from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
+from inference_service.answers import delta, duration, tier_tokens
+from inference_service.domain import TurnRequest
+from inference_service.engine.generation import CacheLengthError, Caches, Generated
+from inference_service.engine.loading import LoadedModel
+from inference_service.engine.tensors import extract
+from inference_service.engine.thread import EngineThread
+from inference_service.hot import HotAgents, HotState
+from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.memory.restore import headers
+from inference_service.metrics import WorkerMetrics
+from inference_service.models import Models
+from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto
+from inference_service.turns.locks import AgentLocks
+from inference_service.turns.measuring import TurnMeasures
+from inference_service.turns.persisting import Block, Persister
+from inference_service.turns.preparing import Prepared, Preparer, check_tokens
+from inference_service.turns.running import RunningTurn
+
+log = logging.getLogger(__name__)
+
+
+class TurnRunner:
+    """Runs turns. Event loop only. `hot` and `locks` are shared with what else changes agents."""
+
+    def __init__(
+        self,
+        models: Models,
+        engine: EngineThread,
+        store: StoreClient,
+        preparer: Preparer,
+        persister: Persister,
+        metrics: WorkerMetrics,
+        *,
+        hot: HotAgents,
+        locks: AgentLocks,
+        max_waiting: int,
+        stream_buffer: int,
+    ) -> None:
+        self._models = models
+        self._engine = engine
+        self._store = store
+        self._preparer = preparer
+        self._persister = persister
+        self._measures = TurnMeasures(metrics)
+        self._hot = hot
+        self._locks = locks
+        self._max_waiting = max_waiting
+        self._stream_buffer = stream_buffer
+        self._turns: set[RunningTurn] = set()
+        self._draining = False
+
+    def start(self, request: TurnRequest) -> RunningTurn:
+        """Begin a turn. Raises what is wrong with it, without side effect."""
+        if self._draining:
+            raise Unavailable("the worker is shutting down")
+        if not self._engine.alive:
+            raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
+        model = self._models.get(request.key.model_id)
+        check_tokens(request.input, model)
+        if len(self._turns) >= self._max_waiting:
+            raise ResourceExhausted(f"{self._max_waiting} requests are waiting already; try again later")
+        turn = RunningTurn(request, self._stream_buffer)
+        self._turns.add(turn)
+        self._measures.arrived()
+        turn.task = asyncio.create_task(self._run(turn, model))
+        turn.task.add_done_callback(lambda task: self._ended(turn, task))
+        return turn
+
+    def abort(self, namespace: str, request_id: str) -> bool:
+        """Cancel the turns with this request id; whether there were any."""
+        found = [t for t in self._turns if (t.request.key.namespace, t.request.request_id) == (namespace, request_id)]
+        for turn in found:
+            turn.cancel()
+        return bool(found)
+
+    async def drain(self, grace: float) -> None:
+        """Refuse new turns, give the running ones `grace` seconds, cancel the rest, wait until blocks are written."""
+        self._draining = True
+        tasks = [turn.task for turn in self._turns if turn.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
+            for turn in self._turns:
+                turn.cancel()
+            await asyncio.wait(tasks, timeout=grace)
+        await self._persister.flush()
+
+    def _ended(self, turn: RunningTurn, task: "asyncio.Task[None]") -> None:
+        self._turns.discard(turn)
+        error = Unavailable("the worker is shutting down") if task.cancelled() else task.exception()
+        self._measures.ended(turn, error)
+        turn.end(error if error is None or isinstance(error, Exception) else Unavailable("the worker is shutting down"))
+
+    async def _run(self, turn: RunningTurn, model: LoadedModel) -> None:
+        request = turn.request
+        async with self._holding(request):
+            _check(turn)
+            hot = self._hot.get(request.key)
+            opened = await self._open(request, hot)
+            if opened.turn is not None:
+                _replay(turn, model, opened.turn)
+                return
+            if hot is not None and hot.version != opened.version:
+                self._hot.drop(request.key)
+                hot = None
+            prepared = await self._preparer.prepare(request, model, opened, hot)
+            _check(turn)
+            await self._compute_and_commit(turn, model, prepared)
+
+    @asynccontextmanager
+    async def _holding(self, request: TurnRequest) -> AsyncIterator[None]:
+        if request.anonymous:
+            yield
+        else:
+            async with self._locks.hold(request.key):
+                yield
+
+    async def _open(self, request: TurnRequest, hot: HotState | None) -> Opened:
+        if request.anonymous:
+            return Opened(NO_VERSION, Ledger())
+        known = hot.version if hot is not None else NO_VERSION
+        return await self._store.open(request.key, known, request.request_id)
+
+    async def _compute_and_commit(self, turn: RunningTurn, model: LoadedModel, prepared: Prepared) -> None:
+        key = turn.request.key
+        if prepared.hot is not None:
+            self._hot.drop(key)  # In flight: nobody else may use or drop it.
+        version = None
+        try:
+            started, caches, generated = await self._compute(turn, model, prepared)
+            turn.rest(generated.rest)
+            finished = self._measures.finished(turn, prepared, generated)
+            if turn.request.commits:
+                version = await self._commit(turn, model, prepared, generated, started, finished)
+                finished.version.CopyFrom(version_to_proto(version))
+                finished.durable = True
+        except AgentmemError:
+            await self._roll_back(key, model, prepared)
+            raise
+        turn.say(inference_pb2.GenerateResponse(finished=finished))
+        self._measures.completed(turn, prepared, generated)
+        if version is None:
+            await self._roll_back(key, model, prepared)
+        else:
+            await self._keep(key, version, model, prepared, caches, generated)
+
+    async def _compute(
+        self, turn: RunningTurn, model: LoadedModel, prepared: Prepared
+    ) -> tuple[inference_pb2.Started, Caches, Generated]:
+        started = inference_pb2.Started()
+        loop = asyncio.get_running_loop()
+
+        def run() -> tuple[Caches, Generated]:
+            taken_up = time.monotonic()
+            caches = prepared.reuse.caches()
+            seconds = time.monotonic() - taken_up
+            loop.call_soon_threadsafe(self._announce, turn, model, prepared, started, taken_up, seconds)
+            generated = model.generator.run(
+                caches, prepared.plan.sequence, prepared.decoding, turn.token_from_engine, turn.cancelled
+            )
+            return caches, generated
+
+        caches, generated = await self._engine.submit(run)
+        return started, caches, generated
+
+    def _announce(
+        self,
+        turn: RunningTurn,
+        model: LoadedModel,
+        prepared: Prepared,
+        started: inference_pb2.Started,
+        taken_up: float,
+        load_seconds: float,
+    ) -> None:
+        reuse = prepared.reuse
+        started.MergeFrom(
+            inference_pb2.Started(
+                cache=types_pb2.CacheReport(
+                    match=prepared.plan.kind,
+                    cached=tier_tokens(reuse.tier, reuse.tokens),
+                    prompt_tokens=len(prepared.plan.sequence),
+                    miss_reason=prepared.miss_reason,
+                    load_bytes=reuse.load_bytes,
+                ),
+                base=version_to_proto(prepared.base),
+                queue=duration(taken_up - turn.arrived - reuse.load_seconds),
+                load=duration(reuse.load_seconds + load_seconds),
+                context_remaining=prepared.context_remaining,
+            )
+        )
+        self._measures.taken_up(turn, prepared, taken_up)
+        turn.started(started, model.tokenizer)
+
+    async def _commit(
+        self,
+        turn: RunningTurn,
+        model: LoadedModel,
+        prepared: Prepared,
+        generated: Generated,
+        started: inference_pb2.Started,
+        finished: inference_pb2.Finished,
+    ) -> Version:
+        _check(turn)
+        request, plan = turn.request, prepared.plan
+        token_ids = (*plan.sequence[prepared.keep_tokens :], *generated.token_ids)
+        record = cache_store_pb2.TurnRecord(
+            started=started, delta=delta(turn.tokens, model.tokenizer, generated.rest), finished=finished
+        )
+        commit = Commit(
+            base=prepared.base,
+            keep_tokens=prepared.keep_tokens,
+            token_ids=token_ids,
+            pieces=model.tokenizer.pieces(token_ids),
+            tokenizer_hash=model.tokenizer.hash,
+            generated_tokens=len(generated.token_ids),
+            request_id=request.request_id,
+            request_digest=request.digest,
+            record=record,
+        )
+        version, replayed = await self._store.commit(request.key, commit)
+        if replayed is not None:
+            raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
+        return version
+
+    async def _keep(
+        self,
+        key: AgentKey,
+        version: Version,
+        model: LoadedModel,
+        prepared: Prepared,
+        caches: Caches,
+        generated: Generated,
+    ) -> None:
+        """Bring the caches to exactly the ledger, keep them hot, and have their new blocks written."""
+        sequence = (*prepared.plan.sequence, *generated.token_ids)
+        published = prepared.hot.published if prepared.hot is not None else prepared.reuse.published
+        blocks = list(headers(model.fingerprint, key.namespace, sequence))
+        new = [header for header in blocks if header.chain_hash not in published]
+
+        def settle() -> list[Block]:
+            model.generator.settle(caches, sequence)
+            return [(header, extract(caches, header.first_token, header.token_count)) for header in new]
+
+        try:
+            copies: Sequence[Block] = await self._engine.submit(settle)
+        except (AgentmemError, CacheLengthError) as error:
+            logs.event(log, "KV was dropped after the turn; the ledger has it", logging.WARNING, error=str(error))
+            return
+        ledger = prepared.ledger.kept(prepared.keep_tokens)
+        added = sequence[len(ledger) :]
+        ledger = ledger.followed_by(added, model.tokenizer.pieces(added), model.tokenizer.hash)
+        state = HotState(version, ledger, caches, published)
+        self._measures.evicted(self._hot.put(key, state))
+        references = [header.chain_hash for header in blocks]
+        self._persister.publish(key, version, state, copies, references, model.geometry)
+
+    async def _roll_back(self, key: AgentKey, model: LoadedModel, prepared: Prepared) -> None:
+        """Put the hot state back as it was where the turn only went on from its ledger; else let it go."""
+        hot = prepared.hot
+        if hot is None or prepared.keep_tokens < len(hot.ledger):
+            return
+        try:
+            await self._engine.submit(lambda: model.generator.settle(hot.caches, hot.ledger.token_ids))
+        except (AgentmemError, CacheLengthError) as error:
+            logs.event(log, "KV was dropped after a failed turn", logging.WARNING, error=str(error))
+            return
+        self._hot.put(key, hot)
+
+
+def _check(turn: RunningTurn) -> None:
+    if turn.cancelled.is_set():
+        raise Cancelled("the request was cancelled")
+
+
+def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:
+    if committed.request_digest != turn.request.digest:
+        raise InvalidArgument("request_id", "was used for a turn with other arguments; choose another")
+    record = committed.record
+    turn.started(record.started, model.tokenizer)
+    if record.delta.token_ids or record.delta.text:
+        turn.say(inference_pb2.GenerateResponse(delta=record.delta))
+    finished = record.finished
+    finished.version.CopyFrom(committed.version)
+    finished.durable = finished.replayed = True
+    turn.say(inference_pb2.GenerateResponse(finished=finished))

@@ -1,0 +1,101 @@
+"""A turn that runs: what its caller reads from, and cancels."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+
+from agentmem.errors import AgentmemError, ResourceExhausted
+from agentmem.v1 import inference_pb2
+from inference_service.answers import delta
+from inference_service.domain import TokenEvent, TurnRequest
+from inference_service.text.tokenizer import Tokenizer
+
+
+class RunningTurn:
+    """The caller's end and the runner's end of one turn. Event loop only, but for `token_from_engine`.
+
+    The caller iterates `events` and calls `cancel` when it leaves. Tokens that the caller has not taken yet are joined
+    into one delta; more than `buffer` of them end the turn, because nobody is reading.
+    """
+
+    def __init__(self, request: TurnRequest, buffer: int) -> None:
+        self.request = request
+        self.arrived = time.monotonic()
+        self.cancelled = threading.Event()
+        self.tokens: list[TokenEvent] = []
+        self.task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._buffer = buffer
+        self._taken = 0
+        self._tokenizer: Tokenizer | None = None
+        self._ready: list[inference_pb2.GenerateResponse] = []
+        self._rest = ""
+        self._ended = False
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+
+    async def events(self) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        """Started, deltas, finished. Raises what ended the turn."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            ready, self._ready = self._ready, []
+            started = [event for event in ready if event.HasField("started")]
+            for event in started:
+                yield event
+            if self._taken < len(self.tokens) or self._rest:
+                yield self._delta()
+            for event in ready:
+                if not event.HasField("started"):
+                    yield event
+            if self._ended and not self._ready and self._taken == len(self.tokens):
+                if self._error is not None:
+                    raise self._error
+                return
+
+    def cancel(self) -> None:
+        """End the turn within one step; nothing is committed. Without effect once the commit has begun."""
+        self.cancelled.set()
+
+    def token_from_engine(self, event: TokenEvent) -> None:
+        """Take a token. Any thread."""
+        self._loop.call_soon_threadsafe(self._take_token, event)
+
+    def started(self, started: inference_pb2.Started, tokenizer: Tokenizer | None) -> None:
+        """Tell what memory gave."""
+        self._tokenizer = tokenizer
+        self.say(inference_pb2.GenerateResponse(started=started))
+
+    def say(self, event: inference_pb2.GenerateResponse) -> None:
+        """Hand an event to the caller, after all tokens that were taken."""
+        self._ready.append(event)
+        self._changed.set()
+
+    def rest(self, text: str) -> None:
+        """Text that became certain when generation ended."""
+        self._rest = text
+        self._changed.set()
+
+    def end(self, error: Exception | None = None) -> None:
+        """No more events. The first error counts."""
+        self._error = self._error or error
+        self._ended = True
+        self._changed.set()
+
+    def _take_token(self, event: TokenEvent) -> None:
+        self.tokens.append(event)
+        if len(self.tokens) - self._taken > self._buffer and not self.cancelled.is_set():
+            self._error = _stalled(self._buffer)
+            self.cancel()
+        self._changed.set()
+
+    def _delta(self) -> inference_pb2.GenerateResponse:
+        assert self._tokenizer is not None
+        new, self._taken = self.tokens[self._taken :], len(self.tokens)
+        rest, self._rest = self._rest, ""
+        return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest))
+
+
+def _stalled(buffer: int) -> AgentmemError:
+    return ResourceExhausted(f"the reader of this stream is more than {buffer} tokens behind; read faster")

@@ -1,0 +1,167 @@
+"""The worker, put together: engine, models, store client, turns, and the gRPC services over them."""
+
+import asyncio
+import logging
+
+import grpc
+import mlx.core as mx
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from agentmem import logs
+from agentmem.channels import connect
+from agentmem.server import GrpcServer
+from agentmem.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    cache_store_pb2,
+    inference_pb2,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+)
+from inference_service.engine.thread import EngineThread
+from inference_service.hot import HotAgents
+from inference_service.memory.match import Limits
+from inference_service.metrics import WorkerMetrics
+from inference_service.models import Models, registry
+from inference_service.servicers.servicer_agents import AgentServicer
+from inference_service.servicers.servicer_inference import InferenceServicer
+from inference_service.servicers.servicer_models import ModelServicer
+from inference_service.settings import WorkerSettings
+from inference_service.storage.client import StoreClient
+from inference_service.turns.locks import AgentLocks
+from inference_service.turns.persisting import Persister
+from inference_service.turns.preparing import Preparer
+from inference_service.turns.restoring import Restorer
+from inference_service.turns.runner import TurnRunner
+
+log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 0.5
+_STORE_SERVICE = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
+
+
+class Worker:
+    """One worker process. `start`, then `stop` once; `failed` is set when it cannot go on and should exit."""
+
+    def __init__(self, settings: WorkerSettings, metrics_registry: CollectorRegistry) -> None:
+        self._settings = settings
+        self._metrics = WorkerMetrics(metrics_registry)
+        self._engine = EngineThread(settings.max_waiting)
+        self._models = Models(registry(settings.model), self._engine, settings)
+        self._channel = connect(settings.store_address)
+        store = StoreClient(self._channel)
+        self._hot = HotAgents(settings.hot_bytes)
+        locks = AgentLocks()
+        limits = Limits(settings.min_restore_tokens, settings.match_min_ratio)
+        preparer = Preparer(
+            Restorer(store, self._metrics, settings.min_restore_tokens), limits, settings.default_max_tokens
+        )
+        self._runner = TurnRunner(
+            self._models,
+            self._engine,
+            store,
+            preparer,
+            Persister(store, self._metrics),
+            self._metrics,
+            hot=self._hot,
+            locks=locks,
+            max_waiting=settings.max_waiting,
+            stream_buffer=settings.stream_buffer,
+        )
+        inference = InferenceServicer(self._runner, self._models, preparer, store)
+        agents = AgentServicer(store, self._models, self._hot, locks)
+        self._server = GrpcServer(
+            settings.listen_address,
+            [
+                (
+                    inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
+                    inference_pb2_grpc.add_InferenceServiceServicer_to_server,
+                    inference,
+                ),
+                (
+                    agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
+                    agent_pb2_grpc.add_AgentServiceServicer_to_server,
+                    agents,
+                ),
+                (
+                    model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,
+                    model_pb2_grpc.add_ModelServiceServicer_to_server,
+                    ModelServicer(self._models),
+                ),
+            ],
+        )
+        self._background: list[asyncio.Task[None]] = []
+        self.failed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Listen, load the default model, and say SERVING when a turn could run. Raises what loading raises."""
+        await self._server.start()
+        self._engine.start()
+        logs.event(log, "listening", address=self._settings.listen_address)
+        model = await self._models.load_default()
+        self._metrics.model_info.labels(model.model_id).set(1)
+        self._watch_gauges()
+        logs.event(
+            log,
+            "model loaded",
+            model=model.model_id,
+            architecture=model.architecture,
+            dtype=str(model.geometry.dtype),
+            context=model.context_length,
+            kv_bytes_per_token=model.geometry.bytes_per_token,
+            attention={report.phase: report.path for report in model.paths},
+        )
+        for work in (self._watch_health, self._watch_engine):
+            self._background.append(asyncio.create_task(work()))
+
+    async def stop(self) -> None:
+        """NOT_SERVING, no new work, running turns get the grace, blocks are flushed, the engine ends."""
+        await _cancelled(self._background)
+        await self._server.set_serving(False)
+        await self._runner.drain(self._settings.grace)
+        await self._server.stop(1)
+        if self._engine.alive:
+            await self._engine.stop()
+        await self._channel.close(None)
+
+    async def _watch_health(self) -> None:
+        """Serving means: the engine lives and the store answers."""
+        health = health_pb2_grpc.HealthStub(self._channel)
+        serving: bool | None = None
+        while True:
+            now = self._engine.alive and await _is_serving(health)
+            if now != serving:
+                serving = now
+                await self._server.set_serving(serving)
+                logs.event(log, "health", serving=serving, engine_alive=self._engine.alive)
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _watch_engine(self) -> None:
+        await self._engine.died.wait()
+        await self._server.set_serving(False)
+        await asyncio.sleep(self._settings.engine_death_exit)
+        self.failed.set()
+
+    def _watch_gauges(self) -> None:
+        metrics = self._metrics
+        metrics.hot_agents.labels("hot").set_function(lambda: len(self._hot))
+        metrics.hot_bytes.set_function(lambda: self._hot.nbytes)
+        metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
+        metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
+        metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
+
+
+async def _is_serving(health: "health_pb2_grpc.HealthStub") -> bool:
+    try:
+        answer = await health.Check(health_pb2.HealthCheckRequest(service=_STORE_SERVICE), timeout=1)
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def _cancelled(tasks: list["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
