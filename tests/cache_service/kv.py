@@ -107,3 +107,25 @@ def delete(path: str) -> None:
 def overwrite(path: str, data: bytes) -> None:
     """Replace a file's content in place."""
     Path(path).write_bytes(data)
+
+
+def open_to_all(path: str) -> None:
+    """Give a file the mode that a careless writer leaves."""
+    Path(path).chmod(0o666)
+
+
+def is_directory(path: str) -> bool:
+    """Whether there is a directory of this name."""
+    return Path(path).is_dir()
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything of this name."""
+    return path.exists()
+
+
+def make_directory(path: Path, mode: int = 0o755) -> Path:
+    """A new directory with exactly this mode."""
+    path.mkdir()
+    path.chmod(mode)
+    return path

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import sqlite3
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -346,30 +347,27 @@ async def test_names_that_are_no_chain_hashes_are_refused(store: Running) -> Non
         assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == field
 
 
-async def test_a_full_disk_publishes_nothing_and_leaves_nothing(
-    store: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_publication_that_fails_leaves_nothing(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    def broken(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
     one, two = kv.header([1]), kv.header([2])
-    staged = await stage(store, name(one), name(two))
-    files = [kv.write(staged[0], one), kv.write(staged[1], two)]
-    with monkeypatch.context() as patch:
-        patch.setattr(references, "add", full)
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await publish(store, files)
-        assert code(error) is grpc.StatusCode.INTERNAL
-    assert on_disk(store.data) == []
-    staged = await stage(store, name(one), name(two))
-    files = [kv.write(staged[0], one), kv.write(staged[1], two)]
-    with monkeypatch.context() as patch:
-        patch.setattr("cache_service.files.sync_directory", full)
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await publish(store, files)
-        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert not await found(store, name(one), name(two))
-    assert await add(store, [1]) and await found(store, name(one))
+    for target, fault, expected in (
+        ("cache_service.files.sync_directory", full, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ("cache_service.references.add", broken, grpc.StatusCode.INTERNAL),
+    ):
+        staged = await stage(store, name(one), name(two))
+        files = [kv.write(staged[0], one), kv.write(staged[1], two)]
+        with monkeypatch.context() as patch:
+            patch.setattr(target, fault)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await publish(store, files)
+        assert code(error) is expected
+        assert on_disk(store.data) == [] and not await found(store, name(one), name(two))
+    assert await found(store, await add(store, [1]))
 
 
 async def test_a_start_sweeps_what_a_crash_has_left(data: Path) -> None:
