@@ -36,10 +36,10 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics()
         self._channel = connect(settings.worker_target)
-        self._door = HttpDoor(settings, self._channel, self._metrics)
-        self._grpc = _grpc_server(settings, self._channel, self._metrics)
+        self._door = HttpDoor(settings, self._channel, self.metrics)
+        self._grpc = _grpc_server(settings, self._channel, self.metrics)
         self._address_file = settings.run_dir.expanduser() / ADDRESS_FILE
         self._http = _HttpServer(
             uvicorn.Config(
@@ -60,7 +60,7 @@ class Gateway:
         settings = self._settings
         http = _bind(parse_address(settings.http))
         try:
-            self._exposition = MetricsServer(settings.metrics, self._metrics.registry)
+            self._exposition = MetricsServer(settings.metrics, self.metrics.registry)
             await self._grpc.start()
         except BaseException:
             http.close()
@@ -91,6 +91,7 @@ class Gateway:
 
 async def run(settings: GatewaySettings) -> None:
     """Serve until SIGTERM or SIGINT."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

@@ -52,9 +52,6 @@ async def result(call: UnaryCall[_T]) -> _T:
         return await call
     except grpc.aio.AioRpcError as error:
         raise failure(error) from error
-    except asyncio.CancelledError:
-        _reraise_if_ours()
-        raise errors.Cancelled("the request was aborted") from None
     finally:
         call.cancel()
 
@@ -82,9 +79,6 @@ async def _pump(call: StreamCall[_T], queue: "asyncio.Queue[_T | errors.Agentmem
             await queue.put(message)
     except grpc.aio.AioRpcError as error:
         end = failure(error)
-    except asyncio.CancelledError:
-        _reraise_if_ours()
-        end = errors.Cancelled("the request was aborted")
     await queue.put(end)
 
 
@@ -93,16 +87,6 @@ async def _drain(queue: "asyncio.Queue[_T | errors.AgentmemError | None]") -> As
         if isinstance(message, errors.AgentmemError):
             raise message
         yield message
-
-
-def _reraise_if_ours() -> None:
-    """Inside `except CancelledError`: re-raise where this task was cancelled.
-
-    grpc raises CancelledError also where the peer ended the call with CANCELLED, and that must reach the caller.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise
 
 
 async def unready_reason(channel: grpc.aio.Channel, service: str, timeout: float) -> str:

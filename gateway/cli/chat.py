@@ -72,10 +72,9 @@ class Turn:
         told = self.as_dict()
         cached: dict[str, int] = told["cached"]
         tiers = ", ".join(f"{tier} {tokens:,}" for tier, tokens in cached.items())
-        reused = f"reused {sum(cached.values()):,} of {told['prompt_tokens']:,} tokens" + (
-            f" ({tiers})" if tiers else ""
-        )
-        parts = [told["match"].upper(), reused, f"first token {first_token:.2f} s"]
+        reused = f"reused {sum(cached.values()):,} of {told['prompt_tokens']:,} tokens"
+        first_token = told["timings"]["time_to_first_token"]
+        parts = [told["match"].upper(), f"{reused} ({tiers})" if tiers else reused, f"first token {first_token:.2f} s"]
         if told["timings"]["decode"] > 0:
             parts.append(f"{told['completion_tokens'] / told['timings']['decode']:.1f} tokens/s")
         if told["miss_reason"]:

@@ -38,6 +38,18 @@ _UNSUPPORTED = frozenset(
 """Parameters of OpenAI that are refused, unless they are null."""
 
 
+def _well_formed(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be well-formed Unicode (it has a lone surrogate)") from None
+    return value
+
+
+Text = Annotated[str, AfterValidator(_well_formed)]
+"""JSON can spell half of a surrogate pair; UTF-8 cannot."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -46,20 +58,20 @@ class TextPart(_Strict):
     """One part of a message's content."""
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class FunctionCall(_Strict):
     """The function that a tool call calls; `arguments` is JSON text."""
 
-    name: str
-    arguments: str
+    name: Text
+    arguments: Text
 
 
 class ToolCall(_Strict):
     """A call that an assistant made earlier in the chat."""
 
-    id: str
+    id: Text
     type: Literal["function"]
     function: FunctionCall
 
@@ -68,11 +80,11 @@ class Message(_Strict):
     """One message. `reasoning_content` is an extension, for templates that render it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    tool_call_id: str | None = None
+    content: Text | list[TextPart] | None = None
+    name: Text | None = None
+    tool_call_id: Text | None = None
     tool_calls: list[ToolCall] | None = None
-    reasoning_content: str | None = None
+    reasoning_content: Text | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -114,7 +126,7 @@ def _model(value: str) -> str:
     return check_text("model", value)
 
 
-_StopString = Annotated[str, AfterValidator(_stop)]
+_StopString = Annotated[Text, AfterValidator(_stop)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 _Count = Annotated[int, Field(ge=1, le=_UINT32)]
 
@@ -143,8 +155,8 @@ class ChatRequest(_Strict):
     top_k: Annotated[int, Field(ge=0, le=_UINT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
+    user: Text | None = None
+    metadata: dict[Text, Text] | None = None
     store: Literal[False] | None = None
 
     @model_validator(mode="before")

@@ -9,11 +9,11 @@ from pydantic_core import ErrorDetails
 from agentmem.errors import InvalidArgument
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_NOT_THERE = frozenset({"missing", "extra_forbidden"})  # the latter's name may be ill-formed, and not found again
 _MESSAGES = {
     "extra_forbidden": "is not supported",
     "missing": "is required",
     "finite_number": "must be a finite number",
-    "string_unicode": "must be well-formed Unicode (it has a lone surrogate)",
     "too_long": "has too many elements",
 }
 
@@ -51,7 +51,7 @@ def _path(error: ErrorDetails, data: Any) -> list[str | int]:
     path: list[str | int] = []
     for position, part in enumerate(error["loc"]):
         last = position == len(error["loc"]) - 1
-        if isinstance(data, dict) and (part in data or (last and error["type"] == "missing")):
+        if isinstance(data, dict) and (part in data or (last and error["type"] in _NOT_THERE)):
             data = data.get(part)
         elif isinstance(data, list) and isinstance(part, int):
             data = data[part]

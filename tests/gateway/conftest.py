@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
@@ -16,8 +14,8 @@ import pytest
 
 from agentmem.channels import connect
 from gateway.process import Gateway
-from gateway.settings import GatewaySettings
 
+from .doors import settings
 from .scripted import ScriptedWorker
 
 
@@ -35,20 +33,6 @@ async def worker(run_dir: Path) -> AsyncIterator[ScriptedWorker]:
     await scripted.start()
     yield scripted
     await scripted.stop()
-
-
-def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
-    """Settings with any ports, and limits small enough to be met."""
-    any_port = "127.0.0.1:0"
-    given = {
-        "run_dir": run_dir,
-        "http": any_port,
-        "grpc": any_port,
-        "metrics": any_port,
-        "grace": 5.0,
-        "max_body_bytes": 64 * 1024,
-    }
-    return GatewaySettings(**{**given, **changed})
 
 
 @pytest.fixture
@@ -80,10 +64,3 @@ async def sdk(gateway: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
     base_url = f"http://{gateway.addresses['http']}/v1"
     async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=30) as client:
         yield client
-
-
-async def eventually(true: Callable[[], bool], within: float = 20.0) -> None:
-    """Wait until `true()`; fails after `within` seconds."""
-    async with asyncio.timeout(within):
-        while not true():  # noqa: ASYNC110 - other processes and threads send no event
-            await asyncio.sleep(0.01)

@@ -1,0 +1,30 @@
+"""What tests of running gateways share."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.settings import GatewaySettings
+
+ANY_PORT = "127.0.0.1:0"
+
+
+def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
+    """Settings with any ports, and limits small enough to be met."""
+    given: dict[str, Any] = {
+        "run_dir": run_dir,
+        "http": ANY_PORT,
+        "grpc": ANY_PORT,
+        "metrics": "",
+        "grace": 5.0,
+        "max_body_bytes": 64 * 1024,
+    }
+    return GatewaySettings(**{**given, **changed})
+
+
+async def eventually(true: Callable[[], bool], within: float = 20.0) -> None:
+    """Wait until `true()`; fails after `within` seconds."""
+    async with asyncio.timeout(within):
+        while not true():  # noqa: ASYNC110 - other processes and threads send no event
+            await asyncio.sleep(0.01)

@@ -1,0 +1,99 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.openai.chat_response import ChatAnswer, finish_reason
+
+from ..scripted import delta, finished, started
+
+
+def answer(**options: Any) -> ChatAnswer:
+    return ChatAnswer("chatcmpl-1", 7, "demo", **{"logprobs": False, **options})
+
+
+def test_completion() -> None:
+    whole = answer()
+    for event in (started(), delta("Hel"), delta("lo"), finished()):
+        whole.add(event)
+    told = whole.completion()
+    assert told["object"] == "chat.completion"
+    assert told["choices"][0]["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
+    assert told["choices"][0]["logprobs"] is None
+    assert told["usage"] == {
+        "prompt_tokens": 20,
+        "completion_tokens": 3,
+        "total_tokens": 23,
+        "prompt_tokens_details": {"cached_tokens": 12},
+    }
+    assert told["agentmem"]["match"] == "extend"
+    assert told["agentmem"]["cached"] == {"hot": 7, "warm": 5}
+    assert told["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    assert told["agentmem"]["durable"] is True
+    assert told["agentmem"]["timings"]["time_to_first_token"] == 0.12
+
+
+def test_nothing_kept() -> None:
+    whole = answer()
+    for event in (started(types_pb2.MATCH_NEW, hot=0, warm=0), finished(kept=False)):
+        whole.add(event)
+    report = whole.completion()["agentmem"]
+    assert (report["match"], report["version"], report["durable"], report["miss_reason"]) == ("new", None, False, None)
+
+
+@given(st.lists(st.text(max_size=5)), st.booleans())
+def test_chunks_tell_the_whole_text(texts: list[str], include_usage: bool) -> None:
+    stream = answer(include_usage=include_usage)
+    events = [started(), *(delta(text) for text in texts), finished(types_pb2.FINISH_REASON_LENGTH)]
+    chunks = [chunk for event in events for chunk in stream.chunks(event)]
+    with_choices = [chunk for chunk in chunks if chunk["choices"]]
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in with_choices) == "".join(texts)
+    assert with_choices[0]["choices"][0]["delta"]["role"] == "assistant"
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in with_choices]
+    assert reasons == [None] * (len(reasons) - 1) + ["length"]
+    assert {chunk["id"] for chunk in chunks} == {"chatcmpl-1"}
+    assert "agentmem" in with_choices[-1]
+    if include_usage:
+        assert chunks[-1]["choices"] == []
+        assert chunks[-1]["usage"]["total_tokens"] == 23
+        assert all(chunk["usage"] is None for chunk in chunks[:-1])
+    else:
+        assert all("usage" not in chunk for chunk in chunks)
+
+
+def test_logprobs() -> None:
+    token = inference_pb2.TokenLogprob(
+        token_id=5,
+        logprob=-0.5,
+        token_bytes=b"\xf0\x9f",
+        top=[inference_pb2.TokenAlternative(token_id=6, logprob=-1.5, token_bytes=b"a")],
+    )
+    entry = {
+        "token": "\ufffd",
+        "logprob": -0.5,
+        "bytes": [0xF0, 0x9F],
+        "top_logprobs": [{"token": "a", "logprob": -1.5, "bytes": [97]}],
+    }
+    whole = answer(logprobs=True)
+    for event in (started(), delta("", token), finished()):
+        whole.add(event)
+    assert whole.completion()["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
+    # A token inside a character has no text yet, but its log-probability is told.
+    (chunk,) = answer(logprobs=True).chunks(delta("", token))
+    assert chunk["choices"][0]["logprobs"]["content"] == [entry]
+    assert list(answer().chunks(delta(""))) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        (types_pb2.FINISH_REASON_STOP, "stop"),
+        (types_pb2.FINISH_REASON_STOP_STRING, "stop"),
+        (types_pb2.FINISH_REASON_LENGTH, "length"),
+        (types_pb2.FINISH_REASON_CONTEXT, "length"),
+    ],
+)
+def test_finish_reasons(reason: Any, word: str) -> None:
+    assert finish_reason(reason) == word

@@ -1,0 +1,121 @@
+import json
+from typing import Any
+
+import pytest
+
+from agentmem.errors import InvalidArgument
+from gateway.openai.chat_schema import ChatRequest
+from gateway.openai.json_body import parse_body
+
+USER = {"role": "user", "content": "hi"}
+
+
+def parse(**fields: Any) -> ChatRequest:
+    return parse_body(json.dumps({"model": "m", "messages": [USER], **fields}).encode(), ChatRequest)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0},
+        {"temperature": 2},
+        {"top_p": 1},
+        {"stop": "x"},
+        {"stop": ["x"] * 16},
+        {"seed": -1},
+        {"logprobs": True, "top_logprobs": 20},
+        {"logit_bias": {"5": -100}},
+        {"n": 1},
+        {"user": "u", "metadata": {"a": "b"}, "store": False},
+        {"top_k": 0, "min_p": 0, "repetition_penalty": 1.1},
+        {"tools": None, "response_format": None, "reasoning_effort": None, "temperature": None, "stop": None},
+        {"tools": []},
+    ],
+)
+def test_supported(fields: dict[str, Any]) -> None:
+    assert parse(**fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("messages", []),
+        ("model", ""),
+        ("model", "x" * 257),
+        ("temperature", -0.1),
+        ("temperature", 2.1),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("max_tokens", 0),
+        ("max_tokens", 2**32),
+        ("max_completion_tokens", -1),
+        ("stop", ""),
+        ("stop", "x" * 257),
+        ("stop", ["x"] * 17),
+        ("top_logprobs", 21),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", -2.5),
+        ("logit_bias", {"5": 101}),
+        ("seed", 2**64),
+        ("n", 2),
+        ("n", 0),
+        ("store", True),
+        ("metadata", {"a": 1}),
+        ("repetition_penalty", 0),
+        ("min_p", 1.5),
+        ("top_k", -1),
+        ("response_format", {"type": "json_object"}),
+        ("tool_choice", "auto"),
+        ("prompt_cache_key", "k"),
+        ("made_up", 1),
+    ],
+)
+def test_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse(**{name: value})
+    assert caught.value.field.partition(".")[0].partition("[")[0] == name
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "system", "content": "s"},
+        {"role": "developer", "content": "s"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "bob"},
+        {"role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None, "tool_calls": None},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "content": "42", "tool_call_id": "1"},
+        {"role": "assistant", "content": "a", "reasoning_content": "because"},
+    ],
+)
+def test_messages(message: dict[str, Any]) -> None:
+    assert parse(messages=[message])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": None},
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "tool", "content": "42"},
+        {"role": "user", "content": "x", "tool_call_id": "1"},
+        {"role": "user", "content": "x", "reasoning_content": "y"},
+        {"role": "assistant", "content": "x", "refusal": "no"},
+        {"role": "user", "content": "x", "weight": 1},
+        {"role": "function", "content": "x", "name": "f"},
+    ],
+)
+def test_messages_refused(message: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse(messages=[USER, message])
+    assert caught.value.field.startswith("messages[1]")
+
+
+def test_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b\n"}]
+    assert parse(messages=[{"role": "user", "content": parts}]).messages[0].text == "ab\n"
