@@ -6,6 +6,7 @@ which key is wrong and where it came from.
 
 import os
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -14,10 +15,17 @@ from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
+from pydantic_settings.exceptions import SettingsError as UnreadableSetting
+
+CONFIG_VARIABLE = "AGENTMEM_CONFIG"
+"""The environment variable that names the TOML file."""
+
+TABLES = frozenset(("up", "gateway", "worker", "store"))
+"""Tables of the TOML file."""
 
 _Settings = TypeVar("_Settings", bound="ServiceSettings")
 
@@ -43,21 +51,8 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the base class names them
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings, _TableSource(settings_cls))
-
-
-class _TableSource(TomlConfigSettingsSource):
-    def __init__(self, settings_cls: type[BaseSettings]) -> None:
-        path = os.environ.get("AGENTMEM_CONFIG")
-        if path and not Path(path).is_file():
-            raise SettingsError(f"AGENTMEM_CONFIG names {path}, which is not a file")
-        super().__init__(settings_cls, Path(path) if path else None)
-
-    def _read_file(self, file_path: Any) -> dict[str, Any]:
-        settings_cls = self.settings_cls
         assert issubclass(settings_cls, ServiceSettings)
-        table = super()._read_file(file_path).get(settings_cls.toml_table, {})
-        return {key.replace("-", "_"): value for key, value in table.items()}
+        return (init_settings, env_settings, InitSettingsSource(settings_cls, _toml_table(settings_cls.toml_table)))
 
 
 class SettingsError(Exception):
@@ -70,11 +65,13 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
     Raises SettingsError for unknown or ill-formed settings. `--help` prints and exits, as does an unknown flag.
     """
     _refuse_unknown_variables(settings_cls)
-    cli: CliSettingsSource[Any] = CliSettingsSource(
-        settings_cls, cli_parse_args=list(sys.argv[1:] if arguments is None else arguments)
-    )
     try:
+        cli: CliSettingsSource[Any] = CliSettingsSource(
+            settings_cls, cli_parse_args=list(sys.argv[1:] if arguments is None else arguments)
+        )
         return settings_cls(_cli_settings_source=cli)  # type: ignore[call-arg]
+    except UnreadableSetting as error:
+        raise SettingsError(f'{error}; lists are JSON in the environment, such as ["demo"]') from error
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
         raise SettingsError(problems) from error
@@ -90,4 +87,22 @@ def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
         )
 
 
-__all__ = ["ServiceSettings", "SettingsError", "load"]
+def _toml_table(name: str) -> dict[str, Any]:
+    path = os.environ.get(CONFIG_VARIABLE)
+    if not path:
+        return {}
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{CONFIG_VARIABLE} names {path}, which cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    if unknown := sorted(tables.keys() - TABLES):
+        raise SettingsError(f"{path} has unknown tables: {', '.join(unknown)}; known are {', '.join(sorted(TABLES))}")
+    table = tables.get(name, {})
+    if not isinstance(table, dict):
+        raise SettingsError(f"{path}: {name} must be a table, [{name}]")
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+__all__ = ["CONFIG_VARIABLE", "TABLES", "ServiceSettings", "SettingsError", "load"]

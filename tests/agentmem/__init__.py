@@ -1,0 +1,1 @@
+"""Tests of the contract package: what both ends share."""
