@@ -1,5 +1,58 @@
 # Everything from a bare checkout with Python 3.11 or newer: `make demo`, `make test`.
+.DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
-UV_VERSION := 0.9.30
-MLX_EXTRA ?= $(if $(filter Linux,$(shell uname -s)),--extra cpu)
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.8
+# MLX's backend. On macOS plain mlx brings Metal; on Linux it is cpu, or cuda13 with `make setup MLX=cuda13`.
+MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu)
+PACKAGES := cache_service inference_service gateway protos tests benchmarks
+
+.PHONY: help setup demo test lint types imports stubs check proto format bench clean
+
+help:  ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.installed  ## the virtual environment with the locked packages
+
+$(VENV)/.installed: pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit("Agentmem needs Python 3.11 or newer: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --locked --inexact $(addprefix --extra ,$(MLX))
+	@touch $@
+
+demo: setup  ## an agent that remembers after kill -9
+	$(BIN)/python -m benchmarks.demo
+
+test: setup  ## all tests
+	$(BIN)/python -m pytest
+
+lint: setup  ## style and common bugs
+	$(BIN)/ruff format --check $(PACKAGES)
+	$(BIN)/ruff check $(PACKAGES)
+	$(BIN)/buf lint
+
+types: setup  ## mypy --strict
+	$(BIN)/mypy
+
+imports: setup  ## who may import whom
+	$(BIN)/lint-imports
+
+stubs: proto  ## the checked-in stubs are what the protos give
+	git diff --exit-code -- protos
+
+check: lint types imports stubs test  ## all that CI runs
+
+proto: setup  ## the stubs
+	$(BIN)/python protos/generate.py
+
+format: setup  ## fix what can be fixed
+	$(BIN)/ruff check --fix $(PACKAGES)
+	$(BIN)/ruff format $(PACKAGES)
+
+bench: setup  ## the benchmarks
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove what can be made again
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

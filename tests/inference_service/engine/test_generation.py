@@ -1,0 +1,255 @@
+"""The engine against the oracle, and the same comparisons with faults that must be found."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from agentmem.errors import Cancelled
+from agentmem.v1 import types_pb2
+from inference_service.domain import Sampling, TokenEvent
+from inference_service.engine import generation, tensors
+from inference_service.engine.attention import AttentionSeam
+from inference_service.engine.fingerprint import ContentHashes
+from inference_service.engine.generation import CacheLengthError, Caches, Decoding, Generated
+from inference_service.engine.loading import LoadedModel, load
+from tests.oracle import Oracle
+from tests.tiny_models import write_llama, write_qwen3
+
+TOLERANCE = 1e-3
+
+
+@pytest.fixture(scope="module", params=[write_llama, write_qwen3], ids=["llama", "qwen3"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return request.param(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def oracle(directory: Path) -> Oracle:
+    return Oracle(directory)
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
+
+
+@pytest.fixture
+def prompt(model: LoadedModel) -> list[int]:
+    text = random.Random(5).choices(["boat", " green", " house", "the sea ", "nobody knows", "\n", "ü€😀"], k=110)
+    return model.tokenizer.encode("".join(text), parse_special=False)
+
+
+def turn(
+    model: LoadedModel,
+    caches: Caches,
+    sequence: list[int],
+    tokens: int = 24,
+    stop: tuple[str, ...] = (),
+    sampling: Sampling = Sampling(ignore_eos=True),  # noqa: B008 - frozen
+) -> tuple[Generated, list[TokenEvent]]:
+    events: list[TokenEvent] = []
+    decoding = Decoding(tokens, sampling=sampling, stop=stop, top_logprobs=0)
+    result = model.generator.run(caches, sequence, decoding, events.append, threading.Event())
+    return result, events
+
+
+def difference(oracle: Oracle, sequence: list[int], events: list[TokenEvent]) -> float:
+    """Largest difference between the engine's log-probabilities and the oracle's."""
+    wanted = oracle.logprobs_of([*sequence, *(e.token_id for e in events)], len(sequence))
+    return float(np.abs(wanted - np.array([e.logprob for e in events])).max())
+
+
+def test_turn_equals_recomputation(model: LoadedModel, oracle: Oracle, prompt: list[int]) -> None:
+    result, events = turn(model, model.new_caches(), prompt)
+    assert len(set(result.token_ids)) >= 8, "an output that does not vary proves nothing"
+    assert difference(oracle, prompt, events) < TOLERANCE
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 256])
+def test_chunks_do_not_matter(
+    model: LoadedModel, oracle: Oracle, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "chunk_tokens", lambda position, speed: chunk)
+    _, events = turn(model, model.new_caches(), prompt)
+    assert difference(oracle, prompt, events) < TOLERANCE
+
+
+def restored(model: LoadedModel, caches: Caches, tokens: int) -> Caches:
+    """Through the tensors of block files and back, as after a restart."""
+    shapes = model.geometry.tensor_shapes
+    blocks = []
+    for first in range(0, tokens, 256):
+        count = min(256, tokens - first)
+        copies = tensors.extract(caches, first, count)
+        arrays = {
+            name: np.frombuffer(copies[name], np.uint32 if dtype == "U32" else np.float32).reshape(shape)
+            for name, (dtype, shape) in shapes(count).items()
+        }
+        blocks.append((arrays, count))
+    return tensors.restore(tensors.assemble(blocks, tokens + 100), tokens, model.geometry)
+
+
+def bits(model: LoadedModel, caches: Caches, tokens: int) -> dict[str, bytes]:
+    return tensors.extract(caches, 0, tokens)
+
+
+def conversation(
+    model: LoadedModel, prompt: list[int], between: Callable[[Caches, int], Caches]
+) -> Iterator[tuple[list[int], list[TokenEvent], Caches]]:
+    """Five turns, each on the caches that `between` makes of those of the turn before."""
+    sequence, caches = list(prompt), model.new_caches()
+    for number in range(5):
+        result, events = turn(model, caches, sequence, tokens=12)
+        yield sequence, events, caches
+        sequence = [*sequence, *result.token_ids]
+        model.generator.settle(caches, sequence)
+        caches = between(caches, len(sequence))
+        sequence += model.tokenizer.encode(f" and turn {number} 😀 house", parse_special=False)
+
+
+def test_restored_equals_hot_equals_recomputed(model: LoadedModel, oracle: Oracle, prompt: list[int]) -> None:
+    hot = list(conversation(model, prompt, lambda caches, _: caches))
+    warm = list(conversation(model, prompt, lambda caches, tokens: restored(model, caches, tokens)))
+    for (sequence, events, _), (other_sequence, other_events, _) in zip(hot, warm, strict=True):
+        assert sequence == other_sequence
+        assert difference(oracle, sequence, events) < TOLERANCE
+        assert difference(oracle, sequence, other_events) < TOLERANCE
+    tokens = len(hot[-1][0])
+    assert bits(model, hot[-1][2], tokens) == bits(model, warm[-1][2], tokens), "packed KV differs"
+
+
+def shift_rope(caches: Caches, tokens: int) -> Caches:
+    """Every later token is one position too far: what is before it moved by one."""
+    for cache in caches:
+        cache.keys, cache.values = (
+            part.map(lambda a: mx.concatenate([a[..., :1, :], a[..., :-1, :]], axis=2))
+            for part in (cache.keys, cache.values)
+        )
+    return caches
+
+
+def swap_layers(caches: Caches, tokens: int) -> Caches:
+    return [caches[1], caches[0], *caches[2:]]
+
+
+def stale_tail(caches: Caches, tokens: int) -> Caches:
+    """The last 16 tokens are those of an older state."""
+    for cache in caches:
+        cache.keys = cache.keys.map(
+            lambda a: mx.concatenate([a[..., : tokens - 16, :], a[..., :16, :], a[..., tokens:, :]], axis=2)
+        )
+    return caches
+
+
+@pytest.mark.parametrize("fault", [shift_rope, swap_layers, stale_tail])
+def test_injected_faults_are_found(
+    model: LoadedModel, oracle: Oracle, prompt: list[int], fault: Callable[[Caches, int], Caches]
+) -> None:
+    turns = list(conversation(model, prompt, fault))
+    assert max(difference(oracle, sequence, events) for sequence, events, _ in turns[1:]) > 10 * TOLERANCE
+
+
+def test_missing_mask_is_found(
+    model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend = AttentionSeam.attend
+    monkeypatch.setattr(AttentionSeam, "attend", lambda self, q, k, v, c, s, mask: attend(self, q, k, v, c, s, None))
+    _, events = turn(model, model.new_caches(), prompt)
+    assert difference(oracle, prompt, events) > 10 * TOLERANCE
+
+
+def test_trimmed_equals_recomputed(model: LoadedModel, oracle: Oracle, prompt: list[int]) -> None:
+    caches = model.new_caches()
+    result, _ = turn(model, caches, prompt)
+    kept = [*prompt, *result.token_ids][:301]
+    model.generator.settle(caches, kept)
+    other = [*kept, *model.tokenizer.encode("something else entirely", parse_special=False)]
+    _, events = turn(model, caches, other)
+    assert difference(oracle, other, events) < TOLERANCE
+
+
+def test_settle_makes_every_layer_exact(model: LoadedModel, prompt: list[int]) -> None:
+    caches = model.new_caches()
+    result, _ = turn(model, caches, prompt, tokens=5)
+    sequence = [*prompt, *result.token_ids]
+    assert {cache.offset for cache in caches} == {len(sequence) - 1}, "the last sampled token was not fed yet"
+    model.generator.settle(caches, sequence)
+    assert {cache.offset for cache in caches} == {len(sequence)}
+
+
+def test_layers_of_different_length_are_refused(model: LoadedModel, prompt: list[int]) -> None:
+    caches = model.new_caches()
+    turn(model, caches, prompt, tokens=2)
+    caches[1].trim(1)
+    with pytest.raises(CacheLengthError):
+        model.generator.settle(caches, prompt)
+    with pytest.raises(CacheLengthError):
+        turn(model, caches, [*prompt, 5, 6, 7])
+
+
+def test_cancelled_within_one_step(model: LoadedModel, prompt: list[int]) -> None:
+    cancelled = threading.Event()
+    events: list[TokenEvent] = []
+
+    def emit(event: TokenEvent) -> None:
+        events.append(event)
+        if len(events) == 3:
+            cancelled.set()
+
+    with pytest.raises(Cancelled):
+        model.generator.run(model.new_caches(), prompt, Decoding(1000), emit, cancelled)
+    assert len(events) == 3
+
+
+def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = threading.Event()
+    chunks = []
+
+    def chunk(position: int, speed: float) -> int:
+        chunks.append(position)
+        cancelled.set()
+        return 50
+
+    monkeypatch.setattr(generation, "chunk_tokens", chunk)
+    caches = model.new_caches()
+    with pytest.raises(Cancelled):
+        model.generator.run(caches, prompt, Decoding(1000), lambda _: None, cancelled)
+    assert chunks == [0]
+    assert caches[0].offset == 50
+
+
+def test_stop_string_across_tokens_is_cut_off(model: LoadedModel, prompt: list[int]) -> None:
+    free, events = turn(model, model.new_caches(), prompt, tokens=60)
+    texts = [event.text for event in events]
+    text = "".join(texts) + free.rest
+    boundaries = [sum(map(len, texts[:n])) for n in range(10, len(texts))]
+    stop = next(s for at in boundaries if (s := text[at - 1 : at + 1]).isascii() and len(s) == 2)
+    result, events = turn(model, model.new_caches(), prompt, tokens=60, stop=(stop,))
+    assert (result.reason, result.stop_string) == (types_pb2.FINISH_REASON_STOP_STRING, stop)
+    assert "".join(event.text for event in events) + result.rest == text[: text.index(stop)]
+    assert result.token_ids == free.token_ids[: len(result.token_ids)]
+    visible = b"".join(map(model.tokenizer.token_bytes, result.token_ids))
+    assert stop.encode() not in visible
+    following = model.tokenizer.token_bytes(free.token_ids[len(result.token_ids)])
+    assert stop[:1].encode() in following, "the first token that was cut off holds the beginning of the stop string"
+
+
+def test_prefill_alone_holds_the_whole_sequence(model: LoadedModel, prompt: list[int]) -> None:
+    caches = model.new_caches()
+    result = model.generator.run(caches, prompt, None, lambda _: None, threading.Event())
+    assert (result.token_ids, result.reason) == ([], types_pb2.FINISH_REASON_PREFILLED)
+    assert {cache.offset for cache in caches} == {len(prompt)}
+
+
+def test_seed_makes_sampling_reproducible(model: LoadedModel, prompt: list[int]) -> None:
+    def sample(seed: int) -> list[int]:
+        sampling = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.001, seed=seed, ignore_eos=True)
+        return turn(model, model.new_caches(), prompt, sampling=sampling)[0].token_ids
+
+    assert sample(1) == sample(1)
+    assert sample(1) != sample(2)

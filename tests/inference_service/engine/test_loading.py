@@ -1,0 +1,103 @@
+"""Loading: what a model is found to be, and what is refused by name."""
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from agentmem.errors import FailedPrecondition
+from inference_service.domain import MessagesInput
+from inference_service.engine.fingerprint import ContentHashes
+from inference_service.engine.loading import LoadedModel, Quantization, load
+from tests.tiny_models import write_gemma3, write_llama
+
+
+@pytest.fixture
+def hashes(tmp_path: Path) -> ContentHashes:
+    return ContentHashes(tmp_path / "hashes" / "weights.json")
+
+
+def loaded(directory: Path, hashes: ContentHashes, **options: object) -> LoadedModel:
+    return load("tiny", str(directory), hashes=hashes, **options)  # type: ignore[arg-type]
+
+
+def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) -> None:
+    model = loaded(write_llama(tmp_path / "m"), hashes)
+    geometry = model.geometry
+    assert (geometry.layers, geometry.heads, geometry.kv_heads, geometry.k_dim, geometry.v_dim) == (2, 4, 2, 64, 64)
+    assert geometry.dtype == mx.float32, "on CPU everything else is slower"
+    # 2 layers x 2 heads x (64 + 64) elements x (4 bits + two float32 per group of 64)
+    assert geometry.bytes_per_token == 2 * 2 * 128 * (4 / 8 + 8 / 64)
+    assert geometry.fp16_bytes_per_token == 2 * 2 * 128 * 2
+    assert model.context_length == 4096
+    assert model.architecture == "llama"
+
+
+def test_kv_in_8_bits_and_groups_of_32(tmp_path: Path, hashes: ContentHashes) -> None:
+    model = loaded(write_llama(tmp_path / "m"), hashes, quantization=Quantization(8, 32))
+    assert (model.geometry.bits, model.geometry.group_size) == (8, 32)
+    assert model.geometry.tensor_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 16))
+    assert model.geometry.tensor_shapes(5)["v.scales"] == ("F32", (2, 2, 5, 2))
+
+
+def test_fingerprint_names_content_and_quantization(tmp_path: Path, hashes: ContentHashes) -> None:
+    first = loaded(write_llama(tmp_path / "a", seed=1), hashes).fingerprint
+    assert loaded(write_llama(tmp_path / "same", seed=1), hashes).fingerprint == first
+    assert loaded(write_llama(tmp_path / "b", seed=2), hashes).fingerprint != first, "equal shapes, other weights"
+    assert loaded(tmp_path / "a", hashes, quantization=Quantization(8, 64)).fingerprint != first
+    assert loaded(tmp_path / "a", hashes, dtype="bfloat16").fingerprint != first
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    (tmp_path / "a" / "config.json").write_text(json.dumps({**config, "rope_theta": 5000.0}))
+    assert loaded(tmp_path / "a", hashes).fingerprint != first
+
+
+def test_fingerprint_leaves_the_chat_template_out(tmp_path: Path, hashes: ContentHashes) -> None:
+    first = loaded(write_llama(tmp_path / "a"), hashes).fingerprint
+    assert loaded(write_llama(tmp_path / "b", template="{{ messages }}"), hashes).fingerprint == first
+
+
+def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"one")
+    first = ContentHashes(tmp_path / "w.json").of(path)
+    known = json.loads((tmp_path / "w.json").read_text())
+    identity = next(iter(known))
+    (tmp_path / "w.json").write_text(json.dumps({identity: "remembered"}))
+    assert ContentHashes(tmp_path / "w.json").of(path) == "remembered"
+    path.write_bytes(b"three")
+    assert ContentHashes(tmp_path / "w.json").of(path) not in ("remembered", first)
+    (tmp_path / "w.json").write_text("not json")
+    assert ContentHashes(tmp_path / "w.json").of(path)
+
+
+def test_sliding_layers_are_refused_by_name(tmp_path: Path, hashes: ContentHashes) -> None:
+    with pytest.raises(FailedPrecondition, match="RotatingKVCache"):
+        loaded(write_gemma3(tmp_path / "m"), hashes)
+
+
+def test_a_head_dim_that_groups_do_not_divide_is_refused(tmp_path: Path, hashes: ContentHashes) -> None:
+    directory = write_llama(tmp_path / "m", head_dim=48)
+    with pytest.raises(FailedPrecondition, match="cannot run over a Q4 cache"):
+        loaded(directory, hashes)
+
+
+def test_missing_and_damaged_files_are_refused(tmp_path: Path, hashes: ContentHashes) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FailedPrecondition, match="cannot be loaded"):
+        loaded(tmp_path / "empty", hashes)
+    directory = write_llama(tmp_path / "cut")
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(FailedPrecondition, match="cannot be loaded"):
+        loaded(directory, hashes)
+
+
+def test_a_model_without_template_says_so(tmp_path: Path, hashes: ContentHashes) -> None:
+    directory = write_llama(tmp_path / "m")
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    model = loaded(directory, hashes)
+    with pytest.raises(FailedPrecondition, match="no chat template"):
+        model.renderer.messages(MessagesInput(({"role": "user", "content": "hi"},)), cue=True, parse_special=False)

@@ -1,0 +1,102 @@
+"""Small random models in the Hugging Face layout, with real tokenizers and chat templates.
+
+Weights are sharpened and heads untied, so that outputs vary: a random model with tied embeddings repeats one token, and
+then a test of greedy text cannot fail.
+"""
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.models import gemma3_text, llama, qwen3
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
+CHATML = (
+    "<|bos|>{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+STRIPS_THINKING = (
+    "<|bos|>{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and not loop.last and '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Rewrites earlier turns: an assistant message loses its reasoning once another message follows."""
+
+CORPUS = ["The colour of the boat is green, and the house by the sea is red. ", "Who told you that? Nobody knows. "]
+
+
+def write_tokenizer(directory: Path, template: str = CHATML) -> int:
+    """A byte-level BPE tokenizer with a chat template; the size of its vocabulary."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=[BOS, START, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS * 20, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": END,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": template,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    return int(tokenizer.get_vocab_size())
+
+
+def write_llama(
+    directory: Path, seed: int = 0, template: str = CHATML, context: int = 4096, head_dim: int = 64
+) -> Path:
+    """A Llama of two layers, 4 heads over 2 KV heads."""
+    extra = {"model_type": "llama", "rope_theta": 10000.0, "head_dim": head_dim}
+    return _write(directory, llama, extra, seed, template, context)
+
+
+def write_qwen3(directory: Path, seed: int = 0) -> Path:
+    """A Qwen 3 of two layers: norms on queries and keys."""
+    return _write(directory, qwen3, {"model_type": "qwen3", "rope_theta": 10000.0}, seed, CHATML, 4096)
+
+
+def write_gemma3(directory: Path) -> Path:
+    """A Gemma 3 with sliding layers, whose caches are of another kind."""
+    extra = {"model_type": "gemma3_text", "sliding_window": 64, "sliding_window_pattern": 3}
+    return _write(directory, gemma3_text, extra, 0, CHATML, 4096)
+
+
+def _write(directory: Path, module, extra: dict[str, object], seed: int, template: str, context: int) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": write_tokenizer(directory, template),
+        "max_position_embeddings": context,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        **extra,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    mx.random.seed(seed)
+    model = module.Model(module.ModelArgs.from_dict(config))
+    weights = {name: _sharpened(name, value) for name, value in tree_flatten(model.parameters())}
+    mx.save_safetensors(str(directory / "model.safetensors"), weights)
+    return directory
+
+
+def _sharpened(name: str, value: mx.array) -> mx.array:
+    if value.ndim < 2:
+        return value
+    return value * (8.0 if "lm_head" in name else 3.0)
