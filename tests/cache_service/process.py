@@ -32,6 +32,10 @@ async def ready(data: Path, umask: int = -1) -> AsyncIterator[tuple[asyncio.subp
     """A store that serves, and a channel to it. It is killed in the end if it still runs."""
     process = await spawn(data, umask=umask)
     try:
+        assert process.stderr is not None
+        async for line in process.stderr:  # asking for a socket that isn't there yet would cost a back-off
+            if b" ready " in line:
+                break
         async with connect(f"unix:{data}/run/store.sock") as channel:
             health = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest(service="agentmem.v1.CacheStoreService")

@@ -1,5 +1,7 @@
 """Deletion where ledgers share segments, as forks will."""
 
+import sqlite3
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +22,18 @@ def part(*tokens: int) -> Part:
     return Part(np.array(tokens, dtype=np.uint32), b"x" * len(tokens), ends, "t", 0)
 
 
+def rows(connection: sqlite3.Connection, table: str) -> int:
+    (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(count)
+
+
 def test_deleting_an_agent_keeps_the_segments_that_a_fork_stands_on(tmp_path: Path) -> None:
     database = Database(tmp_path / "store.db")
     database.open()
     version = NO_VERSION
     for tokens in ((1, 2), (3, 4), (5, 6)):
         turn = Turn(ADA, version, 2 * version.version, part(*tokens), "", b"", b"", NO_CONVERSATION)
-        version, _ = database.write_blocking(lambda c, turn=turn: turns.commit(c, turn, 0))
+        version, _ = database.write_blocking(partial(turns.commit, turn=turn, now=0))
     state = database.read_blocking(lambda c: agents.find(c, ADA))
     assert state is not None
     fork = database.read_blocking(lambda c: ledger.cut(c, state.head, 4))
@@ -34,12 +41,11 @@ def test_deleting_an_agent_keeps_the_segments_that_a_fork_stands_on(tmp_path: Pa
 
     database.write_blocking(lambda c: agents.delete(c, ADA))
     assert database.read_blocking(lambda c: ledger.read(c, fork)).token_ids.tolist() == [1, 2, 3, 4]
-    assert database.read_blocking(lambda c: c.execute("SELECT count(*) FROM segments").fetchone()) == (2,)
+    assert database.read_blocking(partial(rows, table="segments")) == 2
     follow = Turn(EVE, Version("eve", 1), 3, part(9), "", b"", b"", NO_CONVERSATION)
     assert database.write_blocking(lambda c: turns.commit(c, follow, 0)) == (Version("eve", 2), None)
 
     database.write_blocking(lambda c: agents.delete(c, EVE))
     for table in ("segments", "agents", "turns", "refs"):
-        count = f"SELECT count(*) FROM {table}"
-        assert database.read_blocking(lambda c, count=count: c.execute(count).fetchone()) == (0,), table
+        assert database.read_blocking(partial(rows, table=table)) == 0, table
     database.close()

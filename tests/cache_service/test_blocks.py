@@ -17,7 +17,7 @@ import pytest
 from agentmem import blockfile
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
-from cache_service import blocks, references
+from cache_service import references
 from cache_service.files import DataDirectory, FileName, Kind
 
 from . import kv
@@ -129,7 +129,7 @@ async def test_the_order_is_fsync_rename_fsync_of_the_directory_row(
     header = kv.header([1])
     (staged,) = await stage(store, name(header))
     file = kv.write(staged, header)
-    monkeypatch.setattr(blocks, "sync", recorded("fsync", blocks.sync))
+    monkeypatch.setattr("cache_service.blocks.sync", recorded("fsync", lambda _: None))
     monkeypatch.setattr(Path, "replace", recorded("rename", Path.replace))
     monkeypatch.setattr("cache_service.files.sync_directory", recorded("fsync directory", lambda _: None))
     monkeypatch.setattr(references, "add", recorded("row", references.add))

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ def put(connection: sqlite3.Connection, name: str, payload: bytes = b"") -> None
     )
 
 
+def pragma(connection: sqlite3.Connection, name: str) -> object:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
 def names(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in connection.execute("SELECT workflow_id FROM workflow_records ORDER BY id")]
 
@@ -41,7 +46,7 @@ async def test_a_transaction_that_raises_changes_nothing(database: Database) -> 
 
 def test_settings_that_durability_and_erasure_rest_on(database: Database) -> None:
     found = {
-        name: database.read_blocking(lambda c, name=name: c.execute(f"PRAGMA {name}").fetchone()[0])
+        name: database.read_blocking(partial(pragma, name=name))
         for name in ("journal_mode", "synchronous", "secure_delete", "foreign_keys", "auto_vacuum", "user_version")
     }
     assert found == {
@@ -86,7 +91,12 @@ def test_notes_join_the_next_transaction_and_the_last_one_at_close(tmp_path: Pat
     database = Database(tmp_path / "store.db")
     database.open()
     noted: list[str] = []
-    database.before_commit(lambda c: [put(c, noted.pop()) for _ in noted[:]] and None)
+
+    def flush(connection: sqlite3.Connection) -> None:
+        while noted:
+            put(connection, noted.pop())
+
+    database.before_commit(flush)
     noted.append("with a write")
     database.write_blocking(lambda c: put(c, "write"))
     noted.append("at close")
@@ -109,7 +119,7 @@ def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:
     for name in ("first", "second"):
         database = Database(tmp_path / "store.db")
         database.open()
-        database.write_blocking(lambda c, name=name: put(c, name))
+        database.write_blocking(partial(put, name=name))
         database.close()
     with sqlite3.connect(tmp_path / "store.db") as connection:
         assert names(connection) == ["first", "second"]

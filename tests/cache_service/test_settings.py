@@ -1,0 +1,42 @@
+"""Where the store's settings come from, and what they mean."""
+
+from pathlib import Path
+
+import pytest
+
+from agentmem.settings import SettingsError, load
+from cache_service.settings import StoreSettings
+
+
+def test_the_defaults_are_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    settings = load(StoreSettings, [])
+    assert settings.data_directory == Path("/home/ada/.agentmem")
+    assert settings.address == "unix:/home/ada/.agentmem/run/store.sock"
+    assert settings.metrics == "127.0.0.1:9466"
+
+
+def test_flags_go_before_environment_and_environment_before_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "agentmem.toml"
+    file.write_text('[store]\ndata = "/file"\nrun-dir = "/run"\ngrace = 3\n[worker]\nanything = 1\n')
+    monkeypatch.setenv("AGENTMEM_CONFIG", str(file))
+    monkeypatch.setenv("AGENTMEM_STORE_GRACE", "4")
+    monkeypatch.setenv("AGENTMEM_STORE_METRICS", "")
+    settings = load(StoreSettings, ["--data", "/flag"])
+    assert settings.data_directory == Path("/flag") and settings.address == "unix:/run/store.sock"
+    assert settings.grace == 4 and settings.metrics == ""
+    assert load(StoreSettings, ["--listen", "unix:/x.sock"]).address == "unix:/x.sock"
+
+
+def test_unknown_keys_are_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "agentmem.toml"
+    file.write_text("[store]\ndate = 1\n")
+    monkeypatch.setenv("AGENTMEM_CONFIG", str(file))
+    with pytest.raises(SettingsError, match="date"):
+        load(StoreSettings, [])
+    monkeypatch.delenv("AGENTMEM_CONFIG")
+    monkeypatch.setenv("AGENTMEM_STORE_DATE", "1")
+    with pytest.raises(SettingsError, match="AGENTMEM_STORE_DATE"):
+        load(StoreSettings, [])
