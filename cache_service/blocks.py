@@ -8,64 +8,29 @@ in between leaves a file without a row, which `reconcile` deletes at the next st
 import asyncio
 import json
 import logging
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from agentmem import blockfile
-from agentmem.blockfile import BlockFileError, BlockHeader
+from agentmem.blockfile import BlockFileError
 from agentmem.errors import DataLoss, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.logs import event
 from cache_service import agents, quarantine, references
-from cache_service.agents import Deleted, Version
+from cache_service.agents import Deleted
 from cache_service.database import Database
-from cache_service.files import (
-    SUFFIX,
-    DataDirectory,
-    FileName,
-    disk_errors,
-    open_regular,
-    sync,
-    write_private,
-)
+from cache_service.files import DataDirectory, FileName, disk_errors, write_private
 from cache_service.metrics import StoreMetrics
+from cache_service.publication import Publication, Published, Staged, verify
 from cache_service.references import FileOrigin, FileRow
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-
-class Staged(NamedTuple):
-    """A file that a worker wrote in staging/, as the worker describes it."""
-
-    file: FileRow
-    path: Path
-
-
-@dataclass(frozen=True)
-class Publication:
-    """Files to make visible, and what the agent's state consists of."""
-
-    key: AgentKey
-    version: Version
-    staged: Sequence[Staged]
-    references: frozenset[FileName]
-    fingerprint: str
-
-
-class Published(NamedTuple):
-    """How many files became visible, and how many were dropped because they were there already."""
-
-    published: int
-    dropped: int
 
 
 class BlockStore:
@@ -78,7 +43,10 @@ class BlockStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
-        """Empty staging/, delete files without a row and rows without a file. Blocks; call before serving."""
+        """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.
+
+        Blocks; call before serving.
+        """
         swept = self._directory.sweep_staging()
         found = set(self._directory.published())
         rows = set(self._database.read_blocking(references.all_names))
@@ -86,6 +54,7 @@ class BlockStore:
             self._directory.path(name).unlink(missing_ok=True)
         if missing := rows - found:
             self._database.write_blocking(partial(references.forget, names=missing))
+        self._directory.sweep_quarantine(self._database.read_blocking(quarantine.files))
         event(
             log,
             "data directory swept",
@@ -175,7 +144,7 @@ class BlockStore:
 
     def _place(self, staged: Staged, publication: Publication) -> FileOrigin:
         name = staged.file.name
-        parent = _verify(staged, publication.key.namespace, publication.fingerprint)
+        parent = verify(staged, publication.key.namespace, publication.fingerprint)
         owner = self._database.read_blocking(partial(references.namespace_of, name=name))
         if owner not in (None, publication.key.namespace):
             raise BlockFileError("header", "the chain hash is another namespace's")
@@ -189,7 +158,7 @@ class BlockStore:
             return
         self._metrics.quarantined(reason)
         event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
-        path, target = self._directory.path(name), self._directory.quarantine / kept
+        path, (target, note_path) = self._directory.path(name), self._directory.quarantine_paths(kept)
         try:
             size = path.stat().st_size
             path.replace(target)
@@ -197,14 +166,14 @@ class BlockStore:
             return
         note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
         with disk_errors():
-            write_private(target.with_name(_reason_file(kept)), json.dumps(note).encode())
+            write_private(note_path, json.dumps(note).encode())
 
     def _delete_agent(self, key: AgentKey) -> Deleted:
         deleted = self._database.write_blocking(partial(agents.delete, key=key))
         self._unlink(deleted.files)
         for file in deleted.quarantined:
-            for each in (file, _reason_file(file)):
-                (self._directory.quarantine / each).unlink(missing_ok=True)
+            for path in self._directory.quarantine_paths(file):
+                path.unlink(missing_ok=True)
         return deleted
 
     def _discard(self, publication: Publication) -> None:
@@ -226,34 +195,3 @@ def _register(
     for row in rows:
         references.add(connection, row, origins[row.name], now)
     return references.replace(connection, publication.key, *publication.version, publication.references)
-
-
-def _verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
-    """Check a staged file against its description and bring it to the disk; its parent's chain hash."""
-    file = staged.file
-    try:
-        descriptor = open_regular(staged.path)
-    except OSError as error:
-        raise BlockFileError("truncated", f"cannot open it ({error.strerror})") from error
-    try:
-        size = os.fstat(descriptor).st_size
-        if size != file.size_bytes:
-            raise BlockFileError("truncated", f"{size} bytes instead of {file.size_bytes}")
-        prefix = os.pread(descriptor, blockfile.header_bytes(os.pread(descriptor, 8, 0)), 0)
-        found, _ = blockfile.parse(prefix, size)
-        wanted = BlockHeader(
-            fingerprint, namespace, file.name.chain_hash, found.parent, file.first_token, file.token_count
-        )
-        blockfile.verify(found, wanted)
-        if len(found.parent) not in (0, len(found.chain_hash)):
-            raise BlockFileError("header", "the parent is not a chain hash")
-        os.fchmod(descriptor, 0o600)
-        with disk_errors():
-            sync(descriptor)
-    finally:
-        os.close(descriptor)
-    return found.parent
-
-
-def _reason_file(file: str) -> str:
-    return f"{file.removesuffix(SUFFIX)}.reason.json"

@@ -12,9 +12,9 @@ from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from cache_service.agents import Agent, Conversation, Version
-from cache_service.blocks import Publication, Staged
 from cache_service.files import FileName, Kind
 from cache_service.ledger import Ledger, Part
+from cache_service.publication import Publication, Staged
 from cache_service.references import FileRow
 from cache_service.turns import Committed, Turn
 from cache_service.workflows import Record

@@ -16,7 +16,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import IO, NamedTuple
 from agentmem.errors import ResourceExhausted
 
 SUFFIX = ".safetensors"
+_NOTE_SUFFIX = ".reason.json"
 
 
 class Kind(IntEnum):
@@ -95,17 +96,26 @@ class DataDirectory:
         """A file name for quarantine/ that is not taken."""
         return f"{_FOLDERS[name.kind]}-{name.chain_hash.hex()}-{secrets.token_hex(4)}{SUFFIX}"
 
+    def quarantine_paths(self, file: str) -> tuple[Path, Path]:
+        """A quarantined file, and the note that says why."""
+        return self.quarantine / file, self.quarantine / f"{file.removesuffix(SUFFIX)}{_NOTE_SUFFIX}"
+
     def is_staged(self, path: Path) -> bool:
         """Whether `path` is, when links are followed, a name directly in staging/."""
         return path.is_absolute() and path.parent.resolve() == self.staging.resolve() and path.name not in ("", "..")
 
     def place(self, staged: Path, name: FileName) -> None:
-        """Move a staged file to its place; it is on the disk under its name when this returns."""
+        """Move a staged file to its place; it is on the disk under its name when this returns, and gone if not."""
         folder = self.folder(name)
         if not folder.is_dir():
             _make_private(folder)
-        staged.replace(self.path(name))
-        sync_directory(folder)
+        target = self.path(name)
+        staged.replace(target)
+        try:
+            sync_directory(folder)
+        except OSError:
+            target.unlink(missing_ok=True)
+            raise
 
     def sweep_staging(self) -> int:
         """Delete everything in staging/; how many files there were. Nobody may be writing."""
@@ -113,6 +123,13 @@ class DataDirectory:
         for path in staged:
             path.unlink()
         return len(staged)
+
+    def sweep_quarantine(self, known: Set[str]) -> None:
+        """Delete everything in quarantine/ but the files of these names and their notes."""
+        kept = {path for file in known for path in self.quarantine_paths(file)}
+        for path in self.quarantine.iterdir():
+            if path not in kept:
+                path.unlink()
 
     def published(self) -> Iterator[FileName]:
         """The names of all files in blocks/ and windows/, with a row or without."""

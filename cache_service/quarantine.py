@@ -40,3 +40,8 @@ def drop_of(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileN
             (*name, key.namespace),
         ).fetchall()
     return [row[0] for row in rows]
+
+
+def files(connection: sqlite3.Connection) -> set[str]:
+    """The names of all quarantined files."""
+    return {row[0] for row in connection.execute("SELECT file FROM quarantined")}

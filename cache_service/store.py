@@ -41,9 +41,7 @@ class Store:
             self.close()
             raise
         registry.register(DiskCollector(self._directory, self._database))
-        cache_store = CacheStoreServicer(  # type: ignore[abstract]  # the rest is UNIMPLEMENTED
-            self._directory, self._database, self._blocks, last_use
-        )
+        cache_store = CacheStoreServicer(self._directory, self._database, self._blocks, last_use)
         self.services: list[tuple[str, Register, Any]] = [
             (
                 cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name,
@@ -53,7 +51,7 @@ class Store:
             (
                 agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
                 agent_pb2_grpc.add_AgentServiceServicer_to_server,
-                AgentServicer(self._database, self._blocks),  # type: ignore[abstract]  # likewise
+                AgentServicer(self._database, self._blocks),
             ),
         ]
 

@@ -129,7 +129,7 @@ async def test_the_order_is_fsync_rename_fsync_of_the_directory_row(
     header = kv.header([1])
     (staged,) = await stage(store, name(header))
     file = kv.write(staged, header)
-    monkeypatch.setattr("cache_service.blocks.sync", recorded("fsync", lambda _: None))
+    monkeypatch.setattr("cache_service.publication.sync", recorded("fsync", lambda _: None))
     monkeypatch.setattr(Path, "replace", recorded("rename", Path.replace))
     monkeypatch.setattr("cache_service.files.sync_directory", recorded("fsync directory", lambda _: None))
     monkeypatch.setattr(references, "add", recorded("row", references.add))
@@ -377,9 +377,14 @@ async def test_a_start_sweeps_what_a_crash_has_left(data: Path) -> None:
         kv.delete((await found(store, vanished))[0].path)
         (staged,) = await stage(store, name(kv.header([3])))
         kv.copy(file.path, Path(staged.path))
+        bad = await add(store, [4])
+        await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
+    quarantined = sorted(path.name for path in (data / "quarantine").iterdir())
+    kv.copy(file.path, data / "quarantine" / "forgotten.safetensors")
     directory = DataDirectory(data)
     orphan = directory.path(FileName(Kind.BLOCK, bytes(32)))
     kv.copy(file.path, orphan)
     async with running(data) as store:
         assert [each.path for each in await found(store, kept, vanished)] == [file.path]
-        assert on_disk(data) == [str(Path(file.path).relative_to(data))]
+        assert sorted(path.name for path in (data / "quarantine").iterdir()) == quarantined
+        assert len(on_disk(data)) == 2
