@@ -79,7 +79,7 @@ class Forwarder:
                         await outgoing.write(request)
                     await outgoing.done_writing()
                 except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                    pass  # the worker has ended the call; the reason is its status, read below
+                    await _status_received(outgoing)  # the worker has ended the call, and says why
                 except BaseException:
                     outgoing.cancel()
                     raise
@@ -131,6 +131,14 @@ class Forwarder:
             self.metrics.rpc_ended(method.containing_service.full_name, method.name, code.name)
             if generation:
                 self.metrics.generation_ended("grpc", time.monotonic() - began)
+
+
+async def _status_received(call: Any) -> None:
+    """Wait for the peer's own status after a write failed: until it is in, grpc reports the write's, INTERNAL."""
+    for _ in range(50):
+        if await call.code() is not grpc.StatusCode.INTERNAL:
+            return
+        await asyncio.sleep(0.01)
 
 
 def _passed_on(context: _Context) -> dict[str, Any]:

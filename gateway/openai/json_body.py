@@ -14,6 +14,7 @@ _MESSAGES = {
     "extra_forbidden": "is not supported",
     "missing": "is required",
     "finite_number": "must be a finite number",
+    "string_unicode": "must be well-formed Unicode (it has a lone surrogate)",
     "too_long": "has too many elements",
 }
 

@@ -1,0 +1,306 @@
+"""Chat completions, mostly through the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from agentmem import errors
+from agentmem.v1 import types_pb2
+from gateway.process import Gateway
+
+from ..doors import eventually, settings
+from ..scripted import ScriptedWorker, delta, finished, started
+
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+BODY = {"model": "demo", "messages": MESSAGES}
+
+
+async def endless(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("first")
+    await asyncio.Event().wait()
+
+
+async def silent(_: Any) -> AsyncIterator[Any]:
+    await asyncio.Event().wait()
+    yield started()
+
+
+async def broken(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("half an ans")
+    raise errors.Unavailable("the engine died", retry_after=2.0)
+
+
+async def unfinished(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("half an ans")
+
+
+async def nothing(_: Any) -> AsyncIterator[Any]:
+    return
+    yield
+
+
+async def test_completion(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    answer = await sdk.chat.completions.create(
+        model="demo",
+        messages=MESSAGES,
+        max_completion_tokens=9,
+        stop=["\n"],
+        seed=1,
+        extra_body={"top_k": 5},
+        extra_headers={"X-Agent-ID": "bob", "X-Request-ID": "turn-1"},
+    )
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.choices[0].message.content == "Hello 🌍"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 12
+    assert answer.model_extra is not None
+    assert answer.model_extra["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    (request,) = worker.requests
+    assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("default", "bob", "demo")
+    assert (request.request_id, request.max_tokens, list(request.stop)) == ("turn-1", 9, ["\n"])
+    assert (request.sampling.seed, request.sampling.top_k, request.sampling.temperature) == (1, 5, 1.0)
+
+
+async def test_stream(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    stream = await sdk.chat.completions.create(
+        model="demo", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello 🌍"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 3
+    assert chunks[-2].model_extra is not None
+    assert chunks[-2].model_extra["agentmem"]["match"] == "extend"
+
+
+async def test_the_sdks_own_answer_can_be_sent_back(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    answer = await sdk.chat.completions.create(model="demo", messages=MESSAGES)
+    await sdk.chat.completions.create(model="demo", messages=[*MESSAGES, answer.choices[0].message, *MESSAGES])
+    roles = [message.role for message in worker.requests[1].messages.messages]
+    assert roles == ["user", "assistant", "user"]
+
+
+async def test_a_stream_ends_with_done(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = answer.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert all(event.startswith("data: ") for event in events[:-1])
+    assert "🌍" in answer.text
+
+
+async def test_without_an_agent_nothing_is_kept(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    await http.post("/v1/chat/completions", json=BODY)
+    assert worker.requests[0].key.agent_id == ""
+    assert worker.requests[0].request_id == ""
+
+
+async def test_agent_ids_are_percent_decoded(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-ID": "caf%C3%A9/%25 x"})
+    assert worker.requests[0].key.agent_id == "café/% x"
+
+
+@pytest.mark.parametrize("value", ["", "%ff", "100%", "%zz", "a" * 257, "%C3%A9" * 129, "caf\u00e9".encode()])
+async def test_agent_ids_refused(worker: ScriptedWorker, http: httpx.AsyncClient, value: Any) -> None:
+    answer = await http.post("/v1/chat/completions", json=BODY, headers=[("X-Agent-ID", value)])
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "X-Agent-ID"
+    assert worker.requests == []
+
+
+async def test_two_agent_ids_are_refused(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    headers = [("X-Agent-ID", "a"), ("X-Agent-ID", "b")]
+    answer = await http.post("/v1/chat/completions", json=BODY, headers=headers)
+    assert answer.json()["error"]["message"] == "X-Agent-ID: is given more than once"
+
+
+async def test_request_ids(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/chat/completions", json=BODY, headers={"Idempotency-Key": "k1"})
+    assert answer.headers["x-request-id"].startswith("req-")
+    answer = await http.post("/v1/chat/completions", json=BODY, headers={"Idempotency-Key": "k2", "X-Request-ID": "r2"})
+    assert answer.headers["x-request-id"] == "r2"
+    assert [request.request_id for request in worker.requests] == ["k1", "r2"]
+    assert worker.metadata[1]["x-request-id"] == "r2"
+    answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Request-ID": "r" * 129})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "X-Request-ID")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 60_000, b'{"model": NaN}', b'{"model": "\\ud800"}', b"\xff"])
+async def test_bad_bodies(worker: ScriptedWorker, http: httpx.AsyncClient, body: bytes) -> None:
+    answer = await http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert worker.requests == []
+
+
+async def test_bad_fields_reach_the_sdk_by_name(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await sdk.chat.completions.create(model="demo", messages=MESSAGES, extra_body={"best_of": 3})
+    assert caught.value.param == "best_of"
+    assert caught.value.type == "invalid_request_error"
+
+
+async def test_too_large(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    large = b" " * (64 * 1024 + 1)
+    answer = await http.post("/v1/chat/completions", content=large, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(9):
+            yield b" " * 8192
+
+    answer = await http.post("/v1/chat/completions", content=chunks(), headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
+async def test_other_content_types(worker: ScriptedWorker, http: httpx.AsyncClient, content_type: str) -> None:
+    headers = {"content-type": content_type}
+    answer = await http.post("/v1/chat/completions", content=json.dumps(BODY), headers=headers)
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.InvalidArgument("sampling.temperature", "must be finite"), 400),
+        (errors.NotFound("model", "demo"), 404),
+        (errors.Aborted("moved on"), 409),
+        (errors.FailedPrecondition("context full"), 400),
+        (errors.ResourceExhausted("queue full", retry_after=7.2), 429),
+        (errors.Unavailable("loading", retry_after=3), 503),
+        (errors.DeadlineExceeded("late"), 504),
+        (errors.Cancelled("aborted"), 499),
+        (RuntimeError("secret"), 500),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+async def test_a_refusal_has_its_status(
+    worker: ScriptedWorker, http: httpx.AsyncClient, error: Exception, status: int, stream: bool
+) -> None:
+    worker.error = error
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": stream})
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    assert "secret" not in answer.text
+    assert answer.headers.get("retry-after") == {429: "7", 503: "3"}.get(status)
+
+
+async def test_no_worker(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": True})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert answer.json()["error"]["type"] == "overloaded_error"
+
+
+@pytest.mark.parametrize("script", [broken, unfinished])
+async def test_a_failed_stream_ends_as_a_failure(worker: ScriptedWorker, http: httpx.AsyncClient, script: Any) -> None:
+    worker.script = script
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": True})
+    *_, last, empty = answer.text.split("\n\n")
+    assert empty == ""
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "unavailable"
+    assert "[DONE]" not in answer.text
+    assert '"finish_reason":"' not in answer.text
+
+
+async def test_the_sdk_raises_for_a_failed_stream(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    worker.script = broken
+    stream = await sdk.chat.completions.create(model="demo", messages=MESSAGES, stream=True)
+    with pytest.raises(openai.APIError, match="the engine died"):
+        [chunk async for chunk in stream]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_turn_without_an_end_is_no_answer(
+    worker: ScriptedWorker, http: httpx.AsyncClient, stream: bool
+) -> None:
+    worker.script = nothing if stream else unfinished
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": stream})
+    assert answer.status_code == 503
+
+
+async def test_leaving_a_stream_cancels_the_turn(
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient
+) -> None:
+    worker.script = endless
+    async with http.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        assert worker.running == 1
+    await asyncio.wait_for(worker.cancelled.wait(), 20)
+    await eventually(lambda: worker.running == 0)
+    labels = {"door": "http"}
+    running = gateway.metrics.registry.get_sample_value
+    await eventually(lambda: running("agentmem_num_requests_running", labels) == 0)
+
+
+@pytest.mark.parametrize("script", [endless, silent])
+async def test_leaving_before_the_answer_cancels_the_turn(
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, script: Any
+) -> None:
+    worker.script = script
+    asking = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+    await eventually(lambda: worker.running == 1)
+    asking.cancel()
+    await asyncio.wait_for(worker.cancelled.wait(), 20)
+    await eventually(lambda: worker.running == 0)
+    labels = {"route": "/v1/chat/completions", "method": "POST", "code": "499"}
+    count = gateway.metrics.registry.get_sample_value
+    await eventually(lambda: count("agentmem_http_requests_total", labels) == 1)
+
+
+async def test_a_reader_that_stalls_is_cut_off(worker: ScriptedWorker, run_dir: Path) -> None:
+    async def flood(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        while True:
+            yield delta("x" * 1000)
+
+    worker.script = flood
+    gateway = Gateway(settings(run_dir, stall_limit=0.3, stream_queue=8))
+    await gateway.start()
+    reader, writer = await asyncio.open_connection(*gateway.addresses["http"].split(":"))
+    body = json.dumps({**BODY, "stream": True}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+    writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
+    await eventually(lambda: worker.running == 1)
+    await eventually(lambda: worker.running == 0)  # nobody has read, and the worker is free
+    received = await reader.read()
+    assert b"[DONE]" not in received
+    assert not received.endswith(b"0\r\n\r\n")
+    writer.close()
+    await gateway.stop()
+
+
+async def test_length(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    async def cut(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        yield finished(types_pb2.FINISH_REASON_LENGTH)
+
+    worker.script = cut
+    answer = await sdk.chat.completions.create(model="demo", messages=MESSAGES)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].message.content == ""
+
+
+async def test_many_at_once(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    answers = await asyncio.gather(
+        *(sdk.chat.completions.create(model="demo", messages=MESSAGES) for _ in range(16)),
+    )
+    assert {answer.choices[0].message.content for answer in answers} == {"Hello 🌍"}
+    assert len({answer.id for answer in answers}) == 16
