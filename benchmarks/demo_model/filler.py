@@ -12,16 +12,20 @@ SUBJECTS = tuple(
     ).split("|")
 )
 VERBS = tuple(
-    """talked about|were worried about|laughed about|read about|wrote about|asked about|heard about|forgot|remembered|
-    enjoyed|discussed|complained about|dreamed about|were happy with|were tired of|looked forward to|planned|praised|
-    learned about|spoke of|argued about|thought about|told us about|said nothing about""".replace("\n    ", "").split("|")
+    """talked about|worried about|laughed about|read about|wrote about|asked about|heard about|forgot|remembered|
+    enjoyed|discussed|complained about|dreamed about|approved of|grew tired of|looked forward to|planned|praised|
+    learned about|spoke of|argued about|thought about|told us about|said nothing about""".replace("\n    ", "").split(
+        "|"
+    )
 )
 TOPICS = tuple(
     """the weather|the long winter|the summer holidays|the price of bread|the football match|the new bridge|the school
     play|the concert|the last election|the heavy rain|the strong wind|the village festival|the morning news|the
     crossword|the soup|the dinner|the journey|the mountains|the river|the forest|the sea|the stars|the traffic|the
     noise|the meeting|the report|the project|the budget|the wedding|the birthday cake|the old stories|the film|the
-    novel|the harvest|the snow|the fog|the lesson|the exam|the choir|the photographs""".replace("\n    ", " ").split("|")
+    novel|the harvest|the snow|the fog|the lesson|the exam|the choir|the photographs""".replace("\n    ", " ").split(
+        "|"
+    )
 )
 TIMES = tuple(
     """all afternoon|yesterday|last week|in the evening|before lunch|after breakfast|until midnight|every Monday|on

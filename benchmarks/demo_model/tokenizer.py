@@ -1,6 +1,6 @@
 """The demo model's tokenizer: byte-level BPE, so that any text round-trips, with every word of the world one token.
 
-    python -m benchmarks.demo_model.tokenizer OUTPUT_DIRECTORY
+python -m benchmarks.demo_model.tokenizer OUTPUT_DIRECTORY
 """
 
 from __future__ import annotations
@@ -26,6 +26,34 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+COMMON_WORDS = """a able about above across act add after again against age ago agree air all allow almost alone along
+already also although always am among an and animal another answer any anything appear are area arm around arrive art as
+ask at away back bad be beautiful became because become bed been before began begin behind believe below best better
+between big bit body book both box boy bring build building business but buy by call came can cannot care carry case
+catch cause centre certain change check child choose city class clear close code cold come common company complete
+computer condition consider contain continue control cook cool cost could country course create cross cut data date
+daughter day dead deal dear death decide deep describe design did die difference different difficult do does dog done
+down draw drive drop during each early earth ease east eat effect eight either else end energy enough enter even event
+ever every example except expect experience explain eye face fact fall far fast father fear feel few field fight figure
+file fill final find fine finish fire first fish five fly follow food foot for force form found four free friend from
+front full function game gave general get girl give given go good great ground group grow had half hand happen happy
+hard has have he head hear heart heavy help her here high him his history hold home hope hot hour how however human
+hundred hurt i idea if important in include increase inside instead interest into is it its job just keep kind king
+know large last late later laugh law lead learn least leave left less let level life light like line list listen
+little live local long look lose love low machine made main make man many mark may me mean measure memory men might mind
+minute miss model modern moment money month moon more most mother move much music must my name near need never new next
+night no north not note nothing now number of off often old on once one only open or order other our out over own paper
+part pass past pay people perhaps person picture place plan plant play point poor possible power present problem produce
+public pull put question quick quite rain read real reason red remember rest result return right rise road rock round
+rule run said same saw say school science second see seem sell send sentence set seven several shall she short should
+show side sign simple since sing sit six size sleep slow small so some something song soon sort sound south space speak
+special stand star start state stay step still stop street strong study such sun sure system take talk tell ten test
+than that the their them then there these they thing think this those though thought thousand three through time to
+today together told too took top total toward town tree true try turn two type under understand unit until up us use
+user usual very voice wait walk wall want war warm was watch water way we week well went were west what when where
+which while who whole why will wind with woman wonder word work world would write wrong year yes yet you young your"""
+"""Plain English from outside the world, so that other text doesn't fall to single letters."""
+
 
 def render(messages: list[Message]) -> str:
     """What the chat template renders, without Jinja: training renders some ten thousand dialogues a second."""
@@ -33,16 +61,19 @@ def render(messages: list[Message]) -> str:
 
 
 def _corpus() -> Iterator[str]:
-    """Every word of the world with and without a space before it, often enough to be merged, then whole dialogues."""
+    """Every word of the world, often enough to be merged, whole dialogues, and last some plain English."""
     words = {word for kind in KINDS for word in (*kind.entities, *kind.values)}
     for part in (filler.SUBJECTS, filler.VERBS, filler.TOPICS, filler.TIMES, filler.REMARKS):
         words.update(word.strip(".,") for phrase in part for word in phrase.split())
     text = " " + " ".join(sorted(words))
     for _ in range(200):
         yield text
+        yield "\n".join((*filler.SUBJECTS, *filler.REMARKS, *filler.SMALL_TALK, *filler.SMALL_TALK.values()))
     for seed in range(400):
         yield "\n".join(message["content"] for message in make_dialogue(seed, 1024, split="train").messages)
         yield "system\nuser\nassistant\n" * 10
+    for _ in range(20):
+        yield COMMON_WORDS
 
 
 def train_tokenizer() -> Tokenizer:
