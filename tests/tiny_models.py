@@ -10,7 +10,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import gemma3_text, llama, qwen3
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
 CHATML = (
@@ -40,6 +40,9 @@ def write_tokenizer(directory: Path, template: str = CHATML) -> int:
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS * 20, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

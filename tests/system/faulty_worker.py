@@ -1,0 +1,50 @@
+"""The real worker with one fault built in, named by the variable FAULT. Run as `python -m tests.system.faulty_worker`.
+
+after_commit   the process is killed between the ledger's fsync and the answer, once (a file remembers)
+engine_dies    the engine thread dies at the first prefill of more than 100 tokens
+"""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from inference_service.__main__ import main
+from inference_service.engine.generation import Generator
+from inference_service.storage.client import StoreClient
+
+_FAULT = os.environ.get("FAULT", "")
+
+
+def _after_commit() -> None:
+    done = Path(os.environ["FAULT_DONE"])
+    commit = StoreClient.commit
+
+    async def killed(self: StoreClient, *arguments: Any) -> Any:
+        result = await commit(self, *arguments)
+        _die_once(done)
+        return result
+
+    StoreClient.commit = killed  # type: ignore[method-assign]
+
+
+def _die_once(done: Path) -> None:
+    if not done.exists():
+        done.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _engine_dies() -> None:
+    prefill = Generator._prefill
+
+    def dying(self: Generator, caches: Any, token_ids: Any, position: int) -> int:
+        if len(token_ids) > 100:
+            raise SystemExit("injected")
+        return prefill(self, caches, token_ids, position)
+
+    Generator._prefill = dying  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    {"": lambda: None, "after_commit": _after_commit, "engine_dies": _engine_dies}[_FAULT]()
+    main()

@@ -1,0 +1,271 @@
+"""Store, worker and gateway as real processes on real sockets, to be killed and started again."""
+
+import asyncio
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import httpx
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem.blockfile import chain_hashes
+from agentmem.channels import connect
+from agentmem.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    cache_store_pb2,
+    cache_store_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    types_pb2,
+)
+
+START_SECONDS = 60.0
+
+
+@dataclass
+class Turn:
+    """What one Generate answered."""
+
+    started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
+    finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def cached(self) -> dict[str, int]:
+        """Reused tokens by tier name."""
+        return {types_pb2.Tier.Name(c.tier).removeprefix("TIER_").lower(): c.tokens for c in self.started.cache.cached}
+
+    @property
+    def match(self) -> str:
+        """The match's name."""
+        return types_pb2.Match.Name(self.started.cache.match).removeprefix("MATCH_")
+
+    @property
+    def miss(self) -> str:
+        """The miss reason's name."""
+        return types_pb2.MissReason.Name(self.started.cache.miss_reason).removeprefix("MISS_REASON_")
+
+
+class Client:
+    """Speaks the contract to one address."""
+
+    def __init__(self, target: str, model: str) -> None:
+        self.channel = connect(target)
+        self.model = model
+        self.inference = inference_pb2_grpc.InferenceServiceStub(self.channel)
+        self.agents = agent_pb2_grpc.AgentServiceStub(self.channel)
+        self.models = model_pb2_grpc.ModelServiceStub(self.channel)
+
+    def key(self, agent: str) -> types_pb2.AgentKey:
+        """The agent's key in the default namespace."""
+        return types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=self.model)
+
+    async def turn(self, agent: str, **arguments: object) -> Turn:
+        """One Generate, to its end. Raises AioRpcError; a stream without `finished` is a failure too."""
+        request = inference_pb2.GenerateRequest(key=self.key(agent), **arguments)  # type: ignore[arg-type]
+        turn, ended = Turn(), False
+        call = self.inference.Generate(request, timeout=120)
+        try:
+            async for event in call:
+                if event.HasField("started"):
+                    turn.started = event.started
+                elif event.HasField("delta"):
+                    turn.text += event.delta.text
+                    turn.token_ids += event.delta.token_ids
+                    turn.logprobs += [token.logprob for token in event.delta.logprobs]
+                else:
+                    turn.finished, ended = event.finished, True
+        finally:
+            call.cancel()
+        assert ended, "the stream ended with OK but without finished"
+        return turn
+
+    async def say(self, agent: str, text: str, **arguments: object) -> Turn:
+        """A turn that appends one user message."""
+        return await self.turn(agent, append=types_pb2.Append(messages=chat(("user", text))), **arguments)
+
+    async def agent(self, agent: str) -> agent_pb2.Agent:
+        """The agent's description."""
+        return (await self.agents.GetAgent(agent_pb2.GetAgentRequest(key=self.key(agent)), timeout=10)).agent
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self.channel.close(None)
+
+
+def chat(*messages: tuple[str, str]) -> types_pb2.Messages:
+    """Messages from (role, content) pairs."""
+    return types_pb2.Messages(messages=[types_pb2.ChatMessage(role=role, content=text) for role, text in messages])
+
+
+class Stack:
+    """The three processes over one data directory. Everything is removed by `destroy`."""
+
+    def __init__(
+        self, model: str, *, worker_module: str = "inference_service", worker_flags: tuple[str, ...] = ()
+    ) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
+        self.data, self.run = self.root / "data", self.root / "run"
+        self.model = model.partition("=")[0]
+        self.ports = {name: free_port() for name in ("http", "grpc", "gateway", "worker", "store")}
+        common = ("--data", str(self.data), "--run-dir", str(self.run), "--grace", "5")
+        self._commands = {
+            "store": ("cache_service", *common, "--metrics", self._address("store")),
+            "worker": (worker_module, *common, "--model", model, "--metrics", self._address("worker"), *worker_flags),
+            "gateway": (
+                *("gateway", "--run-dir", str(self.run), "--grace", "5", "--metrics", self._address("gateway")),
+                *("--http", self._address("http"), "--grpc", self._address("grpc")),
+            ),
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._clients: list[Client] = []
+
+    def _address(self, name: str) -> str:
+        return f"127.0.0.1:{self.ports[name]}"
+
+    @property
+    def url(self) -> str:
+        """The HTTP door."""
+        return f"http://{self._address('http')}"
+
+    def start(self, *names: str) -> None:
+        """Start processes (default: store and worker) without waiting."""
+        for name in names or ("store", "worker"):
+            log = (self.root / f"{name}.log").open("ab")
+            command = [sys.executable, "-W", "error::DeprecationWarning:agentmem", "-m", *self._commands[name]]
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+            log.close()
+
+    async def ready(self, *names: str) -> None:
+        """Wait until processes serve (default: those that were started)."""
+        for name in names or tuple(self.processes):
+            target = self._address("grpc") if name == "gateway" else f"unix:{self.run / name}.sock"
+            await self._wait(lambda target=target: serving(target), name)
+
+    async def up(self, *names: str) -> None:
+        """Start and wait."""
+        self.start(*names)
+        await self.ready(*(names or ("store", "worker")))
+
+    def kill(self, *names: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """End processes and wait for their end."""
+        for name in names:
+            self.processes[name].send_signal(number)
+        for name in names:
+            self.processes.pop(name).wait(30)
+
+    async def client(self, door: str = "worker") -> Client:
+        """A client of the worker's socket or the gateway's gRPC door."""
+        target = self._address("grpc") if door == "gateway" else f"unix:{self.run}/worker.sock"
+        client = Client(target, self.model)
+        self._clients.append(client)
+        return client
+
+    async def ledger(self, agent: str) -> cache_store_pb2.Ledger:
+        """What the store itself has of an agent."""
+        return (await self._open(agent)).ledger
+
+    async def on_disk(self, agent: str) -> list[Path]:
+        """Wait until the KV of all the agent's tokens is on disk; its files, in order."""
+        client = await self.client()
+        model = (await client.models.GetModel(model_pb2.GetModelRequest(), timeout=10)).model
+        tokens = (await self.ledger(agent)).token_ids
+        hashes = list(chain_hashes(model.fingerprint, "default", tokens))
+        async with asyncio.timeout(60):
+            while True:
+                files = {f.chain_hash: Path(f.path) for f in (await self._open(agent, block_hashes=hashes)).files}
+                if len(files) == len(hashes):
+                    return [files[name] for name in hashes]
+                await asyncio.sleep(0.02)
+
+    async def _open(self, agent: str, **arguments: object) -> cache_store_pb2.OpenCacheResponse:
+        channel = connect(f"unix:{self.run}/store.sock")
+        try:
+            key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=self.model)
+            request = cache_store_pb2.OpenCacheRequest(key=key, **arguments)  # type: ignore[arg-type]
+            return await cache_store_pb2_grpc.CacheStoreServiceStub(channel).OpenCache(request, timeout=10)
+        finally:
+            await channel.close(None)
+
+    async def metric(self, service: str, name: str, **labels: str) -> float:
+        """One sample of a service's metrics page; 0 where it does not exist yet."""
+        async with httpx.AsyncClient() as http:
+            page = (await http.get(f"http://{self._address(service)}/metrics")).text
+        for line in page.splitlines():
+            wanted = all(f'{key}="{value}"' in line for key, value in labels.items())
+            if wanted and line.startswith((f"{name} ", f"{name}{{")):
+                return float(line.rsplit(" ", 1)[1])
+        return 0.0
+
+    def logs(self, name: str) -> str:
+        """What a process wrote."""
+        return (self.root / f"{name}.log").read_text(errors="replace")
+
+    def block_files(self) -> list[Path]:
+        """All published blocks."""
+        return sorted((self.data / "blocks").rglob("*.safetensors"))
+
+    async def destroy(self) -> None:
+        """End everything and remove the files."""
+        for client in self._clients:
+            await client.close()
+        self.kill(*self.processes)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    async def _wait(self, condition: Callable[[], "asyncio.Future[bool]"], name: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not await condition():
+            process = self.processes.get(name)
+            if (process is not None and process.poll() is not None) or time.monotonic() > deadline:
+                raise AssertionError(f"{name} did not become ready:\n{self.logs(name)[-4000:]}")
+            await asyncio.sleep(0.05)
+
+
+async def serving(target: str, service: str = "") -> bool:
+    """The gRPC health of a server."""
+    channel = connect(target)
+    try:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service=service), timeout=1
+        )
+    except grpc.aio.AioRpcError:
+        return False
+    finally:
+        await channel.close(None)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def running(model: str, *names: str, **options: object) -> AsyncIterator[Stack]:
+    """A stack that is up, and gone afterwards."""
+    stack = Stack(model, **options)  # type: ignore[arg-type]
+    try:
+        await stack.up(*names)
+        yield stack
+    except BaseException:
+        for log in sorted(stack.root.glob("*.log")):
+            sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-6000:]}\n")
+        raise
+    finally:
+        await stack.destroy()
