@@ -7,8 +7,9 @@ from collections.abc import Sequence
 class TextStream:
     """Turns the bytes of tokens into text as they come.
 
-    Stop strings match on text, wherever token boundaries lie. Text that might be the beginning of one is held back
-    until it is decided. One instance per turn; not thread-safe.
+    Stop strings match on text, wherever token boundaries lie: the one that is complete first counts, and of those
+    complete at the same place the longest. Text that might be the beginning of one is held back until it is decided.
+    One instance per turn; not thread-safe.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
@@ -25,10 +26,10 @@ class TextStream:
         search_from = max(0, len(self._seen) - max((len(s) for _, s in self._stops), default=1) + 1)
         self._seen += piece
         self._ends.append(len(self._seen))
-        found = [(at, stop) for stop, s in self._stops if (at := self._seen.find(s, search_from)) >= 0]
+        found = [(at + len(s), at, stop) for stop, s in self._stops if (at := self._seen.find(s, search_from)) >= 0]
         if found:
-            end, self.matched = min(found, key=lambda hit: (hit[0], -len(hit[1])))
-            return self._send(end, final=True)
+            _, start, self.matched = min(found)
+            return self._send(start, final=True)
         return self._send(len(self._seen) - self._held_back(), final=False)
 
     def finish(self) -> str:
