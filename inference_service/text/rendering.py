@@ -16,6 +16,7 @@ from inference_service.domain import MessagesInput
 from inference_service.text.tokenizer import Tokenizer
 
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+_STUB_ANSWER = "the answer of the stub"
 
 
 class ChatTemplate(Protocol):
@@ -69,26 +70,28 @@ class Renderer:
         """The whole chat. `cue` adds what makes the model answer."""
         return self._marked(chat, parse_special, lambda marked: self._apply(marked, cue=cue))
 
-    def continuation(self, ledger_text: bytes, chat: MessagesInput, *, cue: bool, parse_special: bool) -> Rendered:
+    def continuation(self, ledger: Rendered, chat: MessagesInput, *, cue: bool, parse_special: bool) -> Rendered:
         """What `chat` adds to a conversation that exists, behind a missing end of turn.
 
-        Rendered as the difference between a stub chat with and without the new messages. Raises FailedPrecondition for
-        a template that rewrites the stub when messages follow.
+        Rendered as what follows the answer of a stub chat with the new messages, less what follows it without them. A
+        template that rewrites what comes before (Qwen 3 drops earlier reasoning) is no hindrance: the ledger stays as
+        it is. Raises FailedPrecondition where even the end of the answer's turn depends on what follows.
         """
-        if not ledger_text:
+        if not ledger.text:
             return self.messages(chat, cue=cue, parse_special=parse_special)
-        stub = [{"role": "user", "content": "stub question"}, {"role": "assistant", "content": "stub answer"}]
+        stub = ({"role": "user", "content": "the question of the stub"}, {"role": "assistant", "content": _STUB_ANSWER})
 
         def difference(marked: MessagesInput) -> str:
-            before = self._apply(MessagesInput(tuple(stub), marked.tools, marked.template_arguments), cue=False)
+            without = MessagesInput(stub, marked.tools, marked.template_arguments)
             whole = MessagesInput((*stub, *marked.messages), marked.tools, marked.template_arguments)
-            after = self._apply(whole, cue=cue)
-            if not after.startswith(before):
+            _, _, end_of_turn = self._apply(without, cue=False).partition(_STUB_ANSWER)
+            _, answered, following = self._apply(whole, cue=cue).partition(_STUB_ANSWER)
+            if not answered or not following.startswith(end_of_turn):
                 raise FailedPrecondition(
                     "this model's template rewrites earlier turns; send the whole chat as messages"
                 )
-            end_of_turn = before[before.rindex("stub answer") + len("stub answer") :]
-            return missing_suffix(ledger_text, end_of_turn) + after[len(before) :]
+            ending = _with_spans(end_of_turn, self._tokenizer.special_spans(end_of_turn), "")
+            return missing_ending(ledger, ending) + following[len(end_of_turn) :]
 
         return self._marked(chat, parse_special, difference)
 
@@ -123,7 +126,7 @@ class Renderer:
             return self._template(
                 [dict(m) for m in chat.messages], **arguments, add_generation_prompt=cue, tokenize=False
             )
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
+        except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise InvalidArgument("messages", f"the model's chat template refuses them: {error}") from error
 
     def _marked(self, chat: MessagesInput, parse_special: bool, render: Any) -> Rendered:
@@ -139,23 +142,38 @@ class Renderer:
     def _with_marks(self, chat: MessagesInput, mark: str) -> MessagesInput:
         def walk(value: Any) -> Any:
             if isinstance(value, str):
-                for start, _ in reversed(self._tokenizer.special_spans(value)):
-                    value = value[: start + 1] + mark + value[start + 1 :]
+                # Again and again, because a broken one may have hidden another. One character cannot be broken.
+                while spans := [s for s in self._tokenizer.special_spans(value) if s[1] - s[0] > 1]:
+                    for start, _ in reversed(spans):
+                        value = value[: start + 1] + mark + value[start + 1 :]
                 return value
             if isinstance(value, Mapping):
-                return {key: walk(item) for key, item in value.items()}
+                return {walk(key): walk(item) for key, item in value.items()}
             return [walk(item) for item in value] if isinstance(value, list | tuple) else value
 
         return MessagesInput(tuple(walk(chat.messages)), tuple(walk(chat.tools)), walk(chat.template_arguments))
 
 
-def missing_suffix(text: bytes, ending: str) -> str:
-    """What must be added to `text` so that it ends with `ending`."""
-    spelled = ending.encode()
-    for size in range(len(spelled), 0, -1):
-        if text.endswith(spelled[:size]):
-            return spelled[size:].decode(errors="ignore")
-    return ending
+def missing_ending(ledger: Rendered, ending: Rendered) -> str:
+    """What must be added to `ledger` so that it ends with `ending`.
+
+    A special token is there whole or not at all: the beginning of its spelling, or its spelling as ordinary text, is
+    not a part of it.
+    """
+    for size in range(len(ending.text), 0, -1):
+        at = len(ledger.text) - size
+        cut_inside = any(span.start < size < span.end for span in ending.specials)
+        if cut_inside or inside_character(ending.text, size) or not ledger.text.endswith(ending.text[:size]):
+            continue
+        there = [Span(s.start - at, s.end - at) for s in ledger.specials if s.end > at]
+        if there == [span for span in ending.specials if span.end <= size]:
+            return ending.text[size:].decode()
+    return ending.text.decode()
+
+
+def inside_character(text: bytes, at: int) -> bool:
+    """Whether a cut at byte `at` is inside a UTF-8 character of `text`."""
+    return at < len(text) and text[at] & 0xC0 == 0x80
 
 
 def _strings(value: Any) -> list[str]:
@@ -164,7 +182,7 @@ def _strings(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
-        return [text for item in value.values() for text in _strings(item)]
+        return [text for pair in value.items() for item in pair for text in _strings(item)]
     return [text for item in value for text in _strings(item)] if isinstance(value, list | tuple) else []
 
 

@@ -69,13 +69,20 @@ class Tokenizer:
         """The last place in `before`, in characters, at which whole tokenization of `before + after` must also split.
 
         A token of ordinary text never crosses a pre-token's end, so cutting there and going on gives the same tokens
-        as tokenizing whole. 0 where the tokenizer has no pre-tokenizer or splits nowhere.
+        as tokenizing whole; provided that what is before the cut splits the same way without what is behind it (runs
+        of spaces may not: Llama 3 and GPT-4 split the last one off where a word follows). 0 where the tokenizer has no
+        pre-tokenizer or splits nowhere.
         """
+        text = before + after
+        spans = self._pre_tokens(text)
+        for start in reversed([start for start, _ in spans if start <= len(before)]):
+            if self._pre_tokens(text[:start]) == [span for span in spans if span[1] <= start]:
+                return start
+        return 0
+
+    def _pre_tokens(self, text: str) -> list[tuple[int, int]]:
         pre_tokenizer = self._parsing.pre_tokenizer
-        if pre_tokenizer is None:
-            return 0
-        spans = [span for _, span in pre_tokenizer.pre_tokenize_str(before + after)]
-        return max((start for start, _ in spans if start <= len(before)), default=0)
+        return [] if pre_tokenizer is None else [span for _, span in pre_tokenizer.pre_tokenize_str(text)]
 
 
 def _alternatives(texts: Iterable[str]) -> "re.Pattern[str] | None":

@@ -138,7 +138,8 @@ def _plan_input(
         case AppendInput(TextInput(text)):
             plan = planner.for_append(ledger, renderer.appended_text(text, parse_special=parse_special))
         case AppendInput(MessagesInput() as chat):
-            addition = renderer.continuation(ledger.text, chat, cue=cue, parse_special=parse_special)
+            before = Rendered(ledger.text, tuple(planner.specials(ledger)))
+            addition = renderer.continuation(before, chat, cue=cue, parse_special=parse_special)
             plan = planner.for_append(ledger, _not_empty(addition, "append.messages"))
     return plan
 

@@ -1,0 +1,367 @@
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.errors import FailedPrecondition, InvalidArgument
+from inference_service.domain import MessagesInput
+from inference_service.text.rendering import Rendered, Renderer, Span, missing_ending
+from inference_service.text.tokenizer import Tokenizer
+from tests.inference_service.real_tokenizers import (
+    ALTERNATING,
+    BOS,
+    CHATML,
+    END,
+    QWEN3_LIKE,
+    SPECIALS,
+    START,
+    STRICT_ROLES,
+    STRIPS_THINKING,
+    byte_level,
+    byte_level_backend,
+    byte_level_with_bos,
+    hugging_face,
+    renderer,
+)
+
+TOKENIZER = byte_level_with_bos()
+BOS_ID, START_ID, END_ID = (TOKENIZER.special_id(text) for text in SPECIALS)
+NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+plain = st.text(alphabet=st.sampled_from("ab é🙂\n<|>"), max_size=12)
+hostile = st.lists(
+    st.one_of(plain, st.sampled_from([*SPECIALS, "<|im_", "start|>", NONCHARACTERS[0], NONCHARACTERS[1]])), max_size=5
+).map("".join)
+
+
+def chats(text: st.SearchStrategy[str]) -> st.SearchStrategy[MessagesInput]:
+    """Chats whose every string, keys in tool calls and tools included, is `text`."""
+    call = st.fixed_dictionaries(
+        {
+            "function": st.fixed_dictionaries(
+                {"name": text, "arguments": st.dictionaries(text, st.lists(text, max_size=2))}
+            )
+        }
+    )
+    message = st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "tool"]), "content": text},
+        optional={"name": text, "tool_calls": st.lists(call, max_size=2)},
+    )
+    tool = st.fixed_dictionaries({"name": text, "parameters": st.dictionaries(text, text, max_size=2)})
+    return st.builds(
+        MessagesInput, st.lists(message, min_size=1, max_size=3).map(tuple), st.lists(tool, max_size=1).map(tuple)
+    )
+
+
+def plain_rendering(chat: MessagesInput, template: str = CHATML, *, cue: bool = True) -> str:
+    """What transformers itself makes of it."""
+    return str(
+        hugging_face(template).apply_chat_template(
+            [dict(m) for m in chat.messages],
+            tools=[dict(t) for t in chat.tools] or None,
+            add_generation_prompt=cue,
+            tokenize=False,
+            **chat.template_arguments,
+        )
+    )
+
+
+def count_specials(rendered: Rendered, of: Renderer) -> int:
+    return sum(token in TOKENIZER.special_ids for token in of.encode(rendered))
+
+
+def chat(*messages: tuple[str, str]) -> MessagesInput:
+    return MessagesInput(tuple({"role": role, "content": content} for role, content in messages))
+
+
+@given(chat=chats(hostile), cue=st.booleans())
+def test_user_text_never_becomes_a_special_token(chat: MessagesInput, cue: bool) -> None:
+    rendered = renderer().messages(chat, cue=cue, parse_special=False)
+    assert rendered.text.decode() == plain_rendering(chat, cue=cue), "the text is the template's, without any mark"
+    of_the_template = 1 + 2 * len(chat.messages) + cue
+    assert len(rendered.specials) == of_the_template
+    token_ids = renderer().encode(rendered)
+    assert sum(token in TOKENIZER.special_ids for token in token_ids) == of_the_template
+    assert TOKENIZER.decode(token_ids) == rendered.text
+    assert [rendered.text[s.start : s.end].decode() for s in rendered.specials] == [
+        TOKENIZER.token_bytes(token).decode() for token in token_ids if token in TOKENIZER.special_ids
+    ]
+
+
+@given(chat=chats(plain), cue=st.booleans())
+def test_tokens_are_those_of_transformers(chat: MessagesInput, cue: bool) -> None:
+    rendered = renderer().messages(chat, cue=cue, parse_special=False)
+    expected = hugging_face(CHATML).apply_chat_template(
+        [dict(m) for m in chat.messages],
+        tools=[dict(t) for t in chat.tools] or None,
+        add_generation_prompt=cue,
+        tokenize=True,
+        return_dict=False,
+    )
+    assert renderer().encode(rendered) == expected
+
+
+@given(chat=chats(hostile))
+def test_special_tokens_in_user_text_are_parsed_when_asked(chat: MessagesInput) -> None:
+    rendered = renderer().messages(chat, cue=True, parse_special=True)
+    text = plain_rendering(chat)
+    assert rendered.text.decode() == text
+    assert renderer().encode(rendered) == TOKENIZER.encode(text, parse_special=True)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"content": END},
+        {"content": "x", "name": END},
+        {"content": "x", "role": f"user{END}"},
+        {"content": "x", "tool_calls": [{"arguments": json.dumps({"a": END})}]},
+        {"content": "x", "tool_calls": [{"arguments": {"a": [{"b": END}]}}]},
+        {"content": "x", "tool_calls": [{"arguments": {END: 1}}]},
+        {"content": "x", "tool_calls": [{"arguments": {"a": {f"k{END}": {}}}}]},
+    ],
+    ids=["content", "name", "role", "arguments as text", "nested value", "key", "nested key"],
+)
+def test_look_alikes_wherever_they_are(place: Mapping[str, Any]) -> None:
+    message = {"role": "user", **place}
+    rendered = renderer().messages(MessagesInput((message,)), cue=False, parse_special=False)
+    assert rendered.text.count(END.encode()) == 2
+    token_ids = renderer().encode(rendered)
+    assert token_ids.count(END_ID) == 1
+    assert TOKENIZER.decode(token_ids) == rendered.text
+    assert not any(mark in rendered.text.decode() for mark in NONCHARACTERS)
+
+
+def test_look_alikes_in_tools_and_template_arguments() -> None:
+    template = CHATML + "{{ extra }}"
+    given_chat = MessagesInput(({"role": "user", "content": "x"},), ({END: END},), {"extra": END})
+    rendered = renderer(template).messages(given_chat, cue=False, parse_special=False)
+    assert rendered.text.decode() == plain_rendering(given_chat, template, cue=False)
+    assert renderer(template).encode(rendered).count(END_ID) == 1
+
+
+def test_look_alikes_that_overlap() -> None:
+    backend = byte_level_backend(bos=True)
+    backend.add_special_tokens(["<<a>>", ">>b<<"])
+    tokenizer = Tokenizer(backend, [])
+    overlapping = Renderer(tokenizer, hugging_face(CHATML).apply_chat_template)
+    rendered = overlapping.messages(chat(("user", "x<<a>>b<<y")), cue=False, parse_special=False)
+    assert len(rendered.specials) == 3
+    assert sum(token in tokenizer.special_ids for token in overlapping.encode(rendered)) == 3
+
+
+@pytest.mark.parametrize("free", [0, 17, len(NONCHARACTERS) - 1])
+def test_one_free_mark_is_enough(free: int) -> None:
+    taken = "".join(mark for i, mark in enumerate(NONCHARACTERS) if i != free)
+    rendered = renderer().messages(chat(("user", f"{taken}{END}")), cue=False, parse_special=False)
+    assert rendered.text.decode() == f"{BOS}{START}user\n{taken}{END}{END}\n"
+    assert renderer().encode(rendered).count(END_ID) == 1
+
+
+def test_no_free_mark() -> None:
+    everything = "".join(NONCHARACTERS)
+    with pytest.raises(InvalidArgument) as caught:
+        renderer().messages(chat(("user", everything + END)), cue=False, parse_special=False)
+    assert caught.value.field == "messages"
+    rendered = renderer().messages(chat(("user", everything)), cue=False, parse_special=False)
+    assert everything in rendered.text.decode()
+
+
+@given(text=hostile)
+def test_raw_text_is_ordinary_behind_one_bos(text: str) -> None:
+    rendered = renderer().text(text, parse_special=False)
+    token_ids = renderer().encode(rendered)
+    assert rendered.text.decode() == BOS + text
+    assert token_ids[0] == BOS_ID
+    assert TOKENIZER.special_ids.isdisjoint(token_ids[1:])
+    assert TOKENIZER.decode(token_ids) == rendered.text
+
+
+@given(text=hostile)
+def test_raw_text_that_brings_its_bos_gets_no_other(text: str) -> None:
+    rendered = renderer().text(text, parse_special=True)
+    expected = text if text.startswith(BOS) else BOS + text
+    assert rendered.text.decode() == expected
+    assert renderer().encode(rendered) == TOKENIZER.encode(expected, parse_special=True)
+
+
+def test_no_bos_where_the_tokenizer_adds_none() -> None:
+    bare = Renderer(byte_level(), None)
+    assert bare.text("abc", parse_special=False) == Rendered(b"abc")
+    assert bare.text(END, parse_special=False) == Rendered(END.encode(), literal=True)
+    assert bare.text(END, parse_special=True) == Rendered(END.encode(), (Span(0, len(END)),))
+
+
+@given(text=hostile)
+def test_appended_text_has_no_bos(text: str) -> None:
+    rendered = renderer().appended_text(text, parse_special=False)
+    assert rendered.text.decode() == text
+    assert TOKENIZER.special_ids.isdisjoint(renderer().encode(rendered))
+
+
+@given(chat=chats(hostile), data=st.data())
+def test_encoding_may_begin_at_any_special_token(chat: MessagesInput, data: st.DataObject) -> None:
+    rendered = renderer().messages(chat, cue=True, parse_special=False)
+    span = data.draw(st.sampled_from(rendered.specials))
+    assert TOKENIZER.decode(renderer().encode(rendered, span.start)) == rendered.text[span.start :]
+    whole = renderer().encode(rendered)
+    assert whole[-len(renderer().encode(rendered, span.end)) :] == renderer().encode(rendered, span.end)
+
+
+def test_sum_of_renderings() -> None:
+    a, b = Rendered(b"ab", (Span(0, 2),)), Rendered(b"cde", (Span(1, 3),), literal=True)
+    assert a + b == Rendered(b"abcde", (Span(0, 2), Span(3, 5)), literal=True)
+
+
+# A chat that goes on.
+
+FIRST = [("user", "hello"), ("assistant", "hi there")]
+
+
+def remembered(text: str, *, literal: bool = False) -> Rendered:
+    spans = [] if literal else TOKENIZER.special_spans(text)
+    starts = [len(text[:start].encode()) for start, _ in spans]
+    return Rendered(
+        text.encode(), tuple(Span(at, at + b - a) for at, (a, b) in zip(starts, spans, strict=True)), literal=literal
+    )
+
+
+@pytest.mark.parametrize("template", [CHATML, STRIPS_THINKING, STRICT_ROLES, ALTERNATING])
+@given(first=plain.filter(bool), content=plain, cue=st.booleans())
+def test_continuation_is_the_difference(template: str, first: str, content: str, cue: bool) -> None:
+    history = chat(("user", first), ("assistant", "hi there"))
+    new = chat(("user", content))
+    before = plain_rendering(history, template, cue=False)
+    after = plain_rendering(MessagesInput((*history.messages, *new.messages)), template, cue=cue)
+    addition = renderer(template).continuation(remembered(before), new, cue=cue, parse_special=False)
+    assert before + addition.text.decode() == after
+
+
+@pytest.mark.parametrize("missing", [f"{END}\n", "\n", ""])
+def test_missing_end_of_turn_is_added_as_far_as_it_is_missing(missing: str) -> None:
+    whole = plain_rendering(chat(*FIRST), cue=False)
+    ledger = whole.removesuffix(missing)
+    addition = renderer().continuation(remembered(ledger), chat(("user", "next")), cue=True, parse_special=False)
+    assert addition.text.decode() == f"{missing}{START}user\nnext{END}\n{START}assistant\n"
+    assert renderer().encode(addition).count(END_ID) == 1 + missing.count(END)
+
+
+@pytest.mark.parametrize("size", range(1, len(END)))
+def test_beginning_of_a_special_token_is_not_a_part_of_it(size: int) -> None:
+    ledger = remembered(f"{BOS}{START}assistant\nhi{END[:size]}")
+    addition = renderer().continuation(ledger, chat(("user", "next")), cue=False, parse_special=False)
+    assert addition.text.decode() == f"{END}\n{START}user\nnext{END}\n"
+    assert renderer().encode(addition).count(END_ID) == 2
+
+
+@pytest.mark.parametrize("tail", [END, f"{END}\n"])
+def test_look_alike_at_the_end_of_the_ledger_does_not_end_the_turn(tail: str) -> None:
+    ledger = remembered(f"{BOS}{START}") + remembered(f"assistant\nhi{tail}", literal=True)
+    addition = renderer().continuation(ledger, chat(("user", "next")), cue=False, parse_special=False)
+    assert addition.text.decode().startswith(f"{END}\n{START}user")
+
+
+def test_ledger_that_ends_inside_a_character() -> None:
+    ledger = Rendered(b"hi \xf0\x9f")
+    addition = renderer().continuation(ledger, chat(("user", "x")), cue=False, parse_special=False)
+    assert addition.text.decode() == f"{END}\n{START}user\nx{END}\n"
+
+
+@given(chat=chats(hostile))
+def test_continuation_keeps_look_alikes_ordinary_and_adds_no_bos(chat: MessagesInput) -> None:
+    ledger = remembered(f"{BOS}{START}assistant\nhi")
+    addition = renderer().continuation(ledger, chat, cue=True, parse_special=False)
+    token_ids = renderer().encode(addition)
+    assert BOS_ID not in token_ids
+    assert sum(token in TOKENIZER.special_ids for token in token_ids) == 1 + 2 * len(chat.messages) + 1
+    assert TOKENIZER.decode(token_ids) == addition.text
+    assert [token for token in token_ids if token in TOKENIZER.special_ids][:2] == [END_ID, START_ID]
+
+
+def test_continuation_of_nothing_is_the_whole_chat() -> None:
+    new = chat(("user", "x"))
+    whole = renderer().messages(new, cue=True, parse_special=False)
+    assert renderer().continuation(Rendered(b""), new, cue=True, parse_special=False) == whole
+
+
+def test_continuation_under_a_template_that_rewrites_what_came_before() -> None:
+    ledger = remembered(f"{START}user\nhello{END}\n{START}assistant\n<think>\n\n</think>\n\nhi")
+    addition = renderer(QWEN3_LIKE).continuation(ledger, chat(("user", "x")), cue=True, parse_special=False)
+    assert addition.text.decode() == f"{END}\n{START}user\nx{END}\n{START}assistant\n"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m.content }}{% if loop.last %}{{ eos_token }}{% endif %}{% endfor %}",
+        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+    ],
+    ids=["end of turn only at the end", "no answers"],
+)
+def test_continuation_that_cannot_be_known_is_refused(template: str) -> None:
+    with pytest.raises(FailedPrecondition, match="send the whole chat"):
+        renderer(template).continuation(remembered("x"), chat(("user", "y")), cue=False, parse_special=False)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "missing"),
+    [("hi", " </s>"), ("hi ", "</s>"), ("hi </", " </s>"), ("hi </s>", ""), ("", " </s>"), ("</s>", " </s>")],
+)
+def test_missing_ending(ledger: str, missing: str) -> None:
+    ending = Rendered(b" </s>", (Span(1, 5),))
+    at = ledger.find("</s>")
+    spans = (Span(at, at + 4),) if at >= 0 else ()
+    assert missing_ending(Rendered(ledger.encode(), spans), ending) == missing
+
+
+def test_missing_ending_is_cut_between_characters() -> None:
+    ending = Rendered("é\n".encode())
+    assert missing_ending(Rendered(b"x\xc3"), ending) == "é\n"
+    assert missing_ending(Rendered("xé".encode()), ending) == "\n"
+
+
+# Templates that refuse.
+
+
+@pytest.mark.parametrize(
+    ("template", "refused", "problem"),
+    [
+        (STRICT_ROLES, chat(("wizard", "x")), "unknown role wizard"),
+        (ALTERNATING, chat(("user", "x"), ("user", "y")), "must alternate"),
+        (CHATML, MessagesInput(({"role": "user", "content": "x"},), (), {"self": 1}), "self"),
+        ("{{ messages[0].nothing.at_all }}", chat(("user", "x")), "nothing"),
+        ("{{ 1 // count }}", MessagesInput(({"role": "user", "content": "x"},), (), {"count": 0}), "zero"),
+        ("{{ [1][count] | int + 'x' }}", MessagesInput(({"role": "user", "content": "x"},), (), {"count": 0}), "int"),
+    ],
+)
+def test_what_the_template_refuses_is_a_bad_argument(template: str, refused: MessagesInput, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem) as caught:
+        renderer(template).messages(refused, cue=True, parse_special=False)
+    assert caught.value.field == "messages"
+
+
+def test_what_the_sandbox_refuses_is_a_bad_argument() -> None:
+    def template(*_: Any, **__: Any) -> str:
+        raise jinja2.exceptions.SecurityError("no")
+
+    with pytest.raises(InvalidArgument, match="refuses"):
+        Renderer(TOKENIZER, template).messages(chat(("user", "x")), cue=True, parse_special=False)
+
+
+def test_no_template() -> None:
+    with pytest.raises(FailedPrecondition, match="no chat template"):
+        renderer(None).messages(chat(("user", "x")), cue=True, parse_special=False)
+
+
+def test_thinking_is_stripped_only_from_earlier_answers() -> None:
+    answer = ("assistant", "<think>hm</think>yes")
+    last = renderer(STRIPS_THINKING).messages(chat(("user", "x"), answer), cue=False, parse_special=False)
+    earlier = renderer(STRIPS_THINKING).messages(
+        chat(("user", "x"), answer, ("user", "y")), cue=False, parse_special=False
+    )
+    assert b"hm" in last.text
+    assert b"hm" not in earlier.text

@@ -1,0 +1,243 @@
+import hashlib
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from agentmem.errors import FailedPrecondition
+from inference_service.text.tokenizer import Tokenizer
+from tests.inference_service.real_tokenizers import (
+    BOS,
+    CORPUS,
+    END,
+    SPECIALS,
+    START,
+    byte_level,
+    byte_level_backend,
+    byte_level_with_bos,
+    llama3_like,
+    nfc,
+    sentence_piece,
+)
+
+BYTE_LEVEL = [byte_level, llama3_like]
+
+snippets = st.sampled_from(
+    [
+        "the colour",
+        " of",
+        " boat",
+        "it's",
+        "'ll",
+        " 1234567",
+        "89",
+        "  ",
+        "\n",
+        "\n\n ",
+        "\t",
+        "é",
+        "e\u0301",
+        "東京",
+        "🙂",
+        "ẞ",
+    ]
+)
+texts = st.lists(st.one_of(snippets, st.text(max_size=6)), max_size=12).map("".join)
+with_look_alikes = st.lists(st.one_of(texts, st.sampled_from([*SPECIALS, "<|im_", "end|>"])), max_size=6).map("".join)
+
+
+@pytest.mark.parametrize("make", BYTE_LEVEL)
+@given(text=with_look_alikes)
+@pytest.mark.parametrize("parse_special", [False, True])
+def test_bytes_of_the_tokens_are_the_bytes_of_the_text(
+    make: Callable[[], Tokenizer], parse_special: bool, text: str
+) -> None:
+    tokenizer = make()
+    token_ids = tokenizer.encode(text, parse_special=parse_special)
+    assert b"".join(tokenizer.token_bytes(i) for i in token_ids) == text.encode()
+    assert tokenizer.decode(token_ids) == text.encode()
+    assert b"".join(tokenizer.pieces(token_ids)) == text.encode()
+
+
+def test_every_token_has_the_bytes_that_the_decoder_gives() -> None:
+    tokenizer, backend = byte_level(), byte_level_backend()
+    for token_id in range(backend.get_vocab_size()):
+        piece = tokenizer.token_bytes(token_id)
+        assert piece
+        assert backend.decode([token_id], skip_special_tokens=False) == piece.decode(errors="replace")
+
+
+@given(text=texts)
+def test_sentence_piece_loses_nothing_but_adds_a_space(text: str) -> None:
+    tokenizer = sentence_piece()
+    decoded = tokenizer.decode(tokenizer.encode(text, parse_special=False))
+    plain = text.replace("\u2581", " ")
+    assert decoded.decode() == (f" {plain}" if plain else "")
+
+
+def test_sentence_piece_byte_tokens_stand_for_their_byte() -> None:
+    tokenizer = sentence_piece()
+    token_ids = tokenizer.encode("🙂", parse_special=False)
+    assert [tokenizer.token_bytes(i) for i in token_ids[-4:]] == [b"\xf0", b"\x9f", b"\x99", b"\x82"]
+    assert tokenizer.token_bytes(3 + 0xF0) == b"\xf0"
+
+
+def test_unknown_ids_stand_for_nothing() -> None:
+    tokenizer = byte_level()
+    assert tokenizer.token_bytes(tokenizer.vocab_size) == b""
+    assert tokenizer.token_bytes(10**9) == b""
+    assert tokenizer.token_bytes(tokenizer.vocab_size - 1) != b""
+
+
+@given(before=texts, after=texts, special=st.sampled_from(SPECIALS))
+def test_specials_are_parsed_only_when_asked(before: str, after: str, special: str) -> None:
+    tokenizer = byte_level()
+    text = before + special + after
+    special_id = tokenizer.special_id(special)
+    assert tokenizer.special_ids.isdisjoint(tokenizer.encode(text, parse_special=False))
+    parsed = tokenizer.encode(text, parse_special=True)
+    assert parsed.count(special_id) == text.count(special)
+    assert tokenizer.special_spans(text) == [
+        (at, at + len(special)) for at in range(len(text)) if text.startswith(special, at)
+    ]
+
+
+def test_spelling_of_specials_may_not_be_shared() -> None:
+    tokenizer = byte_level()
+    assert [tokenizer.special_id(text) for text in SPECIALS] == [0, 1, 2]
+    assert tokenizer.special_ids == {0, 1, 2}
+    assert tokenizer.special_spans(f"{START}user{END}{END}") == [(0, 12), (16, 26), (26, 36)]
+    assert tokenizer.special_spans("plain") == []
+
+
+def test_longest_special_wins() -> None:
+    backend = byte_level_backend()
+    backend.add_special_tokens(["<|im_end|>2", "<|im"])
+    tokenizer = Tokenizer(backend, [])
+    assert tokenizer.special_spans("<|im_end|>2 <|im_end|> <|im") == [(0, 11), (12, 22), (23, 27)]
+    ids = tokenizer.encode("<|im_end|>2<|im", parse_special=True)
+    assert [tokenizer.token_bytes(i) for i in ids] == [b"<|im_end|>2", b"<|im"]
+
+
+@pytest.mark.parametrize(
+    ("make", "prefix"),
+    [(byte_level, ()), (byte_level_with_bos, (0,)), (llama3_like, (0,)), (nfc, ()), (sentence_piece, (1,))],
+)
+def test_prefix_ids_are_those_that_the_post_processor_puts_in_front(
+    make: Callable[[], Tokenizer], prefix: tuple[int, ...]
+) -> None:
+    assert make().prefix_ids == prefix
+
+
+@pytest.mark.parametrize("make", [byte_level_with_bos, sentence_piece])
+def test_encoding_adds_no_bos(make: Callable[[], Tokenizer]) -> None:
+    tokenizer = make()
+    for parse_special in (False, True):
+        assert not tokenizer.special_ids & set(tokenizer.encode("text", parse_special=parse_special))
+        assert tokenizer.encode("", parse_special=parse_special) == []
+
+
+def test_hash_names_the_tokenizer() -> None:
+    backend = byte_level_backend()
+    assert Tokenizer(backend, [1]).hash == hashlib.sha256(backend.to_str().encode()).hexdigest()
+    assert Tokenizer(backend, [1]).hash == byte_level().hash
+    assert byte_level().hash != byte_level_with_bos().hash
+    assert Tokenizer(backend, [1, 2]).eos_ids == {1, 2}
+
+
+def test_padding_and_truncation_of_the_file_do_not_matter() -> None:
+    backend = byte_level_backend()
+    backend.enable_padding(length=64)
+    backend.enable_truncation(max_length=4)
+    text = "the colour of the boat is green"
+    assert Tokenizer(backend, []).encode(text, parse_special=True) == byte_level().encode(text, parse_special=True)
+
+
+def _word_piece() -> Backend:
+    backend = Backend(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.train_from_iterator(CORPUS, trainers.WordPieceTrainer(special_tokens=["[UNK]"], show_progress=False))
+    backend.decoder = decoders.WordPiece()
+    return backend
+
+
+def _without_decoder() -> Backend:
+    backend = byte_level_backend()
+    backend.decoder = None
+    return backend
+
+
+def _end_of_word() -> Backend:
+    backend = byte_level_backend()
+    backend.decoder = decoders.Sequence([decoders.BPEDecoder(), decoders.Fuse()])
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("make", "named"), [(_word_piece, "WordPiece"), (_without_decoder, "none"), (_end_of_word, "BPEDecoder, Fuse")]
+)
+def test_decoders_that_do_not_tell_bytes_are_refused_by_name(make: Callable[[], Backend], named: str) -> None:
+    with pytest.raises(FailedPrecondition, match=named):
+        Tokenizer(make(), [])
+
+
+@pytest.mark.parametrize("make", BYTE_LEVEL)
+@given(text=texts, data=st.data())
+def test_cutting_at_a_pre_token_boundary_changes_no_token(
+    make: Callable[[], Tokenizer], text: str, data: st.DataObject
+) -> None:
+    tokenizer = make()
+    cut = data.draw(st.integers(0, len(text)))
+    boundary = tokenizer.pre_token_boundary(text[:cut], text[cut:])
+    assert 0 <= boundary <= cut
+    halves = [tokenizer.encode(half, parse_special=False) for half in (text[:boundary], text[boundary:])]
+    assert [*halves[0], *halves[1]] == tokenizer.encode(text, parse_special=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "boundary"),
+    [
+        ("the col", "our", 3),
+        ("the colour", " of", 10),
+        ("it'", "s", 2),
+        ("", "abc", 0),
+        ("a  ", "b", 2),
+        ("a b", "", 1),
+    ],
+)
+def test_pre_token_boundary_is_the_last_one(before: str, after: str, boundary: int) -> None:
+    assert byte_level().pre_token_boundary(before, after) == boundary
+
+
+def test_a_boundary_that_only_what_follows_makes_is_none() -> None:
+    """Llama 3 splits "a   1" into "a", two spaces, one space, "1"; and "a   " alone into "a" and three spaces."""
+    assert llama3_like().pre_token_boundary("a   ", "1") == 3
+
+
+def test_no_pre_tokenizer_no_boundary() -> None:
+    assert sentence_piece().pre_token_boundary("several words ", "and more") == 0
+
+
+def test_threads_may_encode_at_once() -> None:
+    tokenizer = byte_level()
+    text = f"the colour {END} of the boat " * 50
+    expected = {flag: tokenizer.encode(text, parse_special=flag) for flag in (False, True)}
+    wrong = []
+
+    def work() -> None:
+        for turn in range(20):
+            flag = bool(turn % 2)
+            if tokenizer.encode(text, parse_special=flag) != expected[flag]:
+                wrong.append(flag)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert BOS.encode() not in tokenizer.decode(expected[True])
