@@ -54,6 +54,7 @@ class HotAgents:
     def put(self, key: AgentKey, state: HotState) -> list[AgentKey]:
         """Keep the agent's state; the agents that were dropped for it."""
         self._states[key] = state
+        self._states.move_to_end(key)
         dropped = []
         while len(self._states) > 1 and self.nbytes > self._limit:
             dropped.append(self._states.popitem(last=False)[0])
