@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem.settings import ServiceSettings
@@ -25,6 +25,13 @@ class StoreSettings(ServiceSettings):
         "127.0.0.1:9466", pattern=r"^(.+:\d+)?$", description="address of the metrics page; empty: none"
     )
     grace: float = Field(10.0, ge=0, description="seconds that running calls get when the store stops")
+
+    @field_validator("metrics")
+    @classmethod
+    def _port_exists(cls, value: str) -> str:
+        if value and int(value.rpartition(":")[2]) > 65535:
+            raise ValueError("the port must be at most 65535")
+        return value
 
     @property
     def data_directory(self) -> Path:
