@@ -1,0 +1,156 @@
+"""A client that cancels, or is gone, frees the engine; a dead engine is told, not hidden."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+
+from agentmem.v1 import inference_pb2, types_pb2
+from tests.system.stack import Client, Stack, running, serving
+
+LONG = {"max_tokens": 3500, "sampling": types_pb2.Sampling(ignore_eos=True)}
+"""Minutes of decoding on a slow machine: nothing below waits for its end."""
+
+
+async def begin(client: Client, agent: str, tokens: int = 3, **arguments: object) -> "grpc.aio.UnaryStreamCall":
+    """A long turn that is under way."""
+    request = inference_pb2.GenerateRequest(key=client.key(agent), prompt="hello", **LONG, **arguments)  # type: ignore[arg-type]
+    call = client.inference.Generate(request)
+    for _ in range(tokens):
+        await call.read()
+    return call
+
+
+async def to_end(call: "grpc.aio.UnaryStreamCall") -> None:
+    """Read all that comes."""
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def freed(stack: Stack) -> None:
+    """The engine works on nothing."""
+    async with asyncio.timeout(20):
+        while await stack.metric("worker", "agentmem_num_requests_running"):
+            await asyncio.sleep(0.02)
+
+
+async def test_cancel_frees_the_engine_and_keeps_the_ledger(stack: Stack, client: Client) -> None:
+    before = await client.say("a", "The boat is green.", max_tokens=4)
+    ledger = await stack.ledger("a")
+    call = await begin(client, "b")
+    mine = client.inference.Generate(
+        inference_pb2.GenerateRequest(key=client.key("a"), append=types_pb2.Append(text="go on"), **LONG)
+    )
+    call.cancel()
+    for _ in range(3):
+        await mine.read()
+    mine.cancel()
+    await freed(stack)
+    assert await stack.ledger("a") == ledger, "a cancelled turn leaves the ledger unchanged"
+    assert not (await stack.ledger("b")).token_ids
+    after = await client.say("a", "And?", max_tokens=3)
+    assert after.cached == {"hot": len(ledger.token_ids)}, "and the hot state as it was"
+    assert after.finished.version.version == before.finished.version.version + 1
+    assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == 2
+
+
+async def test_abort_ends_a_request_by_its_id(stack: Stack, client: Client) -> None:
+    call = await begin(client, "a", request_id="long")
+    other = inference_pb2.AbortRequest(namespace="another", request_id="long")
+    assert not (await client.inference.Abort(other)).aborted
+    abort = inference_pb2.AbortRequest(namespace="default", request_id="long")
+    assert (await client.inference.Abort(abort)).aborted
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await to_end(call)
+    assert ended.value.code() is grpc.StatusCode.CANCELLED
+    await freed(stack)
+    assert not (await client.inference.Abort(abort)).aborted
+
+
+async def test_deadline_ends_a_turn(stack: Stack, client: Client) -> None:
+    request = inference_pb2.GenerateRequest(key=client.key("a"), prompt="hello", **LONG)
+    call = client.inference.Generate(request, timeout=1.0)
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await to_end(call)
+    assert ended.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await freed(stack)
+    assert not (await stack.ledger("a")).token_ids
+
+
+VANISHING = {
+    "grpc": """
+import asyncio, sys
+from agentmem.v1 import types_pb2
+from tests.system.stack import Client
+from tests.system.test_cancel import begin
+async def main():
+    call = await begin(Client(sys.argv[1], "tiny"), "gone")
+    print("under way", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+""",
+    "http": """
+import sys, time, httpx
+body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3500, "stream": True}
+with httpx.stream("POST", f"{sys.argv[1]}/v1/chat/completions", json=body, headers={"X-Agent-ID": "gone"}) as response:
+    for number, _ in enumerate(response.iter_lines()):
+        if number == 3:
+            print("under way", flush=True)
+            time.sleep(600)
+""",
+}
+
+
+@pytest.mark.parametrize("door", ["grpc", "http"])
+async def test_a_client_that_is_killed_frees_the_engine(tiny: Path, door: str) -> None:
+    async with running(f"tiny={tiny}", "store", "worker", "gateway") as stack:
+        target = stack.url if door == "http" else f"127.0.0.1:{stack.ports['grpc']}"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", VANISHING[door], target), stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"under way\n"
+        assert await stack.metric("worker", "agentmem_num_requests_running") == 1
+        process.kill()
+        await process.wait()
+        await freed(stack)
+        assert not (await stack.ledger("gone")).token_ids
+
+
+async def test_a_dead_engine_is_not_serving(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", "engine_dies")
+    options = {"worker_module": "tests.system.faulty_worker", "worker_flags": ("--engine-death-exit", "600")}
+    async with running(f"tiny={tiny}", "store", "worker", "gateway", **options) as stack:
+        client = await stack.client("gateway")
+        worker = f"unix:{stack.run}/worker.sock"
+        async with httpx.AsyncClient(base_url=stack.url) as http:
+            assert (await http.get("/readyz")).status_code == 200
+            await client.say("a", "hello", max_tokens=3)
+            waiting = [asyncio.create_task(client.say(f"w{n}", "boat " * 300, max_tokens=3)) for n in range(3)]
+            for task in waiting:
+                with pytest.raises(grpc.aio.AioRpcError) as failed:
+                    await task
+                assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await client.say("a", "hello", max_tokens=3)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            async with asyncio.timeout(10):
+                while await serving(worker, "agentmem.v1.InferenceService"):
+                    await asyncio.sleep(0.05)
+            assert not await serving(worker)
+            assert (await http.get("/readyz")).status_code == 503
+            assert (await http.get("/healthz")).status_code == 200
+        assert stack.processes["worker"].poll() is None
+
+
+async def test_a_worker_whose_engine_died_ends_to_be_restarted(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", "engine_dies")
+    options = {"worker_module": "tests.system.faulty_worker", "worker_flags": ("--engine-death-exit", "0.1")}
+    async with running(f"tiny={tiny}", **options) as stack:
+        client = await stack.client()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await client.say("a", "boat " * 300, max_tokens=3)
+        assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 70
