@@ -95,6 +95,7 @@ asyncio.run(main())
     "http": """
 import sys, time, httpx
 body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3500, "stream": True}
+body["logit_bias"] = {"2": -100}  # no end of turn
 with httpx.stream("POST", f"{sys.argv[1]}/v1/chat/completions", json=body, headers={"X-Agent-ID": "gone"}) as response:
     for number, _ in enumerate(response.iter_lines()):
         if number == 3:
