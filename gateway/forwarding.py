@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
     _Handler = grpc.RpcMethodHandler[Any, Any]
 
+_DRAIN_SECONDS = 2.0
 _GENERATIONS = frozenset({"Generate", "Prefill"})
 
 
@@ -79,7 +80,7 @@ class Forwarder:
                         await outgoing.write(request)
                     await outgoing.done_writing()
                 except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                    await _status_received(outgoing)  # the worker has ended the call, and says why
+                    await _drain(requests)  # the worker has ended the call, and its status says why
                 except BaseException:
                     outgoing.cancel()
                     raise
@@ -133,12 +134,12 @@ class Forwarder:
                 self.metrics.generation_ended("grpc", time.monotonic() - began)
 
 
-async def _status_received(call: Any) -> None:
-    """Wait for the peer's own status after a write failed: until it is in, grpc reports the write's, INTERNAL."""
-    for _ in range(50):
-        if await call.code() is not grpc.StatusCode.INTERNAL:
-            return
-        await asyncio.sleep(0.01)
+async def _drain(requests: AsyncIterator[Any]) -> None:
+    """Read on for a while: a grpc client whose write fails loses the status that says why."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in requests:
+                pass
 
 
 def _passed_on(context: _Context) -> dict[str, Any]:

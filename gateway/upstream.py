@@ -34,9 +34,9 @@ class StreamCall(AsyncIterable[_T_co], Protocol[_T_co]):
 
 
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the transport failed, whose words name sockets; a peer that says UNAVAILABLE says it with details."""
+    """Whether the transport failed, whose words name sockets; a peer of ours says what it says with details."""
     rich = any(key == _RICH_STATUS for key, _ in cast(Any, error.trailing_metadata()) or ())
-    return error.code() is grpc.StatusCode.UNAVAILABLE and not rich
+    return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL) and not rich
 
 
 def failure(error: grpc.aio.AioRpcError) -> errors.AgentmemError:

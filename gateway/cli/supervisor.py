@@ -46,11 +46,11 @@ def restart_delay(deaths: int) -> float:
 class Supervisor:
     """Runs `services`. Use from one event loop: `run` once. `report` takes a line for the user.
 
-    `grace` is what the services themselves give to running requests; they get 5 seconds more before SIGKILL.
+    `grace` is how many seconds a service has from SIGTERM to SIGKILL.
     """
 
     def __init__(self, services: Sequence[Service], grace: float, report: Callable[[str], None]) -> None:
-        self._grace = grace + 5
+        self._grace = grace
         self._lifeline, self._parent_end = os.pipe()
         self._kept = [_Kept(service, self._lifeline, self._grace, report) for service in services]
 

@@ -17,6 +17,7 @@ from gateway.cli.up_settings import UpSettings, service_arguments
 from gateway.process import ADDRESS_FILE
 
 _PROBE_TIMEOUT = 2.0
+_FLUSH_SECONDS = 10.0  # after the grace for requests: blocks are written, the store is closed
 
 
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -36,7 +37,7 @@ async def _run(settings: UpSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     address_file = settings.run_directory / ADDRESS_FILE
     await asyncio.to_thread(address_file.unlink, missing_ok=True)
-    supervisor = Supervisor(services(settings), settings.grace, click.echo)
+    supervisor = Supervisor(services(settings), settings.grace + _FLUSH_SECONDS, click.echo)
     await supervisor.run(stopping, lambda: _announce(settings, address_file))
     click.echo("stopped")
 

@@ -26,5 +26,5 @@ def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
 async def eventually(true: Callable[[], bool], within: float = 20.0) -> None:
     """Wait until `true()`; fails after `within` seconds."""
     async with asyncio.timeout(within):
-        while not true():  # noqa: ASYNC110 - other processes and threads send no event
+        while not true():
             await asyncio.sleep(0.01)

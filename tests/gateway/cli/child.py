@@ -1,0 +1,29 @@
+"""A service for tests of the supervisor: `python -m tests.gateway.cli.child BEHAVIOUR NAME DIRECTORY`.
+
+It writes "NAME start PID" and "NAME end" to DIRECTORY/log, and waits for SIGTERM in between.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    behaviour, name, directory = sys.argv[1:]
+    if behaviour == "die":
+        sys.stderr.write(f"{name} cannot work: {os.environ.get('TEST_REASON')}\n")
+        raise SystemExit(3)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    with open(Path(directory) / "log", "a") as log:
+        log.write(f"{name} start {os.getpid()}\n")
+    while True:
+        signal.sigwait({signal.SIGTERM})
+        if behaviour != "stubborn":
+            break
+    with open(Path(directory) / "log", "a") as log:
+        log.write(f"{name} end\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The commands as processes' users see them, on a gateway before a scripted worker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agentmem import errors
+from agentmem.v1 import agent_pb2, types_pb2
+from gateway.cli.main import main
+from gateway.process import Gateway
+
+from ..scripted import ScriptedWorker, delta, started
+
+Command = Callable[..., Coroutine[Any, Any, Result]]
+
+
+@pytest.fixture
+def agentmem(gateway: Gateway) -> Command:
+    """Runs `agentmem …` in a thread; it has an event loop of its own."""
+
+    async def run(*arguments: str, say: str = "") -> Result:
+        given = [*arguments, "--gateway", gateway.addresses["grpc"]]
+        return await asyncio.to_thread(CliRunner().invoke, main, given, input=say)
+
+    return run
+
+
+def agent(name: str, tokens: int = 1234) -> agent_pb2.Agent:
+    described = agent_pb2.Agent(
+        key=types_pb2.AgentKey(namespace="default", agent_id=name, model_id="demo"),
+        version=types_pb2.AgentVersion(uid="u", version=4),
+        tokens=tokens,
+        turns=2,
+        warm_bytes=9_437_184,
+        tier=types_pb2.TIER_WARM,
+    )
+    described.update_time.GetCurrentTime()
+    return described
+
+
+async def test_agents_over_all_pages(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.agents = [agent(f"agent-{number}") for number in range(5)]
+    listed = await agentmem("agents")
+    assert listed.exit_code == 0
+    assert [line.split()[0] for line in listed.output.splitlines()] == ["agent", *(f"agent-{n}" for n in range(5))]
+    assert "1,234" in listed.output
+    assert "9.4 MB" in listed.output
+    assert (await agentmem("agents", "list")).output == listed.output
+    told = json.loads((await agentmem("agents", "list", "--json")).output)
+    assert [one["agent_id"] for one in told] == [f"agent-{number}" for number in range(5)]
+    assert told[0]["tier"] == "warm"
+    assert told[0]["warm_bytes"] == 9_437_184
+
+
+async def test_no_agents(worker: ScriptedWorker, agentmem: Command) -> None:
+    assert "no agents yet" in (await agentmem("agents")).output
+    assert (await agentmem("agents", "--json")).output == "[]\n"
+
+
+async def test_hostile_names_are_shown_and_not_obeyed(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.agents = [agent("[bold]x\x1b[2J\n")]
+    output = (await agentmem("agents")).output
+    assert "[bold]x\\x1b[2J\\n" in output
+    assert "\x1b" not in output
+
+
+async def test_show(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.agents = [agent("bob"), agent("eve")]
+    shown = await agentmem("agents", "show", "bob")
+    assert "bob" in shown.output
+    assert "eve" not in shown.output
+    missing = await agentmem("agents", "show", "nobody")
+    assert (missing.exit_code, missing.output) == (1, "Error: agent 'nobody' does not exist\n")
+
+
+async def test_delete(worker: ScriptedWorker, agentmem: Command) -> None:
+    assert (await agentmem("agents", "delete", "bob")).output == "erased 1 memory of bob, freed 2.0 kB\n"
+    assert worker.requests[-1].key.agent_id == "bob"
+    assert worker.requests[-1].key.model_id == ""
+    told = await agentmem("agents", "delete", "bob", "--model", "demo", "--json")
+    assert json.loads(told.output) == {"deleted": 1, "freed_bytes": 2048}
+    assert worker.requests[-1].key.model_id == "demo"
+
+
+async def test_models(worker: ScriptedWorker, agentmem: Command) -> None:
+    output = (await agentmem("models")).output
+    assert "demo" in output
+    assert "default" in output
+    told = json.loads((await agentmem("models", "--json")).output)
+    assert [(one["model_id"], one["state"]) for one in told] == [("demo", "loaded"), ("org/large", "registered")]
+
+
+async def test_chat_begins_with_the_whole_chat_and_goes_on_with_what_is_new(
+    worker: ScriptedWorker, agentmem: Command
+) -> None:
+    said = await agentmem("chat", "bob", "--system", "be nice", "--max-tokens", "9", say="hi\n\nand now?\n")
+    assert said.exit_code == 0
+    assert (
+        said.output.splitlines()
+        == [
+            "Hello 🌍",
+            "EXTEND · reused 12 of 20 tokens (hot 7, warm 5) · first token 0.12 s · 6.0 tokens/s",
+        ]
+        * 2
+    )
+    first, second = (request for request in worker.requests if request.DESCRIPTOR.name == "GenerateRequest")
+    assert [(message.role, message.content) for message in first.messages.messages] == [
+        ("system", "be nice"),
+        ("user", "hi"),
+    ]
+    assert [message.content for message in second.append.messages.messages] == ["and now?"]
+    assert (first.key.agent_id, first.key.model_id, first.max_tokens) == ("bob", "demo", 9)
+    assert first.request_id != second.request_id
+
+
+async def test_chat_with_one_who_is_known(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.agents = [agent("bob")]
+    said = await agentmem("chat", "bob", "--message", "hi", "--model", "org/large", "--json")
+    told = json.loads(said.output)
+    assert (told["text"], told["match"], told["cached"]) == ("Hello 🌍", "extend", {"hot": 7, "warm": 5})
+    assert worker.requests[-1].append.messages.messages[0].content == "hi"
+    assert worker.requests[-1].key.model_id == "org/large"
+    refused = await agentmem("chat", "bob", "--message", "hi", "--system", "be rude")
+    assert refused.exit_code == 1
+    assert "'bob' has a memory already" in refused.output
+
+
+async def test_chat_tries_again_with_the_same_id(worker: ScriptedWorker, agentmem: Command) -> None:
+    scripted = worker.script
+    seen: list[str] = []
+
+    async def loading_at_first(request: Any) -> AsyncIterator[Any]:
+        seen.append(request.request_id)
+        if len(seen) < 3:
+            raise errors.Unavailable("the model is loading", retry_after=0.01)
+        async for event in scripted(request):
+            yield event
+
+    worker.script = loading_at_first
+    assert (await agentmem("chat", "bob", "--message", "hi")).exit_code == 0
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+
+
+async def test_chat_that_fails_in_mid_answer_says_so(worker: ScriptedWorker, agentmem: Command) -> None:
+    async def broken(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        yield delta("half an ans")
+        raise errors.Unavailable("the engine died", retry_after=0.01)
+
+    worker.script = broken
+    said = await agentmem("chat", "bob", "--message", "hi")
+    assert said.exit_code == 1
+    assert "Error: the engine died" in said.output
+
+
+async def test_errors_are_one_line(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.error = errors.PermissionDenied("not yours")
+    said = await agentmem("models")
+    assert (said.exit_code, said.output) == (1, "Error: not yours\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["agents"], ["agents", "show", "a"], ["models"], ["chat", "a", "--message", "x"]]
+)
+def test_no_gateway(arguments: list[str]) -> None:
+    said = CliRunner().invoke(main, [*arguments, "--gateway", "127.0.0.1:1"])
+    assert said.exit_code == 1
+    assert said.output.startswith("Error: no gateway answers at 127.0.0.1:1; start one with `agentmem up`")
+    assert said.output.count("\n") == 1
+
+
+def test_help_names_the_commands() -> None:
+    output = CliRunner().invoke(main, ["--help"]).output
+    assert all(name in output for name in ("up", "agents", "models", "chat"))

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gateway.cli.supervisor import Service, ServiceFailed, Supervisor, restart_delay
+
+from ..doors import eventually
+from .supervise import ROOT, log, service, started
+
+
+class Running:
+    """A supervisor that runs until `stop`; as a context manager."""
+
+    def __init__(self, services: list[Service], grace: float = 20.0) -> None:
+        self.stopping = asyncio.Event()
+        self.started = asyncio.Event()
+        self.reports: list[str] = []
+        self.supervisor = Supervisor(services, grace, self.reports.append)
+
+    async def __aenter__(self) -> Running:
+        self.task = asyncio.create_task(self.supervisor.run(self.stopping, self.started.set))
+        started = asyncio.create_task(self.started.wait())
+        await asyncio.wait({self.task, started}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if self.task.done():
+            await self.task
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stopping.set()
+        await self.task
+
+
+async def test_starts_in_order_and_stops_in_reverse(tmp_path: Path) -> None:
+    async with Running([service(name, tmp_path) for name in ("a", "b", "c")]) as running:
+        pids = started(tmp_path)
+        assert list(pids) == ["a", "b", "c"]
+        assert {os.getpgid(pid) for (pid,) in pids.values()}.isdisjoint({os.getpgid(0)})
+    assert log(tmp_path)[3:] == ["c end", "b end", "a end"]
+    assert running.reports == []
+
+
+async def test_starts_again_what_dies(tmp_path: Path) -> None:
+    async with Running([service("a", tmp_path), service("b", tmp_path)]) as running:
+        for life in range(1, 4):
+            os.kill(started(tmp_path)["b"][-1], signal.SIGKILL)
+            await eventually(lambda life=life: len(started(tmp_path)["b"]) > life)  # type: ignore[misc]
+    assert len(started(tmp_path)["a"]) == 1
+    assert log(tmp_path)[-2:] == ["b end", "a end"]
+    assert all(report.startswith("b ended with signal SIGKILL; starting it again in ") for report in running.reports)
+
+
+async def test_gives_up_on_what_was_never_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gateway.cli.supervisor.restart_delay", lambda _: 0.0)
+    with pytest.raises(ServiceFailed) as caught:
+        async with Running([service("a", tmp_path), service("b", tmp_path, "die")]):
+            pass
+    assert "b ended with status 3" in str(caught.value)
+    assert str(caught.value).endswith("b cannot work: no reason")
+    assert log(tmp_path)[-1] == "a end"
+    assert capfd.readouterr().err.count("b cannot work") == 5
+
+
+async def test_kills_what_does_not_end(tmp_path: Path) -> None:
+    async with Running([service("a", tmp_path, "stubborn")], grace=0.3) as running:
+        (pid,) = started(tmp_path)["a"]
+    assert not psutil.pid_exists(pid)
+    assert running.reports == ["a did not end within 0.3 s; killing it"]
+
+
+async def test_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
+    async def never() -> bool:
+        return False
+
+    slow = service("b", tmp_path)
+    running = Running([service("a", tmp_path), Service("b", slow.module, slow.arguments, never, slow.environment)])
+    task = asyncio.create_task(running.supervisor.run(running.stopping, running.started.set))
+    await eventually(lambda: "b" in started(tmp_path))
+    running.stopping.set()
+    await task
+    assert not running.started.is_set()
+    assert log(tmp_path)[-2:] == ["b end", "a end"]
+
+
+async def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.gateway.cli.supervise", str(tmp_path), cwd=ROOT
+    )
+    await eventually(lambda: set(started(tmp_path)) == {"one", "two"})
+    pids = [pid for (pid,) in started(tmp_path).values()]
+    process.kill()
+    await process.wait()
+    await eventually(lambda: not any(alive(pid) for pid in pids))
+    assert sorted(log(tmp_path)[-2:]) == ["one end", "two end"]  # by SIGTERM, not by force
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_delays_grow_to_a_limit() -> None:
+    delays = [restart_delay(deaths) for deaths in range(1, 200)]
+    assert delays[:3] == [0.2, 0.4, 0.8]
+    assert delays == sorted(delays)
+    assert delays[-1] == 10.0

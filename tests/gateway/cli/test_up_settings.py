@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import pytest
+
+from agentmem.settings import SettingsError, load
+from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.settings import GatewaySettings
+
+
+def test_what_each_service_is_told(tmp_path: Path) -> None:
+    settings = load(
+        UpSettings,
+        ["--model", "demo", "--model", "big=org/big", "--data", str(tmp_path), "--metrics", "127.0.0.1:7000"],
+    )
+    told = service_arguments(settings)
+    run = ["--run-dir", f"{tmp_path}/run"]
+    rest = ["--log-level", "info", "--log-format", "text", "--grace", "10.0"]
+    assert told.store == ["--data", str(tmp_path), *run, "--metrics", "127.0.0.1:7002", *rest]
+    models = ["--model", "demo", "--model", "big=org/big"]
+    assert told.worker == ["--data", str(tmp_path), *run, *models, "--metrics", "127.0.0.1:7001", *rest]
+    assert told.gateway[:2] == run
+    assert load(GatewaySettings, told.gateway).metrics == "127.0.0.1:7000"
+
+
+def test_defaults() -> None:
+    settings = load(UpSettings, [])
+    assert (settings.http, settings.grpc, settings.metrics) == ("127.0.0.1:8080", "127.0.0.1:50051", "127.0.0.1:9464")
+    assert settings.run_directory == Path.home() / ".agentmem/run"
+    assert settings.model == []
+
+
+def test_no_metrics_and_any_port() -> None:
+    for metrics, expected in (("", ["", "", ""]), ("127.0.0.1:0", ["127.0.0.1:0"] * 3)):
+        told = service_arguments(load(UpSettings, ["--metrics", metrics]))
+        assert [arguments[arguments.index("--metrics") + 1] for arguments in told] == expected
+
+
+@pytest.mark.parametrize("flag", ["--http", "--grpc", "--metrics"])
+def test_only_loopback(flag: str) -> None:
+    with pytest.raises(SettingsError, match="not authenticated"):
+        load(UpSettings, [flag, "0.0.0.0:1"])
