@@ -1,6 +1,6 @@
 """Which blocks of KV to look for, and which of those found to load. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,12 +37,12 @@ class Lookup:
                 break
         return chosen
 
-    def first_missing(self, found: Mapping[bytes, object]) -> bytes | None:
-        """The name of the block at which `choose` stops short; None where nothing is missing."""
-        for row in self.candidates:
-            if not any(c.header.chain_hash in found for c in row):
-                return row[0].header.chain_hash
-        return None
+    def missing(self, found: Collection[bytes]) -> list[bytes]:
+        """Names of the blocks, of which any would do, for want of which `choose` stops short; none if it does not."""
+        chosen = self.choose(found)
+        if len(chosen) == len(self.candidates) or (chosen and chosen[-1].usable_tokens < BLOCK_TOKENS):
+            return []
+        return [candidate.header.chain_hash for candidate in self.candidates[len(chosen)]]
 
 
 def look_up(

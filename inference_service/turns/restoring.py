@@ -74,10 +74,11 @@ class Restorer:
             logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
             return self._none(model, types_pb2.MISS_REASON_IO_ERROR)
         chosen = lookup.choose(opened.files)
-        missing = lookup.first_missing(opened.files)
+        missing = lookup.missing(opened.files)
         reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
-        if missing is not None:
-            reason = types_pb2.MISS_REASON_EVICTED if missing in opened.evicted else types_pb2.MISS_REASON_ABSENT
+        if missing:
+            dropped = not opened.evicted.isdisjoint(missing)
+            reason = types_pb2.MISS_REASON_EVICTED if dropped else types_pb2.MISS_REASON_ABSENT
         if 0 < sum(candidate.usable_tokens for candidate in chosen) < self._min_tokens:
             return self._none(model, types_pb2.MISS_REASON_BELOW_MIN)
         files = [opened.files[candidate.header.chain_hash] for candidate in chosen]

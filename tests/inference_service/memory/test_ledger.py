@@ -1,0 +1,55 @@
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+
+tokens = st.lists(st.tuples(st.integers(0, 1000), st.binary(max_size=4)), max_size=12)
+
+
+def ledger_of(pairs: list[tuple[int, bytes]], tokenizer_hash: str = "h") -> Ledger:
+    return Ledger().followed_by([i for i, _ in pairs], [piece for _, piece in pairs], tokenizer_hash)
+
+
+def check(ledger: Ledger, pairs: list[tuple[int, bytes]]) -> None:
+    assert len(ledger) == len(pairs)
+    assert ledger.token_ids == tuple(i for i, _ in pairs)
+    assert ledger.text == b"".join(piece for _, piece in pairs)
+    starts = (0, *ledger.offsets)
+    assert [ledger.text[a:b] for a, b in zip(starts, ledger.offsets, strict=False)] == [piece for _, piece in pairs]
+    assert list(ledger.offsets) == sorted(ledger.offsets)
+    assert (ledger.offsets[-1] if pairs else 0) == len(ledger.text)
+
+
+@given(first=tokens, second=tokens)
+def test_followed_by_keeps_the_invariants(first: list[tuple[int, bytes]], second: list[tuple[int, bytes]]) -> None:
+    ledger = ledger_of(first)
+    longer = ledger.followed_by([i for i, _ in second], [piece for _, piece in second], "g")
+    check(longer, [*first, *second])
+    check(ledger, first)
+    assert longer.tokenizer_hash == "g"
+
+
+@given(pairs=tokens, data=st.data())
+def test_kept_is_the_beginning(pairs: list[tuple[int, bytes]], data: st.DataObject) -> None:
+    ledger = ledger_of(pairs)
+    tokens_kept = data.draw(st.integers(0, len(pairs)))
+    check(ledger.kept(tokens_kept), pairs[:tokens_kept])
+    assert ledger.kept(tokens_kept).tokenizer_hash == "h"
+    rest = pairs[tokens_kept:]
+    again = ledger.kept(tokens_kept).followed_by([i for i, _ in rest], [piece for _, piece in rest], "h")
+    assert again == ledger
+
+
+def test_empty() -> None:
+    assert len(Ledger()) == 0
+    assert Ledger().kept(0) == Ledger()
+    assert not len(Ledger().followed_by([], [], ""))
+    assert Version() == NO_VERSION == ("", 0)
+
+
+def test_immutable() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Ledger().text = b"x"  # type: ignore[misc] # that is the test

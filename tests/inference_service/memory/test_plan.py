@@ -1,0 +1,395 @@
+import json
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1.types_pb2 import (
+    MATCH_DIVERGE,
+    MATCH_EXACT,
+    MATCH_EXTEND,
+    MATCH_NEW,
+    MATCH_PARTIAL,
+    MISS_REASON_ABSENT,
+    MISS_REASON_DIVERGED,
+    MISS_REASON_UNSPECIFIED,
+)
+from inference_service.domain import MessagesInput
+from inference_service.memory.ledger import Ledger
+from inference_service.memory.match import Limits
+from inference_service.memory.plan import Plan, Planner
+from inference_service.text.rendering import Rendered, Renderer, Span
+from inference_service.text.tokenizer import Tokenizer
+from tests.inference_service.real_tokenizers import (
+    BOS,
+    CHATML,
+    END,
+    SPECIALS,
+    STRIPS_THINKING,
+    byte_level,
+    byte_level_backend,
+    byte_level_with_bos,
+    hugging_face,
+    llama3_like,
+    nfc,
+    sentence_piece,
+)
+
+ANY = Limits(min_tokens=1)
+
+
+@dataclass(frozen=True)
+class World:
+    """One tokenizer, and what plans over it are made with."""
+
+    tokenizer: Tokenizer
+    renderer: Renderer
+    planner: Planner
+
+    def ledger(self, *parts: Rendered | list[int]) -> Ledger:
+        """What is remembered after prompts, and tokens that were generated."""
+        ledger = Ledger()
+        for part in parts:
+            token_ids = self.renderer.encode(part) if isinstance(part, Rendered) else part
+            ledger = ledger.followed_by(token_ids, self.tokenizer.pieces(token_ids), self.tokenizer.hash)
+        return ledger
+
+
+def world(make: Callable[[], Tokenizer], template: str = CHATML, limits: Limits = ANY) -> World:
+    tokenizer = make()
+    renderer = Renderer(tokenizer, hugging_face(template).apply_chat_template)
+    return World(tokenizer, renderer, Planner(tokenizer, renderer, limits))
+
+
+def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
+    """What every plan for text must hold."""
+    assert of.tokenizer.decode(plan.sequence) == prompt.text
+    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
+    assert plan.sequence == (*ledger.token_ids[: plan.keep_tokens], *plan.new_ids)
+    assert plan.new_ids
+    remembered = Ledger().followed_by(plan.sequence, of.tokenizer.pieces(plan.sequence), "")
+    assert tuple(of.planner.specials(remembered)) == prompt.specials, "a look-alike is no special token, or the reverse"
+    if plan.kind in (MATCH_NEW, MATCH_DIVERGE):
+        assert plan.keep_tokens == 0
+        assert plan.reason != MISS_REASON_UNSPECIFIED
+    else:
+        assert plan.reason == MISS_REASON_UNSPECIFIED
+
+
+words = st.sampled_from(
+    [
+        "the",
+        " colour",
+        " of",
+        " boat",
+        "s",
+        "'",
+        "'s",
+        "'ll",
+        " 12",
+        "345",
+        "  ",
+        " ",
+        "\n",
+        "\t",
+        "é",
+        "东",
+        "🙂",
+        "a\u0301",
+    ]
+)
+texts = st.lists(st.one_of(words, st.text(max_size=3)), max_size=10).map("".join)
+hostile = st.lists(st.one_of(texts, st.sampled_from([*SPECIALS, "<|im_"])), max_size=4).map("".join)
+
+
+def whole_characters(text: bytes) -> str:
+    return text.decode(errors="ignore")
+
+
+@pytest.mark.parametrize("make", [byte_level, byte_level_with_bos, llama3_like])
+@given(data=st.data())
+def test_any_ledger_and_any_raw_prompt(make: Callable[[], Tokenizer], data: st.DataObject) -> None:
+    of = world(make)
+    token_ids = st.lists(st.integers(0, of.tokenizer.vocab_size + 2), max_size=8)
+    ledger = of.ledger(
+        of.renderer.text(data.draw(hostile), parse_special=data.draw(st.booleans())), data.draw(token_ids)
+    )
+    remembered = whole_characters(ledger.text)
+    beginning = remembered[: data.draw(st.integers(0, len(remembered)))]
+    prompt = of.renderer.text(beginning + data.draw(hostile), parse_special=data.draw(st.booleans()))
+    if not prompt.text:
+        return
+    plan = of.planner.for_text(ledger, prompt, heal_extension=data.draw(st.booleans()))
+    check(of, ledger, prompt, plan)
+
+
+@given(data=st.data())
+def test_any_chat(data: st.DataObject) -> None:
+    """Turn after turn as an agent has them, with answers that are any tokens and messages that are edited."""
+    of = world(byte_level_with_bos, data.draw(st.sampled_from([CHATML, STRIPS_THINKING])))
+    messages: list[dict[str, str]] = []
+    ledger = Ledger()
+    for _ in range(data.draw(st.integers(1, 4))):
+        messages.append({"role": "user", "content": data.draw(hostile)})
+        if data.draw(st.booleans()) and len(messages) > 1:
+            index = data.draw(st.integers(0, len(messages) - 1))
+            messages[index] = {**messages[index], "content": data.draw(hostile)}
+        prompt = of.renderer.messages(MessagesInput(tuple(messages)), cue=True, parse_special=False)
+        plan = of.planner.for_text(ledger, prompt, heal_extension=False)
+        check(of, ledger, prompt, plan)
+        assert plan.sequence.count(of.tokenizer.special_id(BOS)) == 1
+        answer = data.draw(st.lists(st.integers(3, of.tokenizer.vocab_size - 1), max_size=6))
+        answer += [of.tokenizer.special_id(END)] * data.draw(st.integers(0, 1))
+        ledger = of.ledger(list(plan.sequence), answer)
+        said = whole_characters(of.tokenizer.decode(answer)).removesuffix(END)
+        messages.append({"role": "assistant", "content": said})
+
+
+@pytest.mark.parametrize("make", [byte_level, byte_level_with_bos, llama3_like])
+@given(text=texts, other=texts, data=st.data())
+def test_a_raw_prompt_that_goes_on_anywhere_is_tokenized_as_if_whole(
+    make: Callable[[], Tokenizer], text: str, other: str, data: st.DataObject
+) -> None:
+    of = world(make)
+    ledger = of.ledger(of.renderer.text(text, parse_special=False))
+    beginning = text[: data.draw(st.integers(0, len(text)))]
+    prompt = of.renderer.text(beginning + other, parse_special=False)
+    if not prompt.text:
+        return
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    check(of, ledger, prompt, plan)
+    assert list(plan.sequence) == of.renderer.encode(prompt)
+
+
+def test_mid_word_extension_is_healed_and_a_boundary_costs_nothing() -> None:
+    of = world(byte_level_with_bos)
+    ledger = of.ledger(of.renderer.text("the colour of the bo", parse_special=False))
+    healed = of.planner.for_text(
+        ledger, of.renderer.text("the colour of the boat", parse_special=False), heal_extension=True
+    )
+    assert healed.kind == MATCH_EXTEND
+    assert ledger.text[: ledger.offsets[healed.keep_tokens - 1]].decode() == f"{BOS}the colour of the"
+    boundary = of.planner.for_text(
+        ledger, of.renderer.text("the colour of the bo is", parse_special=False), heal_extension=True
+    )
+    assert boundary.keep_tokens == len(ledger)
+    unhealed = of.planner.for_text(
+        ledger, of.renderer.text("the colour of the boat", parse_special=False), heal_extension=False
+    )
+    assert unhealed.keep_tokens == len(ledger)
+
+
+@pytest.mark.parametrize("run", ["a", "=", " ", "é", "東", "\n"])
+def test_runs_longer_than_any_window(run: str) -> None:
+    of = world(llama3_like)
+    text = "the boat " + run * 5000
+    ledger = of.ledger(of.renderer.text(text, parse_special=False))
+    for more in (run * 7, "x", " x", "1", "\n"):
+        for beginning in (text, text[:4000]):
+            prompt = of.renderer.text(beginning + more, parse_special=False)
+            plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+            check(of, ledger, prompt, plan)
+            assert list(plan.sequence) == of.renderer.encode(prompt)
+
+
+def test_long_text_is_cut_at_the_right_place() -> None:
+    of = world(llama3_like)
+    text = "the colour of the boat is green, 12 é 東京\n" * 200
+    ledger = of.ledger(of.renderer.text(text, parse_special=False))
+    for cut in range(4000, 4040):
+        prompt = of.renderer.text(text[:cut] + "ink", parse_special=False)
+        plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+        assert list(plan.sequence) == of.renderer.encode(prompt)
+        assert len(prompt.text) - 64 < ledger.offsets[plan.keep_tokens - 1], "only a word is given back"
+
+
+SMILE = "🙂".encode()
+
+
+def smile_tokens(of: World) -> list[int]:
+    """A character in four tokens of one byte each."""
+    by_piece = {of.tokenizer.token_bytes(i): i for i in range(of.tokenizer.vocab_size)}
+    return [by_piece[SMILE[i : i + 1]] for i in range(4)]
+
+
+@pytest.mark.parametrize("there", [1, 2, 3])
+def test_ledger_that_ends_inside_a_character(there: int) -> None:
+    of = world(byte_level_with_bos)
+    ledger = of.ledger(of.renderer.text("hello", parse_special=False), smile_tokens(of)[:there])
+    before = len(ledger) - there
+    for more in ("🙂!", "🙃!", " x"):
+        prompt = of.renderer.text(f"hello{more}", parse_special=False)
+        plan = of.planner.for_text(ledger, prompt, heal_extension=False)
+        check(of, ledger, prompt, plan)
+        assert plan.keep_tokens == before
+
+
+def test_token_that_begins_inside_a_character_and_crosses_a_boundary() -> None:
+    """The last bytes of a character and the space behind it are one token; a word takes the space to itself."""
+    backend = json.loads(byte_level_backend().to_str())
+    vocabulary, merges = backend["model"]["vocab"], backend["model"]["merges"]
+    last, space = _stand_in(SMILE[3:]), _stand_in(b" ")
+    vocabulary[last + space] = max(vocabulary.values()) + 1
+    merges.append([last, space])
+    of = world(lambda: Tokenizer(Backend.from_str(json.dumps(backend)), []))
+    straddling = vocabulary[last + space]
+    assert of.tokenizer.token_bytes(straddling) == SMILE[3:] + b" "
+    hi, z = of.tokenizer.encode("hi", parse_special=False), of.tokenizer.encode("z", parse_special=False)
+    ledger = of.ledger([*hi, *smile_tokens(of)[:3], straddling, *z])
+    assert ledger.text.decode() == "hi🙂 z"
+    prompt = of.renderer.text("hi🙂 y", parse_special=False)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    check(of, ledger, prompt, plan)
+    assert plan.keep_tokens == len(hi)
+
+
+def _stand_in(byte: bytes) -> str:
+    """How byte-level BPE spells a byte."""
+    backend = byte_level_backend()
+    spelled = (backend.id_to_token(i) for i in range(3, backend.get_vocab_size()))
+    return next(token for token in spelled if byte_level().token_bytes(backend.token_to_id(token)) == byte)
+
+
+def test_exact_prompt_runs_the_last_token_again() -> None:
+    of = world(byte_level_with_bos)
+    prompt = of.renderer.text("the colour of the boat", parse_special=False)
+    ledger = of.ledger(prompt)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    assert (plan.kind, plan.keep_tokens, plan.sequence) == (MATCH_EXACT, len(ledger) - 1, ledger.token_ids)
+
+
+def test_beginning_of_the_ledger_runs_its_last_token_again() -> None:
+    of = world(byte_level_with_bos)
+    ledger = of.ledger(of.renderer.text("the colour of the boat", parse_special=False))
+    plan = of.planner.for_text(ledger, of.renderer.text("the colour of", parse_special=False), heal_extension=True)
+    assert plan.kind == MATCH_PARTIAL
+    assert plan.sequence == ledger.token_ids[: len(plan.sequence)]
+    assert plan.keep_tokens == len(plan.sequence) - 1
+
+
+def test_new_and_diverged() -> None:
+    of = world(byte_level_with_bos, limits=Limits(min_tokens=4))
+    prompt = of.renderer.text("the colour of the boat", parse_special=False)
+    new = of.planner.for_text(Ledger(), prompt, heal_extension=True)
+    assert (new.kind, new.keep_tokens, new.reason) == (MATCH_NEW, 0, MISS_REASON_ABSENT)
+    ledger = of.ledger(of.renderer.text("what else", parse_special=False))
+    assert of.planner.for_text(ledger, prompt, heal_extension=True).kind == MATCH_DIVERGE
+
+
+def test_partial_of_which_nothing_is_left_is_diverged() -> None:
+    of = world(byte_level)
+    ledger = of.ledger(of.renderer.text("abcdef", parse_special=False))
+    plan = of.planner.for_text(ledger, of.renderer.text("abcxyz", parse_special=False), heal_extension=True)
+    assert (plan.kind, plan.keep_tokens, plan.reason) == (MATCH_DIVERGE, 0, MISS_REASON_DIVERGED)
+
+
+def test_tokens_that_no_text_has_are_dropped_where_the_text_is_whole() -> None:
+    of = world(byte_level_with_bos)
+    unknown = of.tokenizer.vocab_size + 1
+    ledger = of.ledger(of.renderer.text("hello", parse_special=False), [unknown, unknown])
+    prompt = of.renderer.text("hello", parse_special=False)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    check(of, ledger, prompt, plan)
+
+
+@given(ids=st.lists(st.integers(0, 400), min_size=1, max_size=8), data=st.data())
+def test_prompts_as_tokens(ids: list[int], data: st.DataObject) -> None:
+    of = world(byte_level_with_bos)
+    ledger = of.ledger(data.draw(st.one_of(st.just(ids), st.lists(st.integers(0, 400), max_size=8))))
+    kept = data.draw(st.integers(0, len(ledger)))
+    sequence = (*ledger.token_ids[:kept], *ids)
+    plan = of.planner.for_tokens(ledger, sequence)
+    assert plan.sequence == sequence
+    assert plan.sequence == (*ledger.token_ids[: plan.keep_tokens], *plan.new_ids)
+    assert plan.new_ids
+    assert plan.keep_tokens in (0, min(len(sequence) - 1, _common(ledger.token_ids, sequence)))
+
+
+def _common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+@pytest.mark.parametrize("make", [byte_level_with_bos, nfc, sentence_piece])
+@given(first=texts, addition=texts.filter(bool))
+def test_append_gives_nothing_back(make: Callable[[], Tokenizer], first: str, addition: str) -> None:
+    of = world(make)
+    ledger = of.ledger(of.renderer.text(first, parse_special=False), [of.tokenizer.vocab_size - 1])
+    plan = of.planner.for_append(ledger, of.renderer.appended_text(addition, parse_special=False))
+    assert plan.kind == MATCH_EXTEND
+    assert plan.sequence[: len(ledger)] == ledger.token_ids
+    assert plan.new_ids
+    assert plan.keep_tokens == len(ledger)
+    assert not of.tokenizer.special_ids & set(plan.new_ids)
+
+
+def test_append_that_adds_nothing_runs_the_last_token_again() -> None:
+    of = world(byte_level_with_bos)
+    ledger = of.ledger(of.renderer.text("hello", parse_special=False))
+    plan = of.planner.for_append(ledger, Rendered(b""))
+    assert plan.sequence == ledger.token_ids
+    assert plan.keep_tokens == len(ledger) - 1
+
+
+def test_append_to_nothing_is_new() -> None:
+    of = world(byte_level_with_bos)
+    plan = of.planner.for_append(Ledger(), of.renderer.text("hello", parse_special=False))
+    assert (plan.kind, plan.keep_tokens, plan.reason) == (MATCH_NEW, 0, MISS_REASON_ABSENT)
+
+
+def test_prompt_without_tokens_is_refused() -> None:
+    of = world(byte_level)
+    with pytest.raises(InvalidArgument):
+        of.planner.for_append(Ledger(), Rendered(b""))
+    with pytest.raises(InvalidArgument):
+        of.planner.for_tokens(Ledger(), ())
+
+
+# Tokenizers that rewrite text.
+
+
+@given(first=texts, second=texts.filter(bool))
+@example(first="e", second="\u0301")
+@example(first="Cafe\u0301 au lait", second=" s'il vous plai\u0302t")
+def test_normalizing_tokenizer_loses_nothing(first: str, second: str) -> None:
+    of = world(nfc)
+    ledger = of.ledger(of.renderer.text(first, parse_special=False))
+    prompt = of.renderer.text(first + second, parse_special=False)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    decoded = of.tokenizer.decode(plan.sequence).decode()
+    assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", first + second)
+    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
+    assert plan.new_ids
+
+
+@given(first=texts, second=texts.filter(bool))
+def test_sentence_piece_is_whole_tokenization_always(first: str, second: str) -> None:
+    of = world(sentence_piece)
+    ledger = of.ledger(of.renderer.text(first, parse_special=False))
+    prompt = of.renderer.text(first + second, parse_special=False)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    assert list(plan.sequence) == of.renderer.encode(prompt)
+    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
+    assert plan.new_ids
+
+
+def test_sentence_piece_says_what_it_keeps() -> None:
+    of = world(sentence_piece, limits=Limits(min_tokens=3))
+    first = "The colour of the boat is green"
+    ledger = of.ledger(of.renderer.text(first, parse_special=False))
+    longer = of.planner.for_text(ledger, of.renderer.text(f"{first}🙂", parse_special=False), heal_extension=True)
+    assert (longer.kind, longer.keep_tokens) == (MATCH_EXTEND, len(ledger))
+    same = of.planner.for_text(ledger, of.renderer.text(first, parse_special=False), heal_extension=True)
+    assert (same.kind, same.keep_tokens) == (MATCH_EXACT, len(ledger) - 1)
+    other = of.planner.for_text(ledger, of.renderer.text("Nobody knows", parse_special=False), heal_extension=True)
+    assert (other.kind, other.keep_tokens) == (MATCH_DIVERGE, 0)
+
+
+def test_specials_of_a_ledger() -> None:
+    of = world(byte_level_with_bos)
+    ledger = of.ledger(of.renderer.text(f"hi{END}", parse_special=True))
+    assert of.planner.specials(ledger) == [Span(0, len(BOS)), Span(len(BOS) + 2, len(BOS) + 2 + len(END))]

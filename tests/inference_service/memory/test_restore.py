@@ -1,0 +1,165 @@
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, chain_hashes
+from inference_service.memory.restore import Candidate, Lookup, headers, look_up
+
+FINGERPRINT, NAMESPACE = "f" * 64, "ns"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A ledger, a sequence that shares its first `keep` tokens, and blocks that exist, with the tokens to their end."""
+
+    ledger: tuple[int, ...]
+    keep: int
+    sequence: tuple[int, ...]
+    found: dict[bytes, tuple[int, ...]]
+
+    @property
+    def lookup(self) -> Lookup:
+        return look_up(FINGERPRINT, NAMESPACE, self.ledger, self.keep, self.sequence)
+
+
+def blocks_of(token_ids: tuple[int, ...]) -> dict[bytes, tuple[int, ...]]:
+    """All blocks of a sequence by name, with the tokens up to their end."""
+    names = chain_hashes(FINGERPRINT, NAMESPACE, token_ids)
+    return {name: token_ids[: (index + 1) * BLOCK_TOKENS] for index, name in enumerate(names)}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    sizes = st.one_of(st.integers(0, 800), st.sampled_from([255, 256, 257, 511, 512, 513, 768]))
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    ledger = tuple(rng.randrange(2) for _ in range(draw(sizes)))
+    keep = min(draw(sizes), len(ledger))
+    new = max(1, draw(sizes))
+    sequence = (*ledger[:keep], *(rng.randrange(2) for _ in range(new)))
+    everything = blocks_of(ledger) | blocks_of(sequence) | blocks_of(sequence[: draw(sizes)])
+    lost = set(draw(st.lists(st.integers(0, len(everything)), max_size=3)))
+    found = {name: tokens for i, (name, tokens) in enumerate(everything.items()) if i not in lost}
+    return Case(ledger, keep, sequence, found)
+
+
+@given(case=cases())
+def test_every_token_that_is_reused_is_the_sequences_own(case: Case) -> None:
+    chosen = case.lookup.choose(case.found)
+    at = 0
+    for candidate in chosen:
+        header = candidate.header
+        assert header.first_token == at, "no gap"
+        held = case.found[header.chain_hash]
+        assert len(held) == header.first_token + header.token_count
+        assert 0 < candidate.usable_tokens <= header.token_count
+        at += candidate.usable_tokens
+        assert held[:at] == case.sequence[:at]
+    assert at < len(case.sequence), "the last token is run for its logits"
+    assert all(candidate.usable_tokens == BLOCK_TOKENS for candidate in chosen[:-1])
+    assert case.lookup.limit == len(case.sequence) - 1
+
+
+@given(case=cases())
+def test_nothing_that_could_be_reused_is_left(case: Case) -> None:
+    """Against brute force: of the ledger's blocks up to `keep` and the sequence's own full ones, the longest run."""
+    limit = len(case.sequence) - 1
+    usable = {}
+    for name, held in case.found.items():
+        first = (len(held) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+        if held == case.sequence[: len(held)] and len(held) % BLOCK_TOKENS == 0:
+            usable[name] = (first, min(len(held), limit) - first)
+        elif name in blocks_of(case.ledger):
+            usable[name] = (first, min(len(held), limit, case.keep) - first)
+    reached = 0
+    while best := max((n for first, n in usable.values() if first == reached and n > 0), default=0):
+        reached += best
+        if best < BLOCK_TOKENS:
+            break
+    assert sum(candidate.usable_tokens for candidate in case.lookup.choose(case.found)) == reached
+
+
+@given(case=cases())
+def test_missing_names_what_would_have_helped(case: Case) -> None:
+    lookup = case.lookup
+    chosen, missing = lookup.choose(case.found), lookup.missing(case.found)
+    assert not set(missing) & case.found.keys()
+    assert set(missing) <= set(lookup.hashes())
+    reused = sum(candidate.usable_tokens for candidate in chosen)
+    for name in missing:
+        assert sum(c.usable_tokens for c in lookup.choose({*case.found, name})) > reused
+    if not missing:
+        assert len(chosen) == len(lookup.candidates) or chosen[-1].usable_tokens < BLOCK_TOKENS
+    assert lookup.missing(lookup.hashes()) == []
+
+
+def test_the_ledgers_block_is_cut_where_the_sequence_leaves_it() -> None:
+    ledger = tuple(range(400))
+    sequence = (*ledger[:300], *range(1000, 1400))
+    rows = look_up(FINGERPRINT, NAMESPACE, ledger, 300, sequence).candidates
+    (shared, tail), (_, own, _) = blocks_of(ledger), blocks_of(sequence)
+    assert [[(c.header.chain_hash, c.usable_tokens) for c in row] for row in rows] == [
+        [(shared, 256)],
+        [(own, 256), (tail, 44)],
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 512, 513])
+def test_exact_prompt_reuses_all_but_the_last_token(size: int) -> None:
+    tokens = tuple(range(size))
+    lookup = look_up(FINGERPRINT, NAMESPACE, tokens, size - 1, tokens)
+    assert sum(c.usable_tokens for c in lookup.choose(blocks_of(tokens))) == size - 1
+
+
+def test_new_agent_finds_what_another_computed() -> None:
+    """Without a ledger only full blocks of the same beginning are looked for."""
+    sequence = tuple(range(600))
+    lookup = look_up(FINGERPRINT, NAMESPACE, (), 0, sequence)
+    assert [len(row) for row in lookup.candidates] == [1, 1]
+    assert sum(c.usable_tokens for c in lookup.choose(blocks_of(sequence[:520]))) == 512
+    assert lookup.choose({}) == []
+    assert lookup.missing({}) == [next(iter(blocks_of(sequence)))]
+
+
+def test_short_prompt_has_nothing_to_look_for() -> None:
+    assert look_up(FINGERPRINT, NAMESPACE, (), 0, (1, 2, 3)) == Lookup((), 2)
+    assert look_up(FINGERPRINT, NAMESPACE, (), 0, (1,)) == Lookup((), 0)
+
+
+def test_a_lost_tail_is_missed_by_its_own_name() -> None:
+    """The sequence's own block of that place never existed, so that only the ledger's can have been evicted."""
+    ledger = tuple(range(100))
+    sequence = tuple(range(400))
+    lookup = look_up(FINGERPRINT, NAMESPACE, ledger, 100, sequence)
+    assert next(iter(blocks_of(ledger))) in lookup.missing({})
+
+
+@given(size=st.integers(0, 700))
+def test_headers_are_the_chain(size: int) -> None:
+    token_ids = tuple(range(size))
+    found = list(headers(FINGERPRINT, NAMESPACE, token_ids))
+    assert [h.chain_hash for h in found] == list(chain_hashes(FINGERPRINT, NAMESPACE, token_ids))
+    assert [h.parent for h in found] == [NO_PARENT, *(h.chain_hash for h in found)][: len(found)]
+    assert [h.first_token for h in found] == list(range(0, size, BLOCK_TOKENS))
+    assert sum(h.token_count for h in found) == size
+    assert all(h.token_count == BLOCK_TOKENS for h in found[:-1])
+    assert {(h.fingerprint, h.namespace) for h in found} <= {(FINGERPRINT, NAMESPACE)}
+
+
+def test_names_differ_by_namespace_and_fingerprint() -> None:
+    token_ids = tuple(range(300))
+    names = {
+        h.chain_hash for f, n in [("a", "b"), ("a", "c"), ("c", "b"), ("ab", "")] for h in headers(f, n, token_ids)
+    }
+    assert len(names) == 8
+    other = look_up("other", NAMESPACE, token_ids, 300, (*token_ids, 1))
+    assert other.choose(blocks_of(token_ids)) == []
+
+
+def test_candidates_are_the_same_block_once() -> None:
+    tokens = tuple(range(512))
+    lookup = look_up(FINGERPRINT, NAMESPACE, tokens, 512, (*tokens, 1))
+    assert all(row == (Candidate(row[0].header, 256),) for row in lookup.candidates)
+    assert len(lookup.hashes()) == 2
