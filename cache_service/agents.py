@@ -50,6 +50,7 @@ class Agent:
     warm_bytes: int
     warm_files: int
     blocks: int
+    warm_tokens: int
     created: int
     updated: int
 
@@ -147,18 +148,20 @@ def count(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 _WARM = (
-    f"SELECT count(*) AS files, total(f.size_bytes) AS bytes, total(f.kind = {Kind.BLOCK:d}) AS blocks"
+    f"SELECT count(*) AS files, total(f.size_bytes) AS bytes, total(f.kind = {Kind.BLOCK:d}) AS blocks,"
+    f" total(f.token_count * (f.kind = {Kind.BLOCK:d})) AS tokens"
     " FROM refs AS r JOIN files AS f USING (kind, chain_hash) WHERE r.uid = a.uid AND f.namespace = a.namespace"
 )
 _SELECT = (
     "SELECT a.namespace, a.agent_id, a.model_id, a.uid, a.version, a.tokens, a.turns, a.text_bytes,"
     f" (SELECT bytes FROM ({_WARM})), (SELECT files FROM ({_WARM})), (SELECT blocks FROM ({_WARM})),"
+    f" (SELECT tokens FROM ({_WARM})),"
     " a.created, a.updated FROM agents AS a"
 )
 
 
-def _agent(row: tuple[str, str, str, str, int, int, int, int, float, int, float, int, int]) -> Agent:
-    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, created, updated = row
+def _agent(row: tuple[str, str, str, str, int, int, int, int, float, int, float, float, int, int]) -> Agent:
+    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, created, updated = row
     return Agent(
         key=AgentKey(*key),
         version=Version(uid, version),
@@ -168,6 +171,7 @@ def _agent(row: tuple[str, str, str, str, int, int, int, int, float, int, float,
         warm_bytes=int(warm_bytes),
         warm_files=files,
         blocks=int(blocks),
+        warm_tokens=int(warm_tokens),
         created=created,
         updated=updated,
     )

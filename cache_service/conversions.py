@@ -158,6 +158,7 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
         text_bytes=agent.text_bytes,
         warm_bytes=agent.warm_bytes,
         blocks=agent.blocks,
+        warm_tokens=agent.warm_tokens,
         tier=types_pb2.TIER_WARM if agent.warm_files else types_pb2.TIER_NONE,
     )
     message.create_time.FromNanoseconds(agent.created)

@@ -41,6 +41,7 @@ class Agent(_message.Message):
     TTL_FIELD_NUMBER: _builtins.int
     DELETE_AFTER_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    WARM_TOKENS_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
     """Tokens in the ledger."""
     turns: _builtins.int
@@ -57,6 +58,8 @@ class Agent(_message.Message):
     """Kept from eviction."""
     blocks: _builtins.int
     """Blocks of KV on the local disk that this agent refers to."""
+    warm_tokens: _builtins.int
+    """Tokens in those blocks. Equal to tokens once everything was written; blocks follow a turn off the request path."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose."""
@@ -98,10 +101,11 @@ class Agent(_message.Message):
         ttl: _duration_pb2.Duration | None = ...,
         delete_after: _duration_pb2.Duration | None = ...,
         blocks: _builtins.int = ...,
+        warm_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "ttl", b"ttl", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "blocks", b"blocks", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "pinned", b"pinned", "text_bytes", b"text_bytes", "tier", b"tier", "tokens", b"tokens", "ttl", b"ttl", "turns", b"turns", "update_time", b"update_time", "version", b"version", "warm_bytes", b"warm_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "blocks", b"blocks", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "pinned", b"pinned", "text_bytes", b"text_bytes", "tier", b"tier", "tokens", b"tokens", "ttl", b"ttl", "turns", b"turns", "update_time", b"update_time", "version", b"version", "warm_bytes", b"warm_bytes", "warm_tokens", b"warm_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__context_remaining: _TypeAlias = _typing.Literal["context_remaining"]  # noqa: Y015
     _WhichOneofArgType__context_remaining: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining"]  # noqa: Y015
