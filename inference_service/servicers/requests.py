@@ -125,6 +125,8 @@ def _messages(field: str, chat: types_pb2.Messages) -> MessagesInput:
     if not chat.messages:
         raise InvalidArgument(field, "must have at least one message")
     tools = _json(f"{field}.tools_json", chat.tools_json, list) if chat.HasField("tools_json") else []
+    if not all(isinstance(tool, dict) for tool in tools):
+        raise InvalidArgument(f"{field}.tools_json", "must be an array of objects")
     arguments: dict[str, Any] = {}
     if chat.HasField("template_arguments_json"):
         arguments = _json(f"{field}.template_arguments_json", chat.template_arguments_json, dict)
@@ -149,6 +151,9 @@ def _message(field: str, message: types_pb2.ChatMessage) -> Mapping[str, Any]:
 def _json(field: str, text: str, kind: type) -> Any:
     try:
         value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(field, "must be well-formed Unicode (it has an escaped lone surrogate)") from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(field, "is not JSON") from error
     if not isinstance(value, kind):
@@ -170,4 +175,5 @@ def _digest(request: Message) -> bytes:
     arguments = type(request)()
     arguments.CopyFrom(request)
     arguments.ClearField("request_id")
-    return hashlib.sha256(arguments.SerializeToString(deterministic=True)).digest()
+    kind = arguments.DESCRIPTOR.full_name.encode()
+    return hashlib.sha256(kind + b"\0" + arguments.SerializeToString(deterministic=True)).digest()

@@ -1,0 +1,335 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.errors import InvalidArgument
+from agentmem.keys import AgentKey
+from agentmem.v1 import inference_pb2, types_pb2
+from inference_service.domain import AppendInput, MessagesInput, Sampling, TextInput, TokensInput
+from inference_service.servicers.requests import generate_request, prefill_request, turn_input
+
+Request = inference_pb2.GenerateRequest
+KEY = types_pb2.AgentKey(namespace="ns", agent_id="agent", model_id="model")
+NAN, INF = float("nan"), float("inf")
+
+
+def messages(**fields: Any) -> types_pb2.Messages:
+    return types_pb2.Messages(messages=[types_pb2.ChatMessage(role="user", content="x")], **fields)
+
+
+def request(**fields: Any) -> Request:
+    """A good request, but for `fields`."""
+    inputs = {"messages", "prompt", "append", "token_ids"}
+    return Request(**{"key": KEY, **({} if inputs & fields.keys() else {"prompt": "hello"}), **fields})
+
+
+def sampled(**fields: Any) -> Request:
+    return request(sampling=types_pb2.Sampling(**fields))
+
+
+def chat(**fields: Any) -> Request:
+    return request(messages=messages(**fields))
+
+
+def appended(**fields: Any) -> Request:
+    return request(append=types_pb2.Append(messages=messages(**fields)))
+
+
+def keyed(**fields: str) -> Request:
+    parts = {"namespace": "ns", "agent_id": "agent", "model_id": "model"}
+    return request(key=types_pb2.AgentKey(**{**parts, **fields}))
+
+
+def one_message(**fields: Any) -> Request:
+    good = types_pb2.ChatMessage(role="user", content="x")
+    bad = types_pb2.ChatMessage(**{"role": "user", "content": "x", **fields})
+    return request(messages=types_pb2.Messages(messages=[good, bad]))
+
+
+LONG = "é" * 128 + "x"
+"""257 bytes of UTF-8."""
+
+BAD: list[tuple[Request, str]] = [
+    (Request(prompt="x"), "key.namespace"),
+    (keyed(namespace=""), "key.namespace"),
+    (keyed(model_id=""), "key.model_id"),
+    (keyed(namespace=LONG), "key.namespace"),
+    (keyed(agent_id=LONG), "key.agent_id"),
+    (keyed(model_id=LONG), "key.model_id"),
+    (request(request_id="x" * 129), "request_id"),
+    (Request(key=KEY), "input"),
+    (request(prompt=""), "prompt"),
+    (request(token_ids=types_pb2.TokenIds()), "token_ids.ids"),
+    (request(append=types_pb2.Append()), "append.content"),
+    (request(append=types_pb2.Append(text="")), "append.text"),
+    (request(append=types_pb2.Append(messages=types_pb2.Messages())), "append.messages"),
+    (request(key=types_pb2.AgentKey(namespace="ns", model_id="m"), append=types_pb2.Append(text="x")), "append"),
+    (request(messages=types_pb2.Messages()), "messages"),
+    (one_message(role=""), "messages.messages[1].role"),
+    (one_message(tool_calls_json="{"), "messages.messages[1].tool_calls_json"),
+    (one_message(tool_calls_json=""), "messages.messages[1].tool_calls_json"),
+    (one_message(tool_calls_json="{}"), "messages.messages[1].tool_calls_json"),
+    (one_message(tool_calls_json='["\\ud800"]'), "messages.messages[1].tool_calls_json"),
+    (one_message(tool_calls_json="[" * 100_000), "messages.messages[1].tool_calls_json"),
+    (one_message(tool_calls_json=f"[{'1' * 5000}]"), "messages.messages[1].tool_calls_json"),
+    (chat(tools_json="{}"), "messages.tools_json"),
+    (chat(tools_json="[1]"), "messages.tools_json"),
+    (chat(tools_json='[{"name": "\\udc00"}]'), "messages.tools_json"),
+    (chat(tools_json="nonsense"), "messages.tools_json"),
+    (chat(template_arguments_json="[]"), "messages.template_arguments_json"),
+    (chat(template_arguments_json="null"), "messages.template_arguments_json"),
+    (chat(template_arguments_json="{"), "messages.template_arguments_json"),
+    (appended(tools_json="{}"), "append.messages.tools_json"),
+    (appended(template_arguments_json="1"), "append.messages.template_arguments_json"),
+    (request(max_tokens=0), "max_tokens"),
+    (request(top_logprobs=21), "top_logprobs"),
+    (request(stop=["x"] * 17), "stop"),
+    (request(stop=["x", ""]), "stop[1]"),
+    (request(stop=["x", "y", LONG]), "stop[2]"),
+    (request(cache_policy=99), "cache_policy"),
+    (request(cache_policy=-1), "cache_policy"),
+    (sampled(logit_bias={3: NAN}), "sampling.logit_bias[3]"),
+    (sampled(logit_bias={3: -INF}), "sampling.logit_bias[3]"),
+    *[(chat(template_arguments_json=json.dumps({name: 1})), "messages.template_arguments_json") for name in (
+        "messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize",
+        "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    )],
+    *[(sampled(**{name: value}), f"sampling.{name}") for name, values in {
+        "temperature": (-0.1, 100.5, NAN, INF, -INF),
+        "top_p": (0.0, 1.1, -1, NAN, INF),
+        "min_p": (-0.1, 1.1, NAN),
+        "repetition_penalty": (0.0, -1, NAN, INF),
+        "presence_penalty": (-2.1, 2.1, NAN, INF),
+        "frequency_penalty": (-2.1, 2.1, NAN, -INF),
+    }.items() for value in values],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bad", "field"), BAD, ids=[f"{i}-{field}" for i, (_, field) in enumerate(BAD)])
+def test_bad_fields_are_refused_by_name(bad: Request, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        generate_request(bad)
+    assert caught.value.field == field
+
+
+def test_good_request() -> None:
+    turn = generate_request(
+        request(
+            request_id="r" * 128,
+            if_version=0,
+            stop=["a"] * 15 + ["é" * 128],
+            max_tokens=1,
+            top_logprobs=20,
+            cache_policy=inference_pb2.CACHE_POLICY_RECOMPUTE,
+            parse_special=True,
+        )
+    )
+    assert turn.key == AgentKey("ns", "agent", "model")
+    assert turn.input == TextInput("hello")
+    assert turn.request_id == "r" * 128
+    assert turn.if_version == 0
+    assert len(turn.stop) == 16
+    assert (turn.max_tokens, turn.top_logprobs) == (1, 20)
+    assert turn.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE
+    assert turn.parse_special
+    assert turn.generates
+
+
+def test_defaults() -> None:
+    turn = generate_request(request())
+    assert turn.sampling == Sampling()
+    assert (turn.if_version, turn.max_tokens, turn.top_logprobs, turn.stop, turn.request_id) == (
+        None,
+        None,
+        None,
+        (),
+        "",
+    )
+    assert turn.cache_policy == inference_pb2.CACHE_POLICY_KEEP
+    assert not turn.parse_special
+    assert turn.commits
+
+
+def test_bounds_of_sampling_are_inclusive_where_the_contract_says() -> None:
+    low = generate_request(
+        sampled(temperature=0, top_p=1e-6, min_p=0, presence_penalty=-2, frequency_penalty=-2, seed=0, top_k=0)
+    )
+    assert low.sampling.seed == 0
+    high = generate_request(
+        sampled(temperature=100, top_p=1, min_p=1, repetition_penalty=1e9, presence_penalty=2, frequency_penalty=2)
+    )
+    assert high.sampling.top_p == 1
+    biased = generate_request(sampled(logit_bias={0: -100, 7: 1.5}, ignore_eos=True)).sampling
+    assert (biased.logit_bias, biased.ignore_eos) == ({0: -100.0, 7: 1.5}, True)
+
+
+def test_anonymous_turns_keep_nothing() -> None:
+    turn = generate_request(keyed(agent_id=""))
+    assert turn.anonymous
+    assert not turn.commits
+
+
+def test_read_only_turns_commit_nothing() -> None:
+    turn = generate_request(request(cache_policy=inference_pb2.CACHE_POLICY_READ_ONLY))
+    assert not turn.anonymous
+    assert not turn.commits
+
+
+def test_every_arm() -> None:
+    assert turn_input(request(token_ids=types_pb2.TokenIds(ids=[1, 2]))) == TokensInput((1, 2))
+    assert turn_input(request(append=types_pb2.Append(text="x"))) == AppendInput(TextInput("x"))
+    converted = turn_input(appended())
+    assert converted == AppendInput(MessagesInput(({"role": "user", "content": "x"},)))
+
+
+def test_messages_become_what_templates_take() -> None:
+    call = [{"type": "function", "function": {"name": "f", "arguments": {"é": 1}}}]
+    proto = types_pb2.Messages(
+        messages=[
+            types_pb2.ChatMessage(
+                role="assistant",
+                content="",
+                name="n",
+                reasoning_content="hm",
+                tool_calls_json=json.dumps(call),
+                tool_call_id="",
+            )
+        ],
+        tools_json='[{"name": "f"}]',
+        template_arguments_json='{"enable_thinking": false}',
+    )
+    converted = turn_input(request(messages=proto))
+    said = {"role": "assistant", "content": "", "name": "n", "reasoning_content": "hm"}
+    message = {**said, "tool_calls": call, "tool_call_id": ""}
+    assert converted == MessagesInput((message,), ({"name": "f"},), {"enable_thinking": False})
+
+
+def test_prefill() -> None:
+    turn = prefill_request(inference_pb2.PrefillRequest(key=KEY, prompt="x", request_id="r", if_version=3))
+    assert not turn.generates
+    assert (turn.request_id, turn.if_version, turn.input) == ("r", 3, TextInput("x"))
+    with pytest.raises(InvalidArgument) as caught:
+        prefill_request(inference_pb2.PrefillRequest(key=types_pb2.AgentKey(namespace="n", model_id="m"), prompt="x"))
+    assert caught.value.field == "key.agent_id"
+    with pytest.raises(InvalidArgument) as caught:
+        prefill_request(inference_pb2.PrefillRequest(key=KEY, prompt="x", request_id="x" * 129))
+    assert caught.value.field == "request_id"
+
+
+# The digest: two requests with one request_id are the same turn if, and only if, all else is the same.
+
+short = st.text("ab", max_size=2)
+chat_messages = st.builds(
+    types_pb2.ChatMessage,
+    role=st.sampled_from(["user", "assistant"]),
+    content=short,
+    name=st.none() | short,
+    reasoning_content=st.none() | short,
+    tool_call_id=st.none() | short,
+    tool_calls_json=st.none() | st.just("[]"),
+)
+chats = st.builds(
+    types_pb2.Messages,
+    messages=st.lists(chat_messages, min_size=1, max_size=2),
+    tools_json=st.none() | st.just("[]"),
+    template_arguments_json=st.none() | st.sampled_from(["{}", '{"a": 1}']),
+)
+numbers = st.none() | st.sampled_from([0.5, 1.0])
+samplings = st.builds(
+    types_pb2.Sampling,
+    temperature=numbers,
+    top_p=numbers,
+    min_p=numbers,
+    repetition_penalty=numbers,
+    presence_penalty=numbers,
+    frequency_penalty=numbers,
+    top_k=st.none() | st.integers(0, 2),
+    seed=st.none() | st.integers(0, 2),
+    logit_bias=st.dictionaries(st.integers(0, 3), st.sampled_from([0.0, 1.0]), max_size=3),
+    ignore_eos=st.booleans(),
+)
+arms = st.one_of(
+    st.fixed_dictionaries({"prompt": short.filter(bool)}),
+    st.fixed_dictionaries({"messages": chats}),
+    st.fixed_dictionaries({"token_ids": st.builds(types_pb2.TokenIds, ids=st.lists(st.integers(0, 3), min_size=1))}),
+    st.fixed_dictionaries({"append": st.builds(types_pb2.Append, text=short.filter(bool))}),
+    st.fixed_dictionaries({"append": st.builds(types_pb2.Append, messages=chats)}),
+)
+fields = st.fixed_dictionaries(
+    {
+        "key": st.builds(
+            types_pb2.AgentKey,
+            namespace=st.sampled_from("ab"),
+            agent_id=st.sampled_from("ab"),
+            model_id=st.sampled_from("ab"),
+        )
+    },
+    optional={
+        "if_version": st.integers(0, 2),
+        "sampling": samplings,
+        "stop": st.lists(st.sampled_from("ab"), max_size=2),
+        "max_tokens": st.integers(1, 2),
+        "cache_policy": st.integers(0, 3),
+        "top_logprobs": st.integers(0, 2),
+        "parse_special": st.booleans(),
+    },
+)
+requests = st.builds(lambda some, arm: Request(**some, **arm), fields, arms)
+
+
+def digest(of: Request, request_id: str = "") -> bytes:
+    named = Request()
+    named.CopyFrom(of)
+    named.request_id = request_id
+    return generate_request(named).digest
+
+
+@given(one=requests, other=requests)
+def test_digest_differs_exactly_where_the_arguments_do(one: Request, other: Request) -> None:
+    assert (digest(one, "r") == digest(other, "s")) == (one == other)
+
+
+@given(one=requests, other=fields, arm=arms, data=st.data())
+def test_digest_sees_every_single_field(
+    one: Request, other: dict[str, Any], arm: dict[str, Any], data: st.DataObject
+) -> None:
+    changed = Request()
+    changed.CopyFrom(one)
+    changed.MergeFrom(Request(**data.draw(st.sampled_from([{k: v} for k, v in {**other, **arm}.items()]))))
+    assert (digest(changed) == digest(one)) == (changed == one)
+
+
+@given(one=requests, request_id=short)
+def test_digest_ignores_the_request_id_and_how_the_message_was_made(one: Request, request_id: str) -> None:
+    assert digest(one, request_id) == digest(one)
+    assert digest(Request.FromString(one.SerializeToString())) == digest(one)
+    assert len(digest(one)) == 32
+
+
+@given(bias=st.dictionaries(st.integers(0, 10**6), st.floats(-10, 10, width=32), min_size=2, max_size=20))
+def test_digest_ignores_the_order_of_a_map(bias: dict[int, float]) -> None:
+    forwards, backwards = request(), request()
+    for token_id, value in bias.items():
+        forwards.sampling.logit_bias[token_id] = value
+    for token_id, value in reversed(bias.items()):
+        backwards.sampling.logit_bias[token_id] = value
+    assert digest(forwards) == digest(backwards)
+
+
+def test_digest_of_another_rpc_is_another() -> None:
+    """Their fields have the same numbers, so that the same bytes can be either."""
+    prefill = inference_pb2.PrefillRequest(key=KEY, prompt="hello")
+    assert prefill.SerializeToString() == request().SerializeToString()
+    assert prefill_request(prefill).digest != digest(request())
+
+
+@pytest.mark.parametrize("make", [generate_request, prefill_request])
+def test_the_request_is_left_as_it_was(make: Callable[[Any], Any]) -> None:
+    kind: type[Any] = Request if make is generate_request else inference_pb2.PrefillRequest
+    given_request = kind(key=KEY, prompt="x", request_id="r")
+    make(given_request)
+    assert given_request == kind(key=KEY, prompt="x", request_id="r")

@@ -1,0 +1,207 @@
+import errno
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+from agentmem import blockfile
+from agentmem.blockfile import NO_PARENT, TENSORS, BlockHeader, chain_hash
+from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
+from inference_service.engine.geometry import Geometry
+from inference_service.storage.blocks import BlockMiss, read_block, write_block
+
+DTYPES = [mx.float32, mx.bfloat16, mx.float16]
+
+
+def geometry(dtype: mx.Dtype = mx.float32, *, k_dim: int = 64, v_dim: int = 128, layers: int = 2) -> Geometry:
+    """K and V of different widths, as MLA has them."""
+    return Geometry(layers=layers, heads=4, kv_heads=2, k_dim=k_dim, v_dim=v_dim, dtype=dtype, bits=4, group_size=32)
+
+
+def header(tokens: int = 5, *, namespace: str = "ns", first: int = 256) -> BlockHeader:
+    parent = chain_hash("print", namespace, NO_PARENT, range(256))
+    name = chain_hash("print", namespace, parent, range(tokens))
+    return BlockHeader("print", namespace, name, parent, first, tokens)
+
+
+def random_tensors(shape: Geometry, tokens: int, seed: int = 0) -> dict[str, bytes]:
+    rng = random.Random(seed)
+    sizes = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
+    return {
+        name: rng.randbytes(sizes[dtype] * int(np.prod(dims)))
+        for name, (dtype, dims) in shape.tensor_shapes(tokens).items()
+    }
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Path, bytes]:
+    """A small file, and its digest."""
+    path = tmp_path / "block.safetensors"
+    shape = geometry(k_dim=32, v_dim=32, layers=1)
+    digest, _ = write_block(str(path), header(1), random_tensors(shape, 1), shape)
+    return path, digest
+
+
+SMALL = geometry(k_dim=32, v_dim=32, layers=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@given(tokens=st.integers(1, 256), seed=st.integers(0, 100))
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, dtype: mx.Dtype, tokens: int, seed: int) -> None:
+    path = tmp_path_factory.mktemp("blocks") / "block.safetensors"
+    shape, tensors = geometry(dtype), random_tensors(geometry(dtype), tokens, seed)
+    digest, size = write_block(str(path), header(tokens), tensors, shape)
+    assert size == path.stat().st_size
+    assert digest == blockfile.digest(path.read_bytes())
+    read = read_block(str(path), header(tokens), digest, shape)
+    assert set(read) == set(TENSORS)
+    for name, (_, dims) in shape.tensor_shapes(tokens).items():
+        assert read[name].shape == dims
+        assert read[name].tobytes() == tensors[name]
+        expected = np.uint32 if name.endswith("weights") else np.float32 if dtype == mx.float32 else np.uint16
+        assert read[name].dtype == expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_file_is_safetensors_with_mlx_values(tmp_path: Path, dtype: mx.Dtype) -> None:
+    path = tmp_path / "block.safetensors"
+    shape = geometry(dtype)
+    values = {
+        name: mx.random.randint(0, 1000, dims).astype(mx.uint32 if name.endswith("weights") else dtype)
+        for name, (_, dims) in shape.tensor_shapes(7).items()
+    }
+    tensors = {
+        name: bytes(memoryview(array if array.dtype.size == 4 else array.view(mx.uint16)))
+        for name, array in values.items()
+    }
+    write_block(str(path), header(7), tensors, shape)
+    with safe_open(path, framework="mlx") as file:
+        assert file.metadata() == header(7).to_metadata()
+        assert sorted(file.keys()) == sorted(TENSORS)
+        assert {name: file.get_slice(name).get_dtype() for name in TENSORS} == {
+            name: dtype for name, (dtype, _) in shape.tensor_shapes(7).items()
+        }
+    for name, array in mx.load(str(path)).items():
+        assert array.dtype == values[name].dtype
+        assert array.shape == values[name].shape
+        assert mx.array_equal(array, values[name])
+
+
+def test_files_are_private_and_new(written: tuple[Path, bytes]) -> None:
+    path, _ = written
+    assert path.stat().st_mode & 0o777 == 0o600
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        write_block(str(path), header(1), random_tensors(SMALL, 1, seed=1), SMALL)
+    assert path.read_bytes() == before
+
+
+def test_every_flipped_bit_is_found(written: tuple[Path, bytes]) -> None:
+    path, digest = written
+    good = path.read_bytes()
+    bits = [*range(64), *random.Random(7).sample(range(64, 8 * len(good)), 400)]
+    for bit in bits:
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bad)
+        with pytest.raises(BlockMiss) as caught:
+            read_block(str(path), header(1), digest, SMALL)
+        assert (caught.value.reason, caught.value.fault) == (MISS_REASON_CORRUPT, "digest")
+    path.write_bytes(good)
+    read_block(str(path), header(1), digest, SMALL)
+
+
+def test_every_other_length_is_refused(written: tuple[Path, bytes]) -> None:
+    """Also where the digest is of the shortened file, as a store would have it that hashed it too late."""
+    path, digest = written
+    good = path.read_bytes()
+    lengths = [0, 1, 7, 8, 9, len(good) - 1, *random.Random(7).sample(range(len(good)), 100)]
+    for bad in [*(good[:length] for length in lengths), good + b"\0"]:
+        path.write_bytes(bad)
+        for told, faults in ((digest, {"digest"}), (blockfile.digest(bad), {"truncated", "header"})):
+            with pytest.raises(BlockMiss) as caught:
+                read_block(str(path), header(1), told, SMALL)
+            assert caught.value.reason == MISS_REASON_CORRUPT
+            assert caught.value.fault in faults
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        replace(header(1), namespace="other"),
+        replace(header(1), fingerprint="other"),
+        replace(header(1), first_token=0),
+        replace(header(1), chain_hash=bytes(32)),
+        replace(header(1), parent=NO_PARENT),
+        header(2),
+    ],
+    ids=["namespace", "fingerprint", "position", "name", "parent", "size"],
+)
+def test_file_in_anothers_place_is_refused(written: tuple[Path, bytes], wanted: BlockHeader) -> None:
+    path, digest = written
+    with pytest.raises(BlockMiss) as caught:
+        read_block(str(path), wanted, digest, SMALL)
+    assert (caught.value.reason, caught.value.fault) == (MISS_REASON_CORRUPT, "header")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        geometry(mx.float16, k_dim=32, v_dim=32, layers=1),
+        geometry(k_dim=64, v_dim=32, layers=1),
+        geometry(k_dim=32, v_dim=64, layers=1),
+        geometry(k_dim=32, v_dim=32, layers=2),
+        replace(SMALL, kv_heads=1),
+        replace(SMALL, bits=8),
+        replace(SMALL, group_size=64, k_dim=64),
+    ],
+    ids=["dtype", "k", "v", "layers", "heads", "bits", "groups"],
+)
+def test_file_of_another_shape_is_refused(written: tuple[Path, bytes], other: Geometry) -> None:
+    path, digest = written
+    with pytest.raises(BlockMiss) as caught:
+        read_block(str(path), header(1), digest, other)
+    assert (caught.value.reason, caught.value.fault) == (MISS_REASON_CORRUPT, "header")
+
+
+def test_a_file_that_is_gone_is_absent(tmp_path: Path) -> None:
+    with pytest.raises(BlockMiss) as caught:
+        read_block(str(tmp_path / "none.safetensors"), header(), bytes(16), geometry())
+    assert (caught.value.reason, caught.value.fault) == (MISS_REASON_ABSENT, "missing")
+
+
+def _failing(number: int) -> Callable[[Path], bytes]:
+    def read(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    return read
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(Path, "read_bytes", _failing(number))
+    with pytest.raises(BlockMiss) as caught:
+        read_block("somewhere", header(), bytes(16), geometry())
+    assert (caught.value.reason, caught.value.fault) == (MISS_REASON_IO_ERROR, f"io_error {errno.errorcode[number]}")
+
+
+def test_a_directory_in_its_place_is_an_io_error(tmp_path: Path) -> None:
+    with pytest.raises(BlockMiss) as caught:
+        read_block(str(tmp_path), header(), bytes(16), geometry())
+    assert caught.value.reason == MISS_REASON_IO_ERROR
+
+
+def test_what_was_read_does_not_change_with_the_file(written: tuple[Path, bytes]) -> None:
+    path, digest = written
+    read = read_block(str(path), header(1), digest, SMALL)
+    before = {name: array.tobytes() for name, array in read.items()}
+    path.write_bytes(bytes(path.stat().st_size))
+    assert {name: array.tobytes() for name, array in read.items()} == before
