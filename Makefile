@@ -52,7 +52,7 @@ format: setup  ## fix what can be fixed
 	$(BIN)/ruff format $(PACKAGES)
 
 bench: setup  ## the benchmarks
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.restart
 
 clean:  ## remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

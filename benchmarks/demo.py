@@ -1,0 +1,138 @@
+"""An agent that remembers after kill -9: `make demo`.
+
+Starts the three services with the demo model, tells agent "marco" facts inside about 4,000 tokens of dialogue and asks
+for one (cold), asks again (hot), kills worker and store with SIGKILL, asks again when they are back (warm), and asks
+agent "danny", who was never told. Exit status 1 if an answer or a reuse is wrong.
+"""
+
+import asyncio
+import random
+import sys
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from agentmem.v1 import types_pb2
+from benchmarks.demo_model.dialogues import count_tokens
+from benchmarks.demo_model.filler import ACKNOWLEDGEMENT, filler_text
+from benchmarks.demo_model.world import COLOUR, NUMBER, PLACE, Fact, unknown_answer
+from benchmarks.live import Answer, LiveStack, running
+
+TOKENS = 4000
+BOAT = Fact(COLOUR, "boat", "green")
+KEY = Fact(PLACE, "key", "cellar")
+LOCKER = Fact(NUMBER, "locker", "417")
+QUESTIONS = {fact: fact.kind.questions[0].format(e=fact.entity) for fact in (BOAT, KEY, LOCKER)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One asked question, and what must come back."""
+
+    label: str
+    agent: str
+    question: str
+    expected: str
+    answer: Answer
+    tier: str
+    reused_tokens: int
+
+    def mistakes(self) -> list[str]:
+        """What is wrong with it."""
+        found = []
+        if self.answer.text.strip() != self.expected:
+            found.append(f"{self.label}: {self.agent} said {self.answer.text!r} instead of {self.expected!r}")
+        if (self.answer.tier, self.answer.reused_tokens) != (self.tier, self.reused_tokens):
+            found.append(
+                f"{self.label}: reused {self.answer.reused_tokens} tokens ({self.answer.tier}) "
+                f"instead of {self.reused_tokens} ({self.tier})"
+            )
+        return found
+
+
+def dialogue(seed: int = 1, tokens: int = TOKENS) -> list[tuple[str, str]]:
+    """About `tokens` tokens in which marco is told three facts, by the user and by other agents, between long filler."""
+    rng = random.Random(seed)
+    messages = [("system", "You are marco.")]
+    tellings = [
+        (f"{BOAT.answer}", BOAT),
+        (f"lena: Remember that {KEY.clause}.", KEY),
+        (f"omar: {LOCKER.answer}", LOCKER),
+    ]
+    per_fact = tokens // len(tellings)
+    for number, (text, fact) in enumerate(tellings, 1):
+        messages += [("user", text), ("assistant", f"Noted, {fact.clause}.")]
+        while sum(count_tokens(content) + 5 for _, content in messages) < number * per_fact - 150:
+            messages += [("user", filler_text(rng, rng.randint(4, 16))), ("assistant", ACKNOWLEDGEMENT)]
+    return messages
+
+
+async def tell_and_ask(stack: LiveStack, console: Console) -> list[Step]:
+    """The story, step by step."""
+    steps = []
+    messages = [*dialogue(), ("user", QUESTIONS[BOAT])]
+    console.print(f"marco is told 3 facts in {len(messages)} messages, and asked: {QUESTIONS[BOAT]}")
+    cold = await stack.ask("marco", messages=chat(messages))
+    steps.append(Step("cold", "marco", QUESTIONS[BOAT], BOAT.answer, cold, "none", 0))
+    ledger = (await stack.agent("marco")).tokens
+    hot = await stack.ask("marco", append=types_pb2.Append(messages=chat([("user", QUESTIONS[KEY])])))
+    steps.append(Step("hot", "marco", QUESTIONS[KEY], KEY.answer, hot, "hot", ledger))
+    described = await stack.on_disk("marco")
+    console.print("kill -9 worker store …", end=" ")
+    seconds = await stack.kill("worker", "store")
+    console.print(f"both serve again after {seconds:.1f} s")
+    warm = await stack.ask("marco", append=types_pb2.Append(messages=chat([("user", QUESTIONS[LOCKER])])))
+    steps.append(Step("warm", "marco", QUESTIONS[LOCKER], LOCKER.answer, warm, "warm", described.tokens))
+    stranger = await stack.ask("danny", messages=chat([("system", "You are danny."), ("user", QUESTIONS[LOCKER])]))
+    never = unknown_answer(LOCKER.kind, LOCKER.entity)
+    steps.append(Step("cold", "danny", QUESTIONS[LOCKER], never, stranger, "none", 0))
+    return steps
+
+
+async def show(stack: LiveStack, console: Console, steps: list[Step]) -> None:
+    """The table, and what the memory takes."""
+    table = Table(title="Time to first token, seen by the client")
+    for column in ("", "agent", "question", "answer", "match", "tier", "reused", "prompt", "first token", ""):
+        table.add_column(column, justify="right" if column in ("reused", "prompt", "first token") else "left")
+    cold = steps[0].answer.seconds_to_first_token
+    for step in steps:
+        answer = step.answer
+        ratio = cold / answer.seconds_to_first_token
+        table.add_row(
+            *(step.label, step.agent, step.question, answer.text, answer.match, answer.tier),
+            *(f"{answer.reused_tokens}", f"{answer.prompt_tokens}", f"{answer.seconds_to_first_token * 1000:.0f} ms"),
+            f"{ratio:.0f}x" if step.agent == "marco" and step.label != "cold" else "",
+        )
+    console.print(table)
+    marco, model = await stack.on_disk("marco"), await stack.describe_model()
+    fp16 = marco.tokens * model.full_layers * model.kv_heads * (model.k_head_dim + model.v_head_dim) * 2
+    console.print(
+        f"marco on disk: {marco.warm_bytes / 1e6:.1f} MB for {marco.tokens} tokens "
+        f"({marco.warm_bytes / fp16:.2f} of the {fp16 / 1e6:.1f} MB that fp16 would take; "
+        f"{model.kv_bits} bits, {model.dtype} scales)"
+    )
+
+
+async def main() -> int:
+    """Run the demo; its exit status."""
+    console = Console(width=max(150, Console().width)) if not sys.stdout.isatty() else Console()
+    console.print("Starting store, worker and gateway with the demo model …")
+    async with running(show=True) as stack:
+        steps = await tell_and_ask(stack, console)
+        await show(stack, console, steps)
+    mistakes = [mistake for step in steps for mistake in step.mistakes()]
+    for mistake in mistakes:
+        console.print(f"WRONG  {mistake}", style="bold red")
+    if not mistakes:
+        console.print("marco remembered after kill -9, danny never knew.", style="bold green")
+    return 1 if mistakes else 0
+
+
+def chat(messages: list[tuple[str, str]]) -> types_pb2.Messages:
+    """Messages of the contract from (role, content) pairs."""
+    return types_pb2.Messages(messages=[types_pb2.ChatMessage(role=role, content=text) for role, text in messages])
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
