@@ -52,7 +52,7 @@ class Step:
 
 
 def dialogue(seed: int = 1, tokens: int = TOKENS) -> list[tuple[str, str]]:
-    """About `tokens` tokens in which marco is told three facts, by the user and by other agents, between long filler."""
+    """About `tokens` tokens: marco is told three facts, by the user and by other agents, between long filler."""
     rng = random.Random(seed)
     messages = [("system", "You are marco.")]
     tellings = [
