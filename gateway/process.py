@@ -64,6 +64,8 @@ class Gateway:
             await self._grpc.start()
         except BaseException:
             http.close()
+            if self._exposition is not None:
+                await asyncio.to_thread(self._exposition.stop)
             raise
         self._serving = asyncio.create_task(self._http.serve([http]))
         await self._grpc.set_serving(True)

@@ -11,6 +11,7 @@ import click
 from agentmem.channels import connect
 from agentmem.settings import SettingsError, load
 from gateway import upstream
+from gateway.addresses import parse_address
 from gateway.cli.openblas import preload_here
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
 from gateway.cli.up_settings import UpSettings, service_arguments
@@ -90,7 +91,8 @@ def _announce(settings: UpSettings, address_file: Path) -> None:
     addresses = _addresses(address_file)
     click.echo(f"HTTP     http://{addresses['http']}/v1   (OpenAI; X-Agent-ID names the agent)")
     click.echo(f"gRPC     {addresses['grpc']}")
-    if addresses["metrics"]:
-        click.echo(f"metrics  http://{addresses['metrics']}/metrics   (worker and store at the next two ports)")
+    if settings.metrics:
+        others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"
+        click.echo(f"metrics  http://{addresses['metrics']}/metrics{others}")
     click.echo(f"data     {settings.data_directory}")
     click.echo("Ready. Ctrl-C stops.")

@@ -61,6 +61,8 @@ class HttpDoor:
 
     async def _get_model(self, request: Request) -> Response:
         wanted = model_pb2.GetModelRequest(model_id=request.path_params["id"])
+        if not wanted.model_id:  # the contract's word for the default model
+            raise HTTPException(404, "name a model after /v1/models/")
         found: model_pb2.GetModelResponse = await upstream.result(self._models.GetModel(wanted))
         return JSONResponse(model_object(found.model))
 

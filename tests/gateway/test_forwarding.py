@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -26,6 +26,7 @@ from gateway.process import Gateway
 from .doors import eventually, settings
 from .scripted import ScriptedWorker, delta, finished, started
 
+END: Any = cast(Any, grpc.aio).EOF
 METHODS: list[Any] = [
     method
     for file, service in ((inference_pb2, "InferenceService"), (agent_pb2, "AgentService"), (model_pb2, "ModelService"))
@@ -50,7 +51,7 @@ async def read_all(call: Any, seen: list[Any] | None = None) -> list[Any]:
 
 async def read_on(call: Any) -> None:
     """Read what is left of a stream whose beginning was read with `read`."""
-    while await call.read() is not grpc.aio.EOF:
+    while await call.read() != END:
         pass
 
 
@@ -73,7 +74,7 @@ async def call_any(channel: grpc.aio.Channel, method: Any, request: Any) -> list
 async def test_every_rpc_reaches_the_worker(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
     for method in METHODS:
         worker.requests.clear()
-        request = GetMessageClass(method.input_type)()
+        request: Any = GetMessageClass(method.input_type)()
         if method.name == "GetModel":
             request.model_id = "demo"
         if method.name == "ImportAgent":
@@ -89,7 +90,7 @@ async def test_another_namespace_is_refused_before_the_worker(
     worker: ScriptedWorker, channel: grpc.aio.Channel
 ) -> None:
     for method in METHODS:
-        request = GetMessageClass(method.input_type)()
+        request: Any = GetMessageClass(method.input_type)()
         fields = request.DESCRIPTOR.fields_by_name
         if "key" in fields:
             request.key.namespace = "other"
@@ -195,7 +196,8 @@ async def test_without_a_worker_calls_fail_at_once_and_say_when_to_retry(channel
     assert isinstance(failure, errors.Unavailable)
     assert failure.retry_after == 1.0
     assert "sock" not in failure.message
-    assert any(key == "grpc-status-details-bin" for key, _ in caught.value.trailing_metadata())
+    trailing: Any = caught.value.trailing_metadata()
+    assert "grpc-status-details-bin" in trailing
 
 
 async def test_a_worker_that_comes_back_is_found(channel: grpc.aio.Channel, run_dir: Path) -> None:
@@ -271,7 +273,7 @@ async def test_an_upload_and_its_refusal_in_mid_stream(worker: ScriptedWorker, c
 
 
 async def test_bytes_that_do_not_parse_are_refused_by_field(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
-    call: Any = channel.unary_stream("/agentmem.v1.InferenceService/Generate")
+    call = cast(Any, channel).unary_stream("/agentmem.v1.InferenceService/Generate")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await read_all(call(b"\x0a\x04\x12\x02\xff\xfe"))
     failure = errors.from_rpc(caught.value)

@@ -14,7 +14,7 @@ from gateway.cli.client import MAX_ATTEMPTS, ask, retrying
 def failed(error: errors.AgentmemError) -> grpc.aio.AioRpcError:
     status = rpc_status.to_status(error.to_status())
     metadata = grpc.aio.Metadata(*status.trailing_metadata)
-    return grpc.aio.AioRpcError(status.code, grpc.aio.Metadata(), metadata, details=status.details)
+    return grpc.aio.AioRpcError(status.code, grpc.aio.Metadata(), metadata, status.details, None)
 
 
 class Attempts:
@@ -53,7 +53,7 @@ async def test_gives_up() -> None:
         (failed(errors.ResourceExhausted("full")), lambda: True),
         (failed(errors.Unavailable("loading")), lambda: False),
         (
-            grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()),
+            grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), None, None),
             lambda: True,
         ),
     ],

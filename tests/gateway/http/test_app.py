@@ -16,6 +16,7 @@ async def test_models(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
 async def test_a_models_name_may_hold_slashes(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/models/org/large")).json()["id"] == "org/large"
     assert (await http.get("/v1/models/org%2Flarge")).json()["id"] == "org/large"
+    assert (await http.get("/v1/models/")).status_code == 404
     missing = await http.get("/v1/models/nope")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 

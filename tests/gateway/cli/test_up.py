@@ -1,0 +1,60 @@
+"""`agentmem up` with the real services and the bundled model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+
+from ..doors import ANY_PORT
+
+BODY = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0}
+
+
+async def line_with(output: asyncio.StreamReader, wanted: str) -> str:
+    """The next line that holds `wanted`."""
+    async with asyncio.timeout(120):
+        async for line in output:
+            if wanted in line.decode():
+                return line.decode()
+    raise AssertionError(f"it ended without saying {wanted!r}")
+
+
+async def test_up(run_dir: Path) -> None:
+    doors = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
+    up = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway.cli.main", "up", "--model", "demo", "--data", str(run_dir), *doors,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    assert up.stdout is not None
+    try:
+        await line_with(up.stdout, "Ready")
+        addresses = json.loads((run_dir / "run" / "gateway.json").read_text())
+        names = [child.cmdline()[5] for child in psutil.Process(up.pid).children()]
+        assert names == ["cache_service", "inference_service", "gateway"]
+        async with httpx.AsyncClient(base_url=f"http://{addresses['http']}", timeout=60) as http:
+            answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-ID": "bob"})
+            assert answer.json()["agentmem"]["durable"] is True
+
+            psutil.Process(up.pid).children()[1].kill()
+            await line_with(up.stdout, "worker ended with signal SIGKILL; starting it again")
+            async with asyncio.timeout(60):
+                while (await http.get("/readyz")).status_code != 200:
+                    await asyncio.sleep(0.1)
+            history = [*BODY["messages"], answer.json()["choices"][0]["message"], *BODY["messages"]]  # type: ignore[misc]
+            again = await http.post(
+                "/v1/chat/completions", json={**BODY, "messages": history}, headers={"X-Agent-ID": "bob"}
+            )
+            assert again.json()["agentmem"]["match"] in ("extend", "partial")
+        up.send_signal(signal.SIGINT)
+        await line_with(up.stdout, "stopped")
+        assert await up.wait() == 0
+    finally:
+        if up.returncode is None:
+            up.kill()
+            await up.wait()
