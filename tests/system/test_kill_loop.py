@@ -11,7 +11,7 @@ import pytest
 
 from tests.system.stack import Client, Stack, Turn
 
-KILLS = 52
+VICTIMS = [("store",)] * 34 + [("worker",)] * 10 + [("worker", "store")] * 8
 AGENTS = 3
 UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
@@ -78,8 +78,7 @@ async def test_acknowledged_turns_survive_sigkill_at_any_moment(stack: Stack) ->
     client = await stack.client()
     talks = [asyncio.create_task(talk(client, told)) for told in everyone]
     try:
-        for _ in range(KILLS):
-            victims = rng.choices([("store",), ("worker",), ("worker", "store")], weights=[6, 2, 2])[0]
+        for victims in rng.sample(VICTIMS, len(VICTIMS)):
             await asyncio.sleep(rng.uniform(0.0, 0.4))
             stack.kill(*victims)
             await stack.up(*reversed(victims))
@@ -97,5 +96,5 @@ async def test_acknowledged_turns_survive_sigkill_at_any_moment(stack: Stack) ->
             await asyncio.gather(*talks)
     for told in everyone:
         await check(stack, told)
-        assert len(told.turns) >= KILLS
-    assert sum(told.retried for told in everyone) >= KILLS / 2, "the kills hit running turns"
+        assert len(told.turns) >= len(VICTIMS)
+    assert sum(told.retried for told in everyone) > len(VICTIMS) / 2, "the kills hit running turns"
