@@ -59,8 +59,8 @@ async def serve(settings: WorkerSettings) -> int:
         for end in ends:
             end.cancel()
         logs.event(log, "stopping", engine_failed=worker.failed.is_set())
-        await worker.stop()
     finally:
+        await worker.stop()
         await asyncio.to_thread(metrics.stop)
     return _ENGINE_DIED if worker.failed.is_set() else 0
 

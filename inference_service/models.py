@@ -30,6 +30,8 @@ def registry(names: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
         if name in sources:
             raise ValueError(f"--model {given!r}: the name {name!r} is taken; give another with NAME=")
+        if source.startswith(("/", ".", "~")) and not Path(source).expanduser().is_dir():
+            raise ValueError(f"--model {given!r}: there is no directory {source}")
         sources[name] = str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
     sources.setdefault(DEMO, str(_DEMO_DIRECTORY))
     return sources

@@ -117,13 +117,15 @@ class Worker:
             self._background.append(asyncio.create_task(work()))
 
     async def stop(self) -> None:
-        """NOT_SERVING, no new work, running turns get the grace, blocks are flushed, the engine ends."""
+        """NOT_SERVING, no new work, running turns get the grace, blocks are flushed, the engine ends.
+
+        Also after a `start` that failed.
+        """
         await _cancelled(self._background)
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
         await self._server.stop(1)
-        if self._engine.alive:
-            await self._engine.stop()
+        await self._engine.stop()
         await self._channel.close(None)
 
     async def _watch_health(self) -> None:

@@ -90,9 +90,10 @@ class EngineThread:
         return await asyncio.shield(self.submit(lambda: function(*args)))
 
     async def stop(self) -> None:
-        """Let what is queued finish, then end the thread."""
-        self._tasks.put(None)
-        await asyncio.to_thread(self._thread.join)
+        """Let what is queued finish, then end the thread. May be called before `start`, and after its death."""
+        if self.alive:
+            self._tasks.put(None)
+            await asyncio.to_thread(self._thread.join)
 
     def _main(self) -> None:
         try:

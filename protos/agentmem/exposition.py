@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 
 class AddressInUse(Exception):
-    """The metrics address is taken; the message says what to do."""
+    """The metrics address cannot be had; the message says what to do."""
 
 
 class MetricsServer:
@@ -21,10 +21,9 @@ class MetricsServer:
         host, _, port = address.rpartition(":")
         try:
             self._server, self._thread = start_http_server(int(port), host, registry)
-        except OSError as error:
-            raise AddressInUse(
-                f"cannot serve metrics on {address}: {error.strerror}; choose another --metrics"
-            ) from error
+        except (OSError, OverflowError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+            raise AddressInUse(f"cannot serve metrics on {address}: {problem}; choose another --metrics") from error
         self.address = f"{host}:{self._server.server_port}"
 
     def stop(self) -> None:

@@ -73,7 +73,10 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
     except UnreadableSetting as error:
         raise SettingsError(f'{error}; lists are JSON in the environment, such as ["demo"]') from error
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+        )
         raise SettingsError(problems) from error
 
 
