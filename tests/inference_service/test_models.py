@@ -38,11 +38,22 @@ def test_paths_are_named_by_their_last_part(tmp_path: Path, monkeypatch: pytest.
     assert registry(["./mine/"])["mine"] == "mine"
     assert registry(["~/mine"])["mine"] == str(tmp_path / "mine")
     assert registry(["x=~/mine"])["x"] == str(tmp_path / "mine")
-    assert registry(["~/none"])["~/none"] == "~/none", "what is no directory is a hub id"
+    assert registry(["mine-not"])["mine-not"] == "mine-not", "what is no directory is a hub id"
 
 
 @pytest.mark.parametrize(
-    "names", [["a=x", "a=y"], ["org/model", "org/model"], [DEMO, DEMO], ["=x"], ["a="], [""], ["demo=x", "demo"]]
+    "names",
+    [
+        ["a=x", "a=y"],
+        ["org/model", "org/model"],
+        [DEMO, DEMO],
+        ["=x"],
+        ["a="],
+        [""],
+        ["demo=x", "demo"],
+        ["/no/such"],
+        ["x=./none"],
+    ],
 )
 def test_registry_refuses(names: list[str]) -> None:
     with pytest.raises(ValueError, match="--model"):

@@ -1,0 +1,190 @@
+from collections.abc import AsyncIterator
+from itertools import accumulate
+from typing import Any
+
+import grpc
+import pytest
+
+from agentmem import errors
+from agentmem.channels import connect
+from agentmem.keys import AgentKey
+from agentmem.server import GrpcServer
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
+from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.storage.client import Commit, StoreClient, version_to_proto
+
+KEY = AgentKey("ns", "agent", "org/model")
+BLOCK = cache_store_pb2.FILE_KIND_BLOCK
+
+
+class ScriptedStore(cache_store_pb2_grpc.CacheStoreServiceServicer, agent_pb2_grpc.AgentServiceServicer):
+    """Answers what a test says, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.answer: Any = None
+
+    def _reply(self, request: Any) -> Any:
+        self.asked.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def OpenCache(self, request: Any, context: Any) -> Any:
+        return self._reply(request)
+
+    async def CommitTurn(self, request: Any, context: Any) -> Any:
+        return self._reply(request)
+
+    async def StageBlocks(self, request: Any, context: Any) -> Any:
+        return self._reply(request)
+
+    async def PublishBlocks(self, request: Any, context: Any) -> Any:
+        return self._reply(request)
+
+    async def QuarantineBlock(self, request: Any, context: Any) -> Any:
+        return self._reply(request)
+
+    async def GetAgent(self, request: Any, context: Any) -> Any:
+        return self._reply(request)
+
+    async def ListAgents(self, request: Any, context: Any) -> Any:
+        return self._reply(request)
+
+    async def DeleteAgent(self, request: Any, context: Any) -> Any:
+        return self._reply(request)
+
+
+@pytest.fixture
+def store() -> ScriptedStore:
+    return ScriptedStore()
+
+
+@pytest.fixture
+async def client(store: ScriptedStore) -> AsyncIterator[StoreClient]:
+    services: list[tuple[str, Any, Any]] = [
+        ("agentmem.v1.CacheStoreService", cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server, store),
+        ("agentmem.v1.AgentService", agent_pb2_grpc.add_AgentServiceServicer_to_server, store),
+    ]
+    server = GrpcServer("127.0.0.1:0", services)
+    await server.start()
+    async with connect(f"127.0.0.1:{server.port}") as channel:
+        yield StoreClient(channel)
+    await server.stop(0)
+
+
+async def test_open(client: StoreClient, store: ScriptedStore) -> None:
+    file = cache_store_pb2.StoredFile(chain_hash=b"h1", kind=BLOCK, path="/x", digest=b"d", size_bytes=9)
+    store.answer = cache_store_pb2.OpenCacheResponse(
+        version=types_pb2.AgentVersion(uid="u", version=3),
+        ledger=cache_store_pb2.Ledger(token_ids=[1, 2], text=b"ab\xf0", offsets=[1, 3], tokenizer_hash="t"),
+        files=[file],
+        evicted_hashes=[b"h2"],
+        turn=cache_store_pb2.CommittedTurn(request_digest=b"q"),
+    )
+    opened = await client.open(KEY, Version("u", 2), "r", [b"h1", b"h2"])
+    assert opened.version == Version("u", 3)
+    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t")
+    assert opened.files == {b"h1": file}
+    assert opened.evicted == {b"h2"}
+    assert opened.turn is not None
+    assert opened.turn.request_digest == b"q"
+    assert store.asked == [
+        cache_store_pb2.OpenCacheRequest(
+            key=types_pb2.AgentKey(namespace="ns", agent_id="agent", model_id="org/model"),
+            known=types_pb2.AgentVersion(uid="u", version=2),
+            request_id="r",
+            block_hashes=[b"h1", b"h2"],
+        )
+    ]
+
+
+async def test_open_tells_an_absent_ledger_from_an_empty_one(client: StoreClient, store: ScriptedStore) -> None:
+    store.answer = cache_store_pb2.OpenCacheResponse()
+    opened = await client.open(KEY)
+    assert (opened.version, opened.ledger, opened.turn, opened.files) == (NO_VERSION, None, None, {})
+    store.answer = cache_store_pb2.OpenCacheResponse(ledger=cache_store_pb2.Ledger())
+    assert (await client.open(KEY)).ledger == Ledger()
+
+
+async def test_commit(client: StoreClient, store: ScriptedStore) -> None:
+    store.answer = cache_store_pb2.CommitTurnResponse(version=types_pb2.AgentVersion(uid="u", version=4))
+    pieces = [b"a", b"", b"bc", b"\xf0"]
+    record = cache_store_pb2.TurnRecord()
+    record.delta.text = "x"
+    commit = Commit(Version("u", 3), 7, (5, 6, 7, 8), pieces, "t", 2, "r", b"digest", record)
+    assert await client.commit(KEY, commit) == (Version("u", 4), None)
+    (asked,) = store.asked
+    assert asked.key == KEY.to_proto()
+    assert asked.base == version_to_proto(Version("u", 3))
+    assert (asked.keep_tokens, list(asked.token_ids), asked.text) == (7, [5, 6, 7, 8], b"abc\xf0")
+    assert list(asked.offsets) == list(accumulate(map(len, pieces)))
+    assert (asked.tokenizer_hash, asked.generated_tokens, asked.request_id, asked.request_digest) == (
+        "t",
+        2,
+        "r",
+        b"digest",
+    )
+    assert asked.record == record
+    store.answer.replayed.request_digest = b"other"
+    _, replayed = await client.commit(KEY, commit)
+    assert replayed is not None
+    assert replayed.request_digest == b"other"
+
+
+async def test_stage_publish_quarantine(client: StoreClient, store: ScriptedStore) -> None:
+    store.answer = cache_store_pb2.StageBlocksResponse(
+        files=[cache_store_pb2.StagedFile(kind=BLOCK, chain_hash=b"a", path="/a.safetensors")]
+    )
+    assert await client.stage("ns", [b"a", b"b"]) == {b"a": "/a.safetensors"}
+    names = [cache_store_pb2.FileName(kind=BLOCK, chain_hash=name) for name in (b"a", b"b")]
+    assert store.asked.pop() == cache_store_pb2.StageBlocksRequest(namespace="ns", names=names)
+
+    store.answer = cache_store_pb2.PublishBlocksResponse()
+    file = cache_store_pb2.StoredFile(chain_hash=b"a", kind=BLOCK)
+    await client.publish(KEY, Version("u", 1), [file], [b"a", b"b"], "print")
+    assert store.asked.pop() == cache_store_pb2.PublishBlocksRequest(
+        key=KEY.to_proto(),
+        version=version_to_proto(Version("u", 1)),
+        files=[file],
+        references=names,
+        fingerprint="print",
+    )
+
+    store.answer = cache_store_pb2.QuarantineBlockResponse()
+    await client.quarantine("ns", b"a", "digest")
+    assert store.asked.pop() == cache_store_pb2.QuarantineBlockRequest(namespace="ns", name=names[0], reason="digest")
+
+
+async def test_storage_half_of_agents(client: StoreClient, store: ScriptedStore) -> None:
+    store.answer = agent_pb2.GetAgentResponse(agent=agent_pb2.Agent(tokens=3))
+    assert (await client.get_agent(agent_pb2.GetAgentRequest(key=KEY.to_proto()))).agent.tokens == 3
+    store.answer = agent_pb2.ListAgentsResponse(next_page_token="x")
+    assert (await client.list_agents(agent_pb2.ListAgentsRequest(namespace="ns"))).next_page_token == "x"
+    store.answer = agent_pb2.DeleteAgentResponse()
+    assert (
+        await client.delete_agent(agent_pb2.DeleteAgentRequest(key=KEY.to_proto())) == agent_pb2.DeleteAgentResponse()
+    )
+    assert len(store.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.Aborted("older"), errors.NotFound("agent", "a"), errors.ResourceExhausted("disk", 7), errors.DataLoss("x")],
+)
+async def test_errors_of_the_store_are_raised_as_they_are(
+    client: StoreClient, store: ScriptedStore, error: errors.AgentmemError
+) -> None:
+    store.answer = error
+    with pytest.raises(type(error)) as caught:
+        await client.open(KEY)
+    assert caught.value.message == error.message
+    assert list(caught.value.details()) == list(error.details())
+
+
+async def test_a_store_that_is_not_there_is_unavailable(unused_tcp_port: int) -> None:
+    async with connect(f"127.0.0.1:{unused_tcp_port}") as channel:
+        with pytest.raises(errors.Unavailable, match="cache store") as caught:
+            await StoreClient(channel).open(KEY)
+    assert isinstance(caught.value.__cause__, grpc.aio.AioRpcError)
+    assert caught.value.retry_after > 0
