@@ -7,6 +7,7 @@ The generator is pinned in pyproject.toml, because generated code demands a runt
 import argparse
 import importlib.resources
 import sys
+import sysconfig
 from pathlib import Path
 
 from grpc_tools import protoc
@@ -16,6 +17,7 @@ PROTOS = Path(__file__).resolve().parent
 
 def generate(out: Path) -> int:
     """Write `*_pb2.py`, `*_pb2.pyi`, `*_pb2_grpc.py` and `*_pb2_grpc.pyi` for every proto under `out`; exit status."""
+    scripts = Path(sysconfig.get_path("scripts"))
     well_known = importlib.resources.files("grpc_tools") / "_proto"
     sources = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.glob("agentmem/**/*.proto"))
     return int(
@@ -24,6 +26,7 @@ def generate(out: Path) -> int:
                 "protoc",
                 f"-I{PROTOS}",
                 f"-I{well_known}",
+                *(f"--plugin={name}={scripts / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")),
                 f"--python_out={out}",
                 f"--grpc_python_out={out}",
                 f"--mypy_out=quiet:{out}",
