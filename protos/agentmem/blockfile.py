@@ -148,7 +148,7 @@ def _header(metadata: Mapping[str, str]) -> BlockHeader:
         first_token=int(metadata["first_token"]),
         token_count=int(metadata["token_count"]),
     )
-    if header.to_metadata() != dict(metadata):
+    if header.to_metadata() != dict(metadata) or not all(isinstance(value, str) for value in metadata.values()):
         raise BlockFileError("header", "unexpected metadata")
     return header
 

@@ -26,7 +26,7 @@ from typing import ClassVar, cast
 
 import grpc
 from google.protobuf import any_pb2
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -216,15 +216,15 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
 
 def _details(error: grpc.aio.AioRpcError) -> list[Message]:
     known = (error_details_pb2.BadRequest, error_details_pb2.ResourceInfo, error_details_pb2.RetryInfo)
+    found: list[Message] = []
     try:
         status = rpc_status.from_call(cast(grpc.Call, error))
-    except ValueError:
-        return []
-    found: list[Message] = []
-    for box in status.details if status is not None else ():
-        for kind in known:
-            if box.Is(kind.DESCRIPTOR):
-                detail = kind()
-                box.Unpack(detail)
-                found.append(detail)
+        for box in status.details if status is not None else ():
+            for kind in known:
+                if box.Is(kind.DESCRIPTOR):
+                    detail = kind()
+                    box.Unpack(detail)
+                    found.append(detail)
+    except (ValueError, DecodeError):
+        return []  # The peer contradicts itself, or is not ours: the code and its text are all there is.
     return found

@@ -1,0 +1,116 @@
+import inspect
+from typing import Any, cast
+
+import grpc
+import pytest
+from google.rpc import code_pb2, error_details_pb2
+from grpc_status import rpc_status
+
+from agentmem import errors
+from agentmem.errors import AgentmemError, from_rpc
+
+EXAMPLES: list[AgentmemError] = [
+    errors.InvalidArgument("messages[2].role", "must not be empty"),
+    errors.Unauthenticated("who are you?"),
+    errors.PermissionDenied("not yours"),
+    errors.NotFound("agent", "a/b é"),
+    errors.AlreadyExists("there is one"),
+    errors.Aborted("older"),
+    errors.FailedPrecondition("the context is full"),
+    errors.ResourceExhausted("the disk is full", 2.5),
+    errors.Unavailable("draining", 0.25),
+    errors.DeadlineExceeded("too late"),
+    errors.DataLoss("damaged"),
+    errors.Unimplemented("not here"),
+    errors.Cancelled("you left"),
+    errors.Internal("incident 123"),
+]
+HTTP = [400, 401, 403, 404, 409, 409, 400, 429, 503, 504, 422, 501, 499, 500]
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, AgentmemError)]
+
+
+def over_the_wire(error: AgentmemError) -> grpc.aio.AioRpcError:
+    """The error as a client sees it."""
+    status = cast(Any, rpc_status.to_status(error.to_status()))
+    metadata = grpc.aio.Metadata(*status.trailing_metadata)
+    return grpc.aio.AioRpcError(status.code, grpc.aio.Metadata(), metadata, details=status.details)
+
+
+def test_every_error_is_in_the_examples_and_in_the_table() -> None:
+    leaves = {kind for kind in KINDS if not kind.__name__.startswith("_") and kind is not AgentmemError}
+    assert {type(example) for example in EXAMPLES} == leaves
+    table = errors.__doc__ or ""
+    for example in EXAMPLES:
+        (line,) = (line for line in table.splitlines() if f"── {type(example).__name__} " in line)
+        assert line.split()[-2:] == [example.code.name, str(example.http_status)]
+
+
+@pytest.mark.parametrize(
+    ("error", "http_status"), list(zip(EXAMPLES, HTTP, strict=True)), ids=lambda e: type(e).__name__
+)
+def test_codes(error: AgentmemError, http_status: int) -> None:
+    assert error.http_status == http_status
+    assert error.to_status().code == code_pb2.Code.Value(error.code.name)
+    assert error.to_status().message == error.message == str(error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
+def test_both_directions(error: AgentmemError) -> None:
+    back = from_rpc(over_the_wire(error))
+    assert type(back) is type(error)
+    assert back.message == error.message
+    assert list(back.details()) == list(error.details())
+
+
+def test_fields_survive() -> None:
+    bad = from_rpc(over_the_wire(EXAMPLES[0]))
+    assert isinstance(bad, errors.InvalidArgument)
+    assert (bad.field, bad.problem) == ("messages[2].role", "must not be empty")
+    missing = from_rpc(over_the_wire(EXAMPLES[3]))
+    assert isinstance(missing, errors.NotFound)
+    assert (missing.kind, missing.name) == ("agent", "a/b é")
+    full = from_rpc(over_the_wire(EXAMPLES[7]))
+    assert isinstance(full, errors.ResourceExhausted)
+    assert full.retry_after == 2.5
+
+
+def test_details_are_those_of_the_contract() -> None:
+    (violation,) = errors.InvalidArgument("f", "p").details()
+    assert violation == error_details_pb2.BadRequest(
+        field_violations=[error_details_pb2.BadRequest.FieldViolation(field="f", description="p")]
+    )
+    (resource,) = errors.NotFound("model", "m").details()
+    assert resource == error_details_pb2.ResourceInfo(resource_type="model", resource_name="m")
+    (retry,) = errors.Unavailable("x", 1.5).details()
+    assert isinstance(retry, error_details_pb2.RetryInfo)
+    assert retry.retry_delay.ToTimedelta().total_seconds() == 1.5
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+@pytest.mark.parametrize("details", ["said so", None])
+def test_a_status_without_details(code: grpc.StatusCode, details: str | None) -> None:
+    """From a proxy, or from grpc itself."""
+    bare = from_rpc(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details))
+    known = {example.code for example in EXAMPLES}
+    assert bare.code is (code if code in known else grpc.StatusCode.INTERNAL)
+    assert (details or code.name.lower()) in bare.message
+
+
+def test_details_that_do_not_belong_to_the_status_are_ignored() -> None:
+    """grpc_status refuses a status that contradicts its details."""
+    metadata = grpc.aio.Metadata(("grpc-status-details-bin", errors.Aborted("x").to_status().SerializeToString()))
+    failure = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), metadata, details="y")
+    assert isinstance(from_rpc(failure), errors.Unavailable)
+
+
+def _ill_formed_detail() -> bytes:
+    status = errors.NotFound("agent", "a").to_status()
+    status.details[0].value = b"\xff"
+    return status.SerializeToString()
+
+
+@pytest.mark.parametrize("details", [b"\xff\xff\xff", _ill_formed_detail()])
+def test_details_that_do_not_parse(details: bytes) -> None:
+    metadata = grpc.aio.Metadata(("grpc-status-details-bin", details))
+    failure = grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, grpc.aio.Metadata(), metadata, details="y")
+    assert isinstance(from_rpc(failure), errors.NotFound)
