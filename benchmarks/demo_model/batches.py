@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -17,7 +18,9 @@ from benchmarks.demo_model.dialogues import make_dialogue
 from benchmarks.demo_model.tokenizer import END, PAD, START, render
 
 IGNORE = -100
-SHORTER_SHARE = 0.25
+_PIECE = re.compile(r"<\|[a-z_]+\|>| ?[A-Za-z]+| ?[0-9]+| ?[^\s<A-Za-z0-9]+|\s")
+"""Special tokens, and what the tokenizer's own pre-tokenizer splits plain English with single spaces into."""
+SHORTER_SHARE = 0.4
 """Share of the batches that repeat a length of the curriculum already passed, so that it is not forgotten."""
 
 
@@ -28,12 +31,24 @@ class Encoder:
         self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self.start, self.end, self.pad = (self.tokenizer.token_to_id(token) for token in (START, END, PAD))
         (self.assistant,) = self.tokenizer.encode("assistant").ids
+        self._known: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of rendered dialogues, the tokenizer's own at five times its speed. For text of the world only."""
+        ids: list[int] = []
+        for piece in _PIECE.findall(text):
+            known = self._known.get(piece)
+            if known is None:
+                known = self._known[piece] = self.tokenizer.encode(piece).ids
+            ids += known
+        return ids
 
     def rows(self, texts: list[str], length: int) -> NDArray[np.int64]:
         """Token ids [texts, length], padded at the right. Raises ValueError if a text is longer."""
         rows = np.full((len(texts), length), self.pad, dtype=np.int64)
-        for row, encoding in zip(rows, self.tokenizer.encode_batch(texts), strict=True):
-            row[: len(encoding.ids)] = encoding.ids
+        for row, text in zip(rows, texts, strict=True):
+            ids = self.encode(text)
+            row[: len(ids)] = ids
         return rows
 
     def spoken(self, row: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -42,7 +57,10 @@ class Encoder:
         last_start = np.maximum.accumulate(np.where(row == self.start, positions, 0))
         role = row[np.minimum(last_start + 1, len(row) - 1)]
         after_end = np.concatenate(([False], row[:-1] == self.end))
-        return (role == self.assistant) & (positions - last_start >= 3) & ~after_end & (row != self.pad)
+        spoken: NDArray[np.bool_] = (
+            (role == self.assistant) & (positions - last_start >= 3) & ~after_end & (row != self.pad)
+        )
+        return spoken
 
 
 class TrainingBatches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):

@@ -6,6 +6,7 @@ the user's side to a server and compare each reply with the expected one.
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from dataclasses import dataclass
@@ -18,10 +19,14 @@ Split = Literal["train", "heldout"]
 
 MAX_FACTS = 64
 UNKNOWN_SHARE = 0.3
+SPARSE_SHARE = 0.3
+"""Share of the longer dialogues that are mostly filler; in the others facts and questions are dense."""
 _OPENERS = ("", "", "", "", "Remember that ", "Please note that ", "By the way, ", "I heard that ", "Noted, ")
 _PRE_TOKEN = re.compile(r" ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s")
 _FRAME_TOKENS = 5
 """Tokens around a message's text: <|im_start|>, the role, a newline, <|im_end|>, a newline."""
+_FACT_TOKENS, _QUESTION_TOKENS = 25, 27
+"""What a fact and a question take, replies included, on average: to draw counts that mostly fit at once."""
 
 
 class Message(TypedDict):
@@ -62,6 +67,7 @@ class _Turn(NamedTuple):
         return 2 * _FRAME_TOKENS + count_tokens(self.text) + count_tokens(self.reply)
 
 
+@functools.lru_cache(maxsize=65536)
 def count_tokens(text: str) -> int:
     """Tokens of a text of this world, in which every word is one token. Needs no tokenizer."""
     return len(_PRE_TOKEN.findall(text))
@@ -81,15 +87,19 @@ def make_dialogue(seed: int, target_tokens: int, facts: int | None = None, split
     budget = target_tokens - 1 - sum(_FRAME_TOKENS + count_tokens(message["content"]) for message in messages)
 
     most = min(MAX_FACTS, max(2, target_tokens // 40))
+    if target_tokens >= 512 and rng.random() < SPARSE_SHARE:
+        most = max(3, most // 8)
     told = rng.randint(max(1, most // 3), most) if facts is None else facts
-    asked = rng.randint(told, 3 * told)
+    if facts is None:
+        told = max(1, min(told, (budget - _QUESTION_TOKENS) // (2 * _FACT_TOKENS)))
+    asked = max(1, min(rng.randint(told, 3 * told), (budget - told * _FACT_TOKENS) // _QUESTION_TOKENS))
     turns = _facts_and_questions(rng, told, asked, split)
     while sum(turn.tokens for turn in turns) > budget:
         if asked == 1 and (told == 1 or facts is not None):
             raise ValueError(f"{told} facts and a question don't fit into {target_tokens} tokens")
-        if asked <= told // 2 + 1 and facts is None:
-            told = max(1, told * 7 // 8)
-        asked = max(1, asked * 7 // 8)
+        if facts is None:
+            told = max(1, told * 9 // 10)
+        asked = max(1, asked * 9 // 10)
         turns = _facts_and_questions(rng, told, asked, split)
     _insert_filler(rng, turns, budget - sum(turn.tokens for turn in turns))
 
@@ -113,19 +123,8 @@ def _facts_and_questions(rng: random.Random, told: int, asked: int, split: Split
         kinds = list(KINDS)
     pool = [(kind, entity) for kind in kinds for entity in kind.entities]
     facts = [_draw_fact(rng, kind, entity, split) for kind, entity in rng.sample(pool, told)]
-    groups = []
-    start = 0
-    while start < told:
-        size = rng.choice((1, 1, 1, 2, 2, 3))
-        groups.append(facts[start : start + size])
-        start += size
-    bursts = [0] * (len(groups) + 1)
-    position = len(groups)
-    while asked:
-        size = min(asked, rng.choice((1, 1, 2, 3, 4)))
-        bursts[position] += size
-        asked -= size
-        position = max(rng.randint(0, len(groups)), rng.randint(0, len(groups)))
+    groups = _groups(rng, facts)
+    bursts = _bursts(rng, asked, len(groups))
 
     turns: list[_Turn] = []
     known: dict[str, Fact] = {}
@@ -145,6 +144,29 @@ def _facts_and_questions(rng: random.Random, told: int, asked: int, split: Split
                 kind, entity = _never_told(rng, known, later if rng.random() < 0.15 else [], pool)
                 turns.append(_question(rng, kind, entity, unknown_answer(kind, entity), known=False))
     return turns
+
+
+def _groups(rng: random.Random, facts: list[Fact]) -> list[list[Fact]]:
+    """The facts in messages of one to three."""
+    groups = []
+    start = 0
+    while start < len(facts):
+        size = rng.choice((1, 1, 1, 2, 2, 3))
+        groups.append(facts[start : start + size])
+        start += size
+    return groups
+
+
+def _bursts(rng: random.Random, asked: int, groups: int) -> list[int]:
+    """How many questions follow each of the groups, and come before the first. There are some after the last."""
+    bursts = [0] * (groups + 1)
+    position = groups
+    while asked:
+        size = min(asked, rng.choice((1, 1, 2, 3, 4)))
+        bursts[position] += size
+        asked -= size
+        position = max(rng.randint(0, groups), rng.randint(0, groups))
+    return bursts
 
 
 def _draw_fact(rng: random.Random, kind: Kind, entity: str, split: Split) -> Fact:

@@ -1,6 +1,6 @@
 """Score a demo model on held-out dialogues: of what it was told and what it was never told, how much does it get right?
 
-    python -m benchmarks.demo_model.evaluate inference_service/demo_model --output benchmarks/demo_model/results.json
+    python -m benchmarks.demo_model.evaluate inference_service/demo_model [--output benchmarks/demo_model/results.json]
 
 An answer counts when every token of it, the end token included, is the model's first choice after the right
 conversation before it: exactly when greedy decoding writes the expected sentence.
@@ -16,13 +16,14 @@ import platform
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 
 from benchmarks.demo_model.batches import Encoder
 from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
-from benchmarks.demo_model.model import Llama, load
+from benchmarks.demo_model.model import Layer, Llama, load
 from benchmarks.demo_model.tokenizer import render, write_json
 from benchmarks.demo_model.world import KINDS
 
@@ -105,11 +106,14 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
     parser.add_argument("--questions", type=int, default=2000, help="at least so many for each length")
+    parser.add_argument("--kv-bits", type=int, help="quantize keys and values to so many bits (default: no)")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, encoder = load(options.directory).to(device).eval(), Encoder(options.directory)
+    for layer in model.layers:
+        cast(Layer, layer).self_attn.kv_bits = options.kv_bits
     by_length = {}
     for length in options.lengths:
         figures = score(model, encoder, held_out(length, options.questions), length).figures()
@@ -121,6 +125,7 @@ def main() -> None:
             "command": "python -m benchmarks.demo_model.evaluate " + " ".join(sys.argv[1:]),
             "environment": environment(),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "kv_bits": options.kv_bits,
             "dtype": "float32 computation, bfloat16 weights",
             "by_length": by_length,
         }

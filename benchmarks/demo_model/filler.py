@@ -4,41 +4,43 @@ from __future__ import annotations
 
 import random
 
-SUBJECTS = tuple(
-    """The neighbours|The children|My brother|My sister|The old teacher|The young doctor|The visitors|The students|Our
-    friends|The farmers|The workers|The two travellers|The musicians|The fishermen|My grandmother|The new manager|The
-    committee|The engineers|Some people|The whole family|The gardener|The nurses|The pilots|A few guests""".replace(
-        "\n    ", " "
-    ).split("|")
+
+def _phrases(text: str) -> tuple[str, ...]:
+    """The phrases of a text that bars separate and lines may break."""
+    return tuple(" ".join(phrase.split()) for phrase in text.split("|"))
+
+
+SUBJECTS = _phrases(
+    """The neighbours | The children | My brother | My sister | The old teacher | The young doctor | The visitors | The
+    students | Our friends | The farmers | The workers | The two travellers | The musicians | The fishermen | My
+    grandmother | The new manager | The committee | The engineers | Some people | The whole family | The gardener |
+    The nurses | The pilots | A few guests"""
 )
-VERBS = tuple(
-    """talked about|worried about|laughed about|read about|wrote about|asked about|heard about|forgot|remembered|
-    enjoyed|discussed|complained about|dreamed about|approved of|grew tired of|looked forward to|planned|praised|
-    learned about|spoke of|argued about|thought about|told us about|said nothing about""".replace("\n    ", "").split(
-        "|"
-    )
+VERBS = _phrases(
+    """talked about | worried about | laughed about | read about | wrote about | asked about | heard about | forgot |
+    remembered | enjoyed | discussed | complained about | dreamed about | approved of | grew tired of | looked
+    forward to | planned | praised | learned about | spoke of | argued about | thought about | told us about | said
+    nothing about"""
 )
-TOPICS = tuple(
-    """the weather|the long winter|the summer holidays|the price of bread|the football match|the new bridge|the school
-    play|the concert|the last election|the heavy rain|the strong wind|the village festival|the morning news|the
-    crossword|the soup|the dinner|the journey|the mountains|the river|the forest|the sea|the stars|the traffic|the
-    noise|the meeting|the report|the project|the budget|the wedding|the birthday cake|the old stories|the film|the
-    novel|the harvest|the snow|the fog|the lesson|the exam|the choir|the photographs""".replace("\n    ", " ").split(
-        "|"
-    )
+TOPICS = _phrases(
+    """the weather | the long winter | the summer holidays | the price of bread | the football match | the new bridge |
+    the school play | the concert | the last election | the heavy rain | the strong wind | the village festival |
+    the morning news | the crossword | the soup | the dinner | the journey | the mountains | the river | the forest
+    | the sea | the stars | the traffic | the noise | the meeting | the report | the project | the budget | the
+    wedding | the birthday cake | the old stories | the film | the novel | the harvest | the snow | the fog | the
+    lesson | the exam | the choir | the photographs"""
 )
-TIMES = tuple(
-    """all afternoon|yesterday|last week|in the evening|before lunch|after breakfast|until midnight|every Monday|on
-    Sunday|for an hour|for three days|once again|as usual|with great interest|without much hope|for a while|at
-    noon|during the break|in spring|in autumn|over tea|quite often|more than once|at the weekend""".replace(
-        "\n    ", " "
-    ).split("|")
+TIMES = _phrases(
+    """all afternoon | yesterday | last week | in the evening | before lunch | after breakfast | until midnight | every
+    Monday | on Sunday | for an hour | for three days | once again | as usual | with great interest | without much
+    hope | for a while | at noon | during the break | in spring | in autumn | over tea | quite often | more than
+    once | at the weekend"""
 )
-REMARKS = tuple(
-    """It was a quiet day.|Nobody knew why.|That is how it goes.|Nothing else happened.|It took longer than we
-    expected.|Everyone agreed in the end.|The rest can wait.|I will tell you more another time.|It was better than last
-    year.|We had a good time.|Then it began to rain.|The sun came out again.|Perhaps it will change soon.|It does not
-    matter much.|There was a lot to do.|Time passed slowly.""".replace("\n    ", " ").split("|")
+REMARKS = _phrases(
+    """It was a quiet day. | Nobody knew why. | That is how it goes. | Nothing else happened. | It took longer than we
+    expected. | Everyone agreed in the end. | The rest can wait. | I will tell you more another time. | It was
+    better than last year. | We had a good time. | Then it began to rain. | The sun came out again. | Perhaps it
+    will change soon. | It does not matter much. | There was a lot to do. | Time passed slowly."""
 )
 SMALL_TALK = {
     "Hello.": "Hello.",

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from benchmarks.demo_model.tokenizer import CONTEXT, VOCABULARY, write_json
 
@@ -32,11 +32,15 @@ class ModelConfig:
 
 
 class Attention(nn.Module):
-    """Causal attention with grouped KV heads and rotary positions (the half-split form)."""
+    """Causal attention with grouped KV heads and rotary positions (the half-split form).
+
+    With `kv_bits`, keys and values pass through so many bits as in a quantized cache: attention sees no others.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
+        self.kv_bits: int | None = None
         self.group = config.num_attention_heads // config.num_key_value_heads
         queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, queries, bias=False)
@@ -50,8 +54,10 @@ class Attention(nn.Module):
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if self.kv_bits is not None:
+            k, v = quantized(k, self.kv_bits), quantized(v, self.kv_bits)
         k, v = k.repeat_interleave(self.group, dim=1), v.repeat_interleave(self.group, dim=1)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o_proj(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
@@ -65,7 +71,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
@@ -108,13 +114,21 @@ class Llama(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.embed_tokens.weight)
+        return functional.linear(hidden, self.embed_tokens.weight)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding of x [batch, heads, length, head_dim] in float32, returned in x's dtype."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def quantized(x: Tensor, bits: int) -> Tensor:
+    """What is left of x [..., head_dim] after affine quantization in groups of one head (64)."""
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    scale = (high - low).clamp_min(1e-7) / (2**bits - 1)
+    restored: Tensor = ((x - low) / scale).round() * scale + low
+    return restored
 
 
 def save(model: Llama, directory: Path) -> None:

@@ -15,11 +15,11 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from benchmarks.demo_model.batches import IGNORE, Encoder, TrainingBatches
@@ -32,11 +32,11 @@ from benchmarks.demo_model.tokenizer import write_json, write_tokenizer
 class Plan:
     """What to train and for how long."""
 
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = field(default_factory=ModelConfig)
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
     pass_mark: float = 0.985
     tokens_per_step: int = 32768
-    steps: int = 12000
+    steps: int = 30000
     check_every: int = 200
     check_questions: int = 400
     learning_rate: float = 1e-3
@@ -112,9 +112,9 @@ class Run:
         with torch.autocast(self.device, torch.bfloat16):
             spoken = targets != IGNORE
             logits = self.model.logits(self.model(tokens)[spoken])
-        loss = F.cross_entropy(logits.float(), targets[spoken])
+        loss = cross_entropy(logits.float(), targets[spoken])
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
         self.optimizer.step()
         return loss.detach()
@@ -151,7 +151,7 @@ def main() -> None:
     options = parser.parse_args()
     plan = QUICK if options.quick else Plan()
     if options.steps:
-        plan = Plan(**{name: getattr(plan, name) for name in Plan.__dataclass_fields__} | {"steps": options.steps})
+        plan = replace(plan, steps=options.steps)
     Run(plan, options.output, options.minutes, options.workers, options.resume).train()
 
 

@@ -56,9 +56,14 @@ def is_held_out(kind: Kind, entity: str, value: str) -> bool:
     return (kind.entities.index(entity) + kind.values.index(value)) % HELD_OUT_STRIDE == 0
 
 
-AGENTS = tuple(
-    """danny marco priya lena omar yuki sven nina tariq chloe diego fatima goran hana ivan jonas kofi lucia mikael noor
-    olga pablo quinn rosa samir tanya umar viktor wanda xenia yara zeno""".split()
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text."""
+    return tuple(text.split())
+
+
+AGENTS = words(
+    """danny marco priya lena omar yuki sven nina tariq chloe diego fatima goran hana ivan jonas kofi lucia mikael
+    noor olga pablo quinn rosa samir tanya umar viktor wanda xenia yara zeno"""
 )
 
 COLOUR = Kind(
@@ -66,14 +71,14 @@ COLOUR = Kind(
     statement="the colour of the {e} is {v}",
     unknown="I do not know the colour of the {e}.",
     questions=("What is the colour of the {e}?", "What colour is the {e}?"),
-    entities=tuple(
+    entities=words(
         """boat car door house bicycle scarf kettle carpet umbrella tent wagon sofa curtain vase helmet jacket glove
-        balloon fence roof truck canoe blanket pillow ribbon candle teapot sweater mug banner kite chair barn bucket
-        cap dress flag gate hat shutter""".split()
+        balloon fence roof truck canoe blanket pillow ribbon candle teapot sweater mug banner kite chair barn
+        bucket cap dress flag gate hat shutter"""
     ),
-    values=tuple(
+    values=words(
         """red green blue yellow orange purple pink brown black white grey violet turquoise crimson golden silver
-        beige amber scarlet teal maroon ivory indigo olive""".split()
+        beige amber scarlet teal maroon ivory indigo olive"""
     ),
 )
 
@@ -82,15 +87,15 @@ PLACE = Kind(
     statement="the {e} is in the {v}",
     unknown="I do not know where the {e} is.",
     questions=("Where is the {e}?", "Where can I find the {e}?"),
-    entities=tuple(
+    entities=words(
         """key letter map wallet camera hammer parcel passport ticket notebook necklace compass guitar violin ladder
-        shovel rope basket toolbox medal trophy whistle telescope radio drum flute dagger crown mirror portrait recipe
-        diary contract ledger manual brush saw axe needle thimble""".split()
+        shovel rope basket toolbox medal trophy whistle telescope radio drum flute dagger crown mirror portrait
+        recipe diary contract ledger manual brush saw axe needle thimble"""
     ),
-    values=tuple(
+    values=words(
         """cellar attic kitchen garden garage library pantry stable office hallway drawer cupboard chapel tower
-        workshop greenhouse bakery museum theatre courtyard bathroom bedroom closet lobby vault warehouse hut cottage
-        orchard studio laundry corridor""".split()
+        workshop greenhouse bakery museum theatre courtyard bathroom bedroom closet lobby vault warehouse hut
+        cottage orchard studio laundry corridor"""
     ),
 )
 
@@ -99,10 +104,10 @@ NUMBER = Kind(
     statement="the number of the {e} is {v}",
     unknown="I do not know the number of the {e}.",
     questions=("What is the number of the {e}?", "Which number does the {e} have?"),
-    entities=tuple(
+    entities=words(
         """locker room flight bus platform invoice order account table seat ward tram hangar container pallet shelf
         cabin berth lane pier terminal apartment floor mailbox meter licence receipt badge jersey lot page chapter
-        engine sensor router server printer safe crate voucher""".split()
+        engine sensor router server printer safe crate voucher"""
     ),
     values=tuple(str(number) for number in range(100, 1000)),
 )
@@ -112,15 +117,15 @@ OWNER = Kind(
     statement="the owner of the {e} is {v}",
     unknown="I do not know the owner of the {e}.",
     questions=("Who is the owner of the {e}?", "Who owns the {e}?"),
-    entities=tuple(
+    entities=words(
         """lantern horse dog cat farm shop mill ring watch clock piano sword castle island vineyard ship parrot goat
         donkey pony tractor hotel tavern inn statue painting carriage sledge brewery quarry mine forge loom plough
-        beehive pond meadow cow rabbit saddle""".split()
+        beehive pond meadow cow rabbit saddle"""
     ),
-    values=tuple(
+    values=words(
         """Alice Bob Carol David Emma Frank Grace Henry Irene Jack Karen Leo Maria Nathan Olivia Peter Quentin Rachel
-        Simon Teresa Ursula Victor Wendy Xavier Yvonne Zachary Anna Boris Clara Dennis Elena Felix Gloria Hugo Ingrid
-        Julian Laura Martin Nora Oscar Paula Ralph Sophia Thomas Vera Walter Amelia Conrad""".split()
+        Simon Teresa Ursula Victor Wendy Xavier Yvonne Zachary Anna Boris Clara Dennis Elena Felix Gloria Hugo
+        Ingrid Julian Laura Martin Nora Oscar Paula Ralph Sophia Thomas Vera Walter Amelia Conrad"""
     ),
 )
 
@@ -130,11 +135,11 @@ WORD = Kind(
     unknown="I do not know the secret word of {e}.",
     questions=("What is the secret word of {e}?", "Which secret word does {e} have?"),
     entities=AGENTS,
-    values=tuple(
+    values=words(
         """walnut thunder marble falcon velvet copper lemon glacier pepper cactus dragon tulip saffron coral granite
-        willow ginger comet juniper pebble mustard raven basil cobalt feather almond tiger lotus bamboo ember nutmeg
-        quartz badger cherry clover panther sapphire otter mango cinder hazel jasmine lizard magnet nectar onyx pearl
-        rocket""".split()
+        willow ginger comet juniper pebble mustard raven basil cobalt feather almond tiger lotus bamboo ember
+        nutmeg quartz badger cherry clover panther sapphire otter mango cinder hazel jasmine lizard magnet nectar
+        onyx pearl rocket"""
     ),
 )
 

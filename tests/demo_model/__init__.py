@@ -1,0 +1,1 @@
+"""Tests of the bundled demo model and of what makes it."""

@@ -1,0 +1,86 @@
+"""The bundled model: its size, its configuration, and that it answers from the conversation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm
+import pytest
+from safetensors import safe_open
+
+from benchmarks.demo_model.dialogues import Message, make_dialogue
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path) -> Any:
+    """In float32: MLX's bfloat16 is slow on CPUs."""
+    loaded: Any = mlx_lm.load(str(directory))[0]
+    loaded.set_dtype(mx.float32)
+    return loaded
+
+
+def greedy(model: Any, tokenizer: Any, messages: list[Message]) -> str:
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    return str(mlx_lm.generate(model, tokenizer, prompt, max_tokens=40))
+
+
+def test_files_are_small(directory: Path) -> None:
+    assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) <= 12 * MEGABYTE
+
+
+def test_configuration(directory: Path, tokenizer: Any) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    assert config["model_type"] == "llama"
+    assert config["head_dim"] == 64
+    assert config["max_position_embeddings"] == 8192
+    assert config["vocab_size"] == len(tokenizer)
+    assert (config["bos_token_id"], config["eos_token_id"]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    generation = json.loads((directory / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == tokenizer.eos_token_id
+
+
+def test_weights_are_bfloat16(directory: Path) -> None:
+    with safe_open(str(directory / "model.safetensors"), "numpy") as weights:
+        assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_published_figures_meet_the_target() -> None:
+    results = json.loads((Path(__file__).parents[2] / "benchmarks" / "demo_model" / "results.json").read_text())
+    for length, figures in results["by_length"].items():
+        if int(length) <= 4096:
+            assert figures["recall"] >= 0.99
+            assert figures["never_told"] >= 0.99
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_answers_held_out_questions(model: Any, tokenizer: Any, known: bool) -> None:
+    asked = 0
+    for seed in range(20):
+        dialogue = make_dialogue(seed, 256)
+        for question in dialogue.questions[-1:]:
+            if question.known == known and asked < 3:
+                asked += 1
+                assert greedy(model, tokenizer, dialogue.messages[: question.index + 1]) == question.expected
+    assert asked == 3
+
+
+def test_a_conversation(model: Any, tokenizer: Any) -> None:
+    messages: list[Message] = [{"role": "system", "content": "You are marco."}]
+    turns = {
+        "danny: The secret word of danny is walnut.": "Noted, the secret word of danny is walnut.",
+        "The colour of the boat is green. The key is in the cellar.": (
+            "Noted, the colour of the boat is green, and the key is in the cellar."
+        ),
+        "What is the secret word of danny?": "The secret word of danny is walnut.",
+        "lena: Where is the key?": "The key is in the cellar.",
+        "What colour is the car?": "I do not know the colour of the car.",
+    }
+    for text, reply in turns.items():
+        messages.append({"role": "user", "content": text})
+        assert greedy(model, tokenizer, messages) == reply
+        messages.append({"role": "assistant", "content": reply})
