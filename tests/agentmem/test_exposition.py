@@ -1,0 +1,50 @@
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from agentmem.exposition import AddressInUse, MetricsServer
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Counter("turns", "Turns.", registry=registry).inc(3)
+    return registry
+
+
+def page(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as response:
+        return str(response.read().decode())
+
+
+def test_serves_one_registry(registry: CollectorRegistry) -> None:
+    server = MetricsServer("127.0.0.1:0", registry)
+    try:
+        assert not server.address.endswith(":0")
+        assert "turns_total 3.0" in page(server.address)
+        assert "python_info" not in page(server.address), "the default registry is another one"
+    finally:
+        server.stop()
+    with pytest.raises(urllib.error.URLError):
+        page(server.address)
+    server.stop()
+
+
+def test_an_address_that_is_taken(registry: CollectorRegistry) -> None:
+    server = MetricsServer("127.0.0.1:0", registry)
+    try:
+        with pytest.raises(AddressInUse, match="--metrics"):
+            MetricsServer(server.address, registry)
+        assert "turns_total" in page(server.address)
+    finally:
+        server.stop()
+    again = MetricsServer(server.address, registry)
+    again.stop()
+
+
+def test_an_empty_address_serves_nothing(registry: CollectorRegistry) -> None:
+    server = MetricsServer("", registry)
+    assert server.address == ""
+    server.stop()
