@@ -44,7 +44,7 @@ class Planner:
 
     def for_append(self, ledger: Ledger, addition: Rendered) -> Plan:
         """The ledger and what follows it: EXTEND by construction, and no token of the ledger is given back."""
-        new = tuple(self._renderer.encode(addition))
+        new = tuple(self._renderer.encode(addition, continues=bool(len(ledger))))
         kind = types_pb2.MATCH_EXTEND if len(ledger) else types_pb2.MATCH_NEW
         reason = types_pb2.MISS_REASON_UNSPECIFIED if len(ledger) else types_pb2.MISS_REASON_ABSENT
         return _plan(Matched(kind, len(ledger), reason), len(ledger), (*ledger.token_ids, *new))

@@ -99,16 +99,20 @@ class Renderer:
         """Raw text that follows the ledger."""
         return self._plain(text, parse_special=parse_special)
 
-    def encode(self, rendered: Rendered, start: int = 0) -> list[int]:
-        """Tokens of the rendered text from byte `start` on, which must not lie inside a character or special token."""
+    def encode(self, rendered: Rendered, start: int = 0, *, continues: bool = False) -> list[int]:
+        """Tokens of the rendered text from byte `start` on, which must not lie inside a character or special token.
+
+        `continues` says that it follows other text, as in `Tokenizer.encode`.
+        """
+        encode, text = self._tokenizer.encode, rendered.text
         if not rendered.literal:
-            return self._tokenizer.encode(rendered.text[start:].decode(), parse_special=True)
+            return encode(text[start:].decode(), parse_special=True, continues=continues)
         token_ids: list[int] = []
         for span in (s for s in rendered.specials if s.start >= start):
-            token_ids += self._tokenizer.encode(rendered.text[start : span.start].decode(), parse_special=False)
-            token_ids.append(self._tokenizer.special_id(rendered.text[span.start : span.end].decode()))
-            start = span.end
-        return token_ids + self._tokenizer.encode(rendered.text[start:].decode(), parse_special=False)
+            token_ids += encode(text[start : span.start].decode(), parse_special=False, continues=continues)
+            token_ids.append(self._tokenizer.special_id(text[span.start : span.end].decode()))
+            start, continues = span.end, False
+        return token_ids + encode(text[start:].decode(), parse_special=False, continues=continues)
 
     def _plain(self, text: str, *, parse_special: bool) -> Rendered:
         spans = self._tokenizer.special_spans(text)

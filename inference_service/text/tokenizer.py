@@ -14,6 +14,9 @@ import tokenizers
 
 from agentmem.errors import FailedPrecondition
 
+_LEAD = "\x01"
+"""No token but its own byte's has it, so that no token goes from it into the text behind it."""
+
 
 class Tokenizer:
     """`backend` is a tokenizers.Tokenizer. Raises FailedPrecondition where tokens cannot be told as bytes."""
@@ -35,6 +38,9 @@ class Tokenizer:
         self._pieces = _token_pieces(backend, {i: token.content for i, token in added.items()})
         self.vocab_size = len(self._pieces)
         self.prefix_ids = _prefix_ids(backend, self.special_ids)
+        self._lead: list[int] = []
+        if self.decode(self.encode("a", parse_special=False)) == b" a":
+            self._lead = self.encode(_LEAD, parse_special=False)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token stands for, a special token spelled out; b"" for ids that the tokenizer does not know."""
@@ -58,11 +64,19 @@ class Tokenizer:
         """The id of the special token spelled `text`."""
         return self._specials[text]
 
-    def encode(self, text: str, *, parse_special: bool) -> list[int]:
-        """Tokens of `text`, without any BOS. Special tokens in it are parsed, or taken as ordinary text."""
+    def encode(self, text: str, *, parse_special: bool, continues: bool = False) -> list[int]:
+        """Tokens of `text`, without any BOS. Special tokens in it are parsed, or taken as ordinary text.
+
+        `continues` says that other text stands before it: SentencePiece tokenizers, which put a space before whatever
+        they get, then put none.
+        """
         if not text:
             return []
         encoder = self._parsing if parse_special else self._literal
+        if continues and self._lead:
+            token_ids = list(encoder.encode_batch([_LEAD + text], add_special_tokens=False)[0].ids)
+            if token_ids[: len(self._lead)] == self._lead:
+                return token_ids[len(self._lead) :]
         return list(encoder.encode_batch([text], add_special_tokens=False)[0].ids)
 
     def pre_token_boundary(self, before: str, after: str) -> int:

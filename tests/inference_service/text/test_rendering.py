@@ -26,6 +26,7 @@ from tests.inference_service.real_tokenizers import (
     byte_level_with_bos,
     hugging_face,
     renderer,
+    sentence_piece,
 )
 
 TOKENIZER = byte_level_with_bos()
@@ -210,6 +211,16 @@ def test_encoding_may_begin_at_any_special_token(chat: MessagesInput, data: st.D
     assert TOKENIZER.decode(renderer().encode(rendered, span.start)) == rendered.text[span.start :]
     whole = renderer().encode(rendered)
     assert whole[-len(renderer().encode(rendered, span.end)) :] == renderer().encode(rendered, span.end)
+
+
+def test_only_the_beginning_of_an_addition_goes_on() -> None:
+    tokenizer = sentence_piece()
+    of = Renderer(tokenizer, None)
+    parsed = of.appended_text("s</s>t", parse_special=True)
+    mixed = parsed + of.appended_text("<s>", parse_special=False)
+    for rendered, text in ((parsed, "s</s> t"), (mixed, "s</s> t<s>")):
+        assert tokenizer.decode(of.encode(rendered, continues=True)).decode() == text
+        assert tokenizer.decode(of.encode(rendered)).decode() == f" {text}"
 
 
 def test_sum_of_renderings() -> None:

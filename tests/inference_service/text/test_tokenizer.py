@@ -79,6 +79,22 @@ def test_sentence_piece_loses_nothing_but_adds_a_space(text: str) -> None:
     assert decoded.decode() == (f" {plain}" if plain else "")
 
 
+@given(text=with_look_alikes, special=st.sampled_from(["", "</s>"]))
+def test_sentence_piece_adds_no_space_to_text_that_goes_on(text: str, special: str) -> None:
+    tokenizer = sentence_piece()
+    plain = text.replace("\u2581", " ")
+    assert tokenizer.decode(tokenizer.encode(text, parse_special=True, continues=True)).decode() == plain
+    ids = tokenizer.encode(f"{special}x", parse_special=True, continues=True)
+    assert tokenizer.decode(ids).decode() == (f"{special} x" if special else "x")
+
+
+@given(text=with_look_alikes, parse_special=st.booleans())
+def test_text_that_goes_on_is_the_same_to_tokenizers_that_add_nothing(text: str, parse_special: bool) -> None:
+    for tokenizer in (byte_level(), llama3_like(), nfc()):
+        plain = tokenizer.encode(text, parse_special=parse_special)
+        assert tokenizer.encode(text, parse_special=parse_special, continues=True) == plain
+
+
 def test_sentence_piece_byte_tokens_stand_for_their_byte() -> None:
     tokenizer = sentence_piece()
     token_ids = tokenizer.encode("🙂", parse_special=False)
