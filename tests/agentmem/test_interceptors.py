@@ -46,7 +46,11 @@ class Service:
     async def stream_unary(self, requests: AsyncIterator[Any], context: Any) -> Any:
         return await self.answer([request async for request in requests])
 
-    async def unary_stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    def unary_stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.kept = self._unary_stream(request)  # so that the garbage collector does not end it
+        return self.kept
+
+    async def _unary_stream(self, request: Any) -> AsyncIterator[Any]:
         try:
             for _ in range(self.good):
                 yield Usage(completion_tokens=1)

@@ -166,6 +166,38 @@ def test_a_raw_prompt_that_goes_on_anywhere_is_tokenized_as_if_whole(
     assert list(plan.sequence) == of.renderer.encode(prompt)
 
 
+@pytest.mark.parametrize(
+    ("make", "common", "remembered", "new"),
+    [
+        (llama3_like, "s    ", "' x", "\t'LL345"),
+        (llama3_like, "  ", "'l", " 12\n_"),
+        (llama3_like, " 'the1    ", "és", " 12the"),
+        (byte_level, "1\n\n", "_", " colour 12"),
+        (byte_level, "'l        ", "'ss", " colour "),
+        (byte_level, "\n\n", "'1's", " 'LLs"),
+    ],
+)
+def test_where_only_the_ledger_or_only_the_prompt_splits(
+    make: Callable[[], Tokenizer], common: str, remembered: str, new: str
+) -> None:
+    """What follows decides how a run of spaces is split, and it is not the same in the two."""
+    of = world(make)
+    ledger = of.ledger(of.renderer.text(common + remembered, parse_special=False))
+    prompt = of.renderer.text(common + new, parse_special=False)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    assert list(plan.sequence) == of.renderer.encode(prompt)
+
+
+@pytest.mark.parametrize("cut", range(300, 330))
+def test_digits_that_are_grouped_from_far_away(cut: int) -> None:
+    of = world(llama3_like)
+    text = "pi is 3." + "1415926535" * 60
+    ledger = of.ledger(of.renderer.text(text, parse_special=False))
+    prompt = of.renderer.text(text[:cut] + "0 or so", parse_special=False)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    assert list(plan.sequence) == of.renderer.encode(prompt)
+
+
 def test_mid_word_extension_is_healed_and_a_boundary_costs_nothing() -> None:
     of = world(byte_level_with_bos)
     ledger = of.ledger(of.renderer.text("the colour of the bo", parse_special=False))

@@ -151,8 +151,18 @@ async def test_delete_on_all_models() -> None:
 
 
 async def test_two_deletions_on_all_models_do_not_lock_each_other() -> None:
-    world = World(agent(), agent(A._replace(model_id="other")))
-    request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(namespace="ns", agent_id="a"))
-    backwards = World(*reversed(world.store.agents))
+    """Each is told the models in another order, and both wait for a turn on one of them."""
+    other = A._replace(model_id="other")
+    world = World(agent(), agent(other))
+    backwards = World(agent(other), agent())
     backwards.servicer = AgentServicer(cast(Any, backwards.store), cast(Any, world.models), world.hot, world.locks)
-    await asyncio.gather(*(w.servicer.DeleteAgent(request, None) for w in (world, backwards) for _ in range(5)))
+    request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(namespace="ns", agent_id="a"))
+    deletions = []
+    async with world.locks.hold(other):
+        for each in (backwards, world):
+            deletions.append(asyncio.create_task(each.servicer.DeleteAgent(request, None)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert all(deletion.done() for deletion in deletions)

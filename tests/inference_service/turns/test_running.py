@@ -160,6 +160,22 @@ async def test_an_error_comes_after_what_was_said() -> None:
     assert kinds(events) == ["started", "delta"], "a failed turn has no finished"
 
 
+async def test_tokens_that_come_while_the_reader_is_busy_are_not_lost_to_an_error() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    events = turn.events()
+    assert (await anext(events)).HasField("started")
+    turn.token_from_engine(token(1))
+    await asyncio.sleep(0)
+    assert list((await anext(events)).delta.token_ids) == [1]
+    turn.token_from_engine(token(2))
+    await asyncio.sleep(0)
+    turn.end(Unavailable("the engine died"))
+    assert list((await anext(events)).delta.token_ids) == [2]
+    with pytest.raises(Unavailable):
+        await anext(events)
+
+
 async def test_an_error_before_anything_was_said() -> None:
     turn = running()
     turn.end(Unavailable("no"))
