@@ -133,7 +133,6 @@ class BlockStore:
             self._discard(publication)
             raise
         self._unlink(gone)
-        self._metrics.stored_bytes.inc(sum(row.size_bytes for row in rows))
         if refused:
             raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
         return Published(len(rows), dropped)

@@ -18,9 +18,6 @@ class StoreMetrics:
     """Counters, in a registry of the caller's."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.stored_bytes = Counter(
-            "agentmem_cache_store_bytes", "Bytes of KV files that were published.", registry=registry
-        )
         self._quarantined = Counter(
             "agentmem_cache_quarantined",
             "Files of KV that failed verification and were taken out of use.",

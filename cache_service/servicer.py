@@ -6,11 +6,12 @@ from typing import Any
 
 import grpc
 
+from agentmem import paging
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
-from cache_service import conversions, paging, references, turns, workflows
+from cache_service import conversions, references, turns, workflows
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory, Kind

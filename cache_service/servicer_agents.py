@@ -5,11 +5,12 @@ from typing import Any
 
 import grpc
 
+from agentmem import paging
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc
-from cache_service import agents, conversions, paging
+from cache_service import agents, conversions
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 

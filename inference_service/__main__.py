@@ -39,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _give_up(2, error)
     except AgentmemError as error:
         _give_up(1, error)
-    if status:
-        # The engine thread is gone and with it the one that owns MLX: nothing can be closed in order any more.
+    if status is not None:
+        # The engine thread died, or is in the middle of something long: nothing can be taken down in order any more.
         os._exit(status)
 
 
-async def serve(settings: WorkerSettings) -> int:
-    """Serve until a signal comes, or until the engine died; the exit status."""
+async def serve(settings: WorkerSettings) -> int | None:
+    """Serve until a signal comes, or until the engine died; the exit status, where the process must end at once."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -53,16 +53,21 @@ async def serve(settings: WorkerSettings) -> int:
     worker = Worker(settings, registry)
     metrics = MetricsServer(settings.metrics, registry)
     try:
-        await worker.start()
         ends = [asyncio.create_task(event.wait()) for event in (stopping, worker.failed)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
+        starting = asyncio.create_task(worker.start())
+        await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in (starting, *ends):
             end.cancel()
         logs.event(log, "stopping", engine_failed=worker.failed.is_set())
     finally:
         await worker.stop()
         await asyncio.to_thread(metrics.stop)
-    return _ENGINE_DIED if worker.failed.is_set() else 0
+    if worker.failed.is_set():
+        return _ENGINE_DIED
+    return 0 if worker.engine_alive else None
 
 
 def _give_up(status: int, problem: object) -> None:

@@ -34,7 +34,9 @@ class HotAgents:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._states: OrderedDict[AgentKey, HotState] = OrderedDict()
+        self._states: OrderedDict[AgentKey, tuple[HotState, int]] = OrderedDict()
+        self.nbytes = 0
+        """Bytes of all caches, as they were when they were put. May be read from any thread."""
 
     def __contains__(self, key: AgentKey) -> bool:
         return key in self._states
@@ -42,24 +44,25 @@ class HotAgents:
     def __len__(self) -> int:
         return len(self._states)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all caches."""
-        return sum(state.nbytes for state in self._states.values())
-
     def get(self, key: AgentKey) -> HotState | None:
         """The agent's state. Drop it before changing its caches: nothing in flight may be found or dropped here."""
-        return self._states.get(key)
+        state, _ = self._states.get(key, (None, 0))
+        return state
 
     def put(self, key: AgentKey, state: HotState) -> list[AgentKey]:
-        """Keep the agent's state; the agents that were dropped for it."""
-        self._states[key] = state
-        self._states.move_to_end(key)
+        """Keep the agent's state, as the most recently used; the agents that were dropped for it."""
+        self.drop(key)
+        size = state.nbytes
+        self._states[key] = state, size
+        self.nbytes += size
         dropped = []
-        while len(self._states) > 1 and self.nbytes > self._limit:
-            dropped.append(self._states.popitem(last=False)[0])
+        while self.nbytes > self._limit:
+            oldest = next(iter(self._states))
+            self.drop(oldest)
+            dropped.append(oldest)
         return dropped
 
     def drop(self, key: AgentKey) -> None:
         """Forget the agent's state, if there is one."""
-        self._states.pop(key, None)
+        _, size = self._states.pop(key, (None, 0))
+        self.nbytes -= size

@@ -51,7 +51,7 @@ class WorkerMetrics:
             "cache_store_failures", "Turns whose KV could not be written; the ledger has them."
         )
         self.evictions = counter("cache_evictions", "Agents whose KV was dropped from a tier.", "tier", "reason")
-        self.quarantined = counter("cache_quarantined", "Files that failed verification, by fault.", "reason")
+        self.load_failures = counter("cache_load_failures", "Files that could not be used, by fault.", "reason")
         self.hot_agents = gauge("cache_agents", "Agents whose KV is in a tier.", "tier")
         self.hot_bytes = gauge("hot_cache_bytes", "Bytes of KV held in memory.")
         self.mlx_memory = gauge("mlx_memory_bytes", "Memory as MLX counts it.", "kind")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agentmem.errors import AgentmemError, FailedPrecondition, NotFound, Unavailable
+from agentmem.errors import FailedPrecondition, NotFound, Unavailable
 from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.loading import LoadedModel, Quantization, load
 from inference_service.engine.thread import EngineThread
@@ -44,7 +44,6 @@ class Models:
         self.sources = dict(sources)
         self.default = next(iter(self.sources))
         self.loaded: LoadedModel | None = None
-        self.failures: dict[str, str] = {}
         self._engine = engine
         self._settings = settings
 
@@ -64,11 +63,7 @@ class Models:
                 hashes=hashes,
             )
 
-        try:
-            self.loaded = await self._engine.call(run)
-        except AgentmemError as error:
-            self.failures[self.default] = error.message
-            raise
+        self.loaded = await self._engine.call(run)
         return self.loaded
 
     def get(self, model_id: str) -> LoadedModel:

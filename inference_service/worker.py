@@ -34,7 +34,7 @@ from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.preparing import Preparer
 from inference_service.turns.restoring import Restorer
-from inference_service.turns.runner import TurnRunner
+from inference_service.turns.runner import LAST_SECONDS, TurnRunner
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings, metrics_registry: CollectorRegistry) -> None:
         self._settings = settings
         self._metrics = WorkerMetrics(metrics_registry)
-        self._engine = EngineThread(settings.max_waiting)
+        self._engine = EngineThread()
         self._models = Models(registry(settings.model), self._engine, settings)
         self._channel = connect(settings.store_address)
         store = StoreClient(self._channel)
@@ -95,6 +95,11 @@ class Worker:
         self._background: list[asyncio.Task[None]] = []
         self.failed = asyncio.Event()
 
+    @property
+    def engine_alive(self) -> bool:
+        """The engine thread runs; after `stop` it is in the middle of something long."""
+        return self._engine.alive
+
     async def start(self) -> None:
         """Listen, load the default model, and say SERVING when a turn could run. Raises what loading raises."""
         await self._server.start()
@@ -125,7 +130,7 @@ class Worker:
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
         await self._server.stop(1)
-        await self._engine.stop()
+        await self._engine.stop(LAST_SECONDS)
         await self._channel.close(None)
 
     async def _watch_health(self) -> None:

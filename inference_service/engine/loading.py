@@ -32,11 +32,14 @@ class Quantization:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that serves. `generator` and `new_caches` belong to the engine thread, all else to anyone."""
+    """A model that serves. `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens.
+
+    `generator` and `new_caches` belong to the engine thread, all else to anyone."""
 
     model_id: str
     architecture: str
     context_length: int
+    vocab_size: int
     geometry: Geometry
     fingerprint: str
     weight_bytes: int
@@ -67,7 +70,8 @@ def load(
     try:
         model, wrapper, config = mlx_lm.load(source, lazy=True, return_config=True)
         directory = Path(source) if Path(source).is_dir() else hf_repo_to_path(source)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        backend = wrapper._tokenizer.backend_tokenizer
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise FailedPrecondition(f"model {model_id!r} cannot be loaded from {source}: {error}") from error
     _refuse_other_caches(model_id, model)
     if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
@@ -75,15 +79,16 @@ def load(
     if dtype != "auto":
         model.set_dtype(DTYPES[dtype])
     mx.eval(model.parameters())
-    tokenizer = Tokenizer(wrapper._tokenizer.backend_tokenizer, wrapper.eos_token_ids)
+    tokenizer = Tokenizer(backend, wrapper.eos_token_ids)
     seam = AttentionSeam()
     seam.install(model)
-    geometry = _measure(model_id, model, seam, quantization)
+    geometry, vocab_size = _measure(model_id, model, seam, quantization)
     paths = seam.self_test(geometry)
     return LoadedModel(
         model_id=model_id,
         architecture=str(config.get("model_type", type(model).__module__)),
         context_length=context_length or _context_length(config),
+        vocab_size=vocab_size,
         geometry=geometry,
         fingerprint=_fingerprint(directory, geometry, hashes),
         weight_bytes=sum(array.nbytes for _, array in tree_flatten(model.parameters())),
@@ -103,13 +108,14 @@ def _refuse_other_caches(model_id: str, model: Any) -> None:
         )
 
 
-def _measure(model_id: str, model: Any, seam: AttentionSeam, quantization: Quantization) -> Geometry:
-    """The geometry, from a first update; proves on the way that every layer comes through the seam."""
+def _measure(model_id: str, model: Any, seam: AttentionSeam, quantization: Quantization) -> tuple[Geometry, int]:
+    """The geometry and the number of logits, from a first update; proves that every layer comes through the seam."""
     caches = [QuantizedKVCache(quantization.bits, quantization.group_size) for _ in make_prompt_cache(model)]
     try:
         for tokens in ([[0, 0]], [[0]]):
-            mx.eval(model(mx.array(tokens), cache=caches))
-    except ValueError as error:
+            logits = model(mx.array(tokens), cache=caches)
+            mx.eval(logits)
+    except (ValueError, NotImplementedError) as error:
         raise FailedPrecondition(f"model {model_id!r} cannot run over a Q4 cache: {error}") from error
     if seam.calls != 2 * len(caches):
         raise FailedPrecondition(f"model {model_id!r} computes attention outside the Q4 path on some layers")
@@ -119,9 +125,10 @@ def _measure(model_id: str, model: Any, seam: AttentionSeam, quantization: Quant
     kv_heads, k_dim, v_dim = shapes.pop()
     first = caches[0].keys
     assert first is not None
-    return Geometry(
+    geometry = Geometry(
         len(caches), seam.heads, kv_heads, k_dim, v_dim, first.scales.dtype, quantization.bits, quantization.group_size
     )
+    return geometry, int(logits.shape[-1])
 
 
 def _widths(cache: QuantizedKVCache) -> tuple[int, int, int]:

@@ -59,7 +59,8 @@ class TokenSampler:
         if 0 < s.top_k < logits.shape[-1]:
             logprobs = apply_top_k(logprobs, s.top_k)
         self._key, now = mx.random.split(self._key)
-        return mx.random.categorical(logprobs / s.temperature, key=now)
+        # From the maximum down, so that a tiny temperature leaves the most likely token and not nothing.
+        return mx.random.categorical((logprobs - logprobs.max(axis=-1, keepdims=True)) / s.temperature, key=now)
 
 
 def top_logprobs(logits: mx.array, token_id: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:

@@ -6,9 +6,10 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from agentmem.errors import ResourceExhausted, Unavailable
+from agentmem.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -17,36 +18,29 @@ _SWITCH_INTERVAL_SECONDS = 0.0005
 
 
 class _Task:
-    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.future: Future[Any] = Future()
 
     def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
         try:
             result = self.function()
         except Exception as error:  # noqa: BLE001 - the rim of the thread: the caller gets it
-            self.resolve(self.future.set_exception, error)
+            self.future.set_exception(error)
         else:
-            self.resolve(self.future.set_result, result)
-
-    def resolve(self, setter: Callable[[Any], None], value: Any) -> None:
-        def apply() -> None:
-            if not self.future.done():
-                setter(value)
-
-        self.loop.call_soon_threadsafe(apply)
+            self.future.set_result(result)
 
 
 class EngineThread:
-    """Runs functions one after the other, in the order of `call`, on one thread that lives as long as the process.
+    """Runs functions one after the other, in the order of `submit`, on one thread that lives as long as the process.
 
     An Exception of a function is its caller's. Anything worse ends the thread: then `alive` is False, `died` is set,
     and all that waits, and all that comes later, fails with Unavailable.
     """
 
-    def __init__(self, max_waiting: int = 64) -> None:
-        self._max_waiting = max_waiting
+    def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._pending: set[_Task] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -65,35 +59,35 @@ class EngineThread:
         """The thread runs."""
         return self._thread.is_alive() and not self.died.is_set()
 
-    @property
-    def waiting(self) -> int:
-        """Functions that wait or run."""
-        return len(self._pending)
+    def submit(self, function: Callable[[], _T]) -> "Future[_T]":
+        """Queue a function. Its future can be cancelled only until it runs; await it by `asyncio.wrap_future`.
 
-    def submit(self, function: Callable[[], _T]) -> "asyncio.Future[_T]":
-        """Queue a function; its result. From the event loop only.
-
-        Raises Unavailable when the thread is dead, ResourceExhausted when too many wait.
+        From the event loop only. Raises Unavailable when the thread is dead.
         """
         if not self.alive:
             raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
-        if len(self._pending) >= self._max_waiting:
-            raise ResourceExhausted(f"{self._max_waiting} requests are waiting for the engine; try again later")
-        task = _Task(function, asyncio.get_running_loop())
+        task = _Task(function)
         self._pending.add(task)
         task.future.add_done_callback(lambda _: self._pending.discard(task))
         self._tasks.put(task)
         return task.future
 
-    async def call(self, function: Callable[..., _T], *args: Any) -> _T:
+    async def call(self, function: Callable[[], _T]) -> _T:
         """Run a function on the thread and wait for it. Cancelling the wait does not stop the function."""
-        return await asyncio.shield(self.submit(lambda: function(*args)))
+        return await asyncio.shield(asyncio.wrap_future(self.submit(function)))
 
-    async def stop(self) -> None:
-        """Let what is queued finish, then end the thread. May be called before `start`, and after its death."""
+    async def wait(self, future: "Future[_T]") -> None:
+        """Wait until a function has run, failed or been cancelled; `future` says which."""
+        wrapped = asyncio.wrap_future(future)
+        await asyncio.wait([wrapped])
+        if not wrapped.cancelled():
+            wrapped.exception()
+
+    async def stop(self, seconds: float) -> None:
+        """Let what is queued finish, at most so long, and end the thread. May be called before `start`."""
         if self.alive:
             self._tasks.put(None)
-            await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._thread.join, seconds)
 
     def _main(self) -> None:
         try:
@@ -108,4 +102,5 @@ class EngineThread:
     def _bury(self) -> None:
         self.died.set()
         for task in list(self._pending):
-            task.resolve(task.future.set_exception, Unavailable("the engine thread has died", retry_after=5))
+            if not task.future.done():
+                task.future.set_exception(Unavailable("the engine thread has died", retry_after=5))

@@ -23,6 +23,7 @@ from inference_service.domain import (
 
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
+MAX_JSON_DEPTH = 64
 _RESERVED_ARGUMENTS = frozenset(
     ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
 ) | frozenset(("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"))
@@ -156,9 +157,23 @@ def _json(field: str, text: str, kind: type) -> Any:
         raise InvalidArgument(field, "must be well-formed Unicode (it has an escaped lone surrogate)") from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(field, "is not JSON") from error
+    if not _shallow(value):
+        raise InvalidArgument(field, f"must not be nested deeper than {MAX_JSON_DEPTH}")
     if not isinstance(value, kind):
         raise InvalidArgument(field, f"must be a JSON {'array' if kind is list else 'object'}")
     return value
+
+
+def _shallow(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            item
+            for each in level
+            if isinstance(each, dict | list)
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+    return not level
 
 
 def _stops(stops: list[str]) -> tuple[str, ...]:

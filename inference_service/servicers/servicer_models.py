@@ -1,10 +1,8 @@
 """ModelService on the worker."""
 
-import base64
-import binascii
 from typing import Any
 
-from agentmem.errors import InvalidArgument
+from agentmem import paging
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from inference_service.engine.loading import LoadedModel
 from inference_service.models import Models
@@ -19,17 +17,15 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._models = models
 
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
-        size = request.page_size if request.HasField("page_size") else 100
-        if not 1 <= size <= 1000:
-            raise InvalidArgument("page_size", "must be from 1 to 1000")
+        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
         first, *others = self._models.sources
         names = [first, *sorted(others)]
-        start = _page_start(request.page_token, len(names))
+        start = paging.number(request.page_token) or 0
         page = names[start : start + size]
         following = start + len(page)
         return model_pb2.ListModelsResponse(
             models=[self._describe(name) for name in page],
-            next_page_token=_page_token(following) if following < len(names) else "",
+            next_page_token=paging.token((str(following),)) if following < len(names) else "",
         )
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
@@ -43,9 +39,6 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         if models.loaded is not None and models.loaded.model_id == name:
             model.state = model_pb2.MODEL_STATE_LOADED
             model.MergeFrom(_loaded(models.loaded))
-        elif name in models.failures:
-            model.state = model_pb2.MODEL_STATE_FAILED
-            model.error = models.failures[name]
         elif name == models.default and models.loaded is None:
             model.state = model_pb2.MODEL_STATE_LOADING
         else:
@@ -68,7 +61,7 @@ def _loaded(model: LoadedModel) -> model_pb2.Model:
         v_head_dim=geometry.v_dim,
         kv_bytes_per_token=geometry.bytes_per_token,
         weight_bytes=model.weight_bytes,
-        vocab_size=model.tokenizer.vocab_size,
+        vocab_size=model.vocab_size,
         tokenizer_hash=model.tokenizer.hash,
         attention_paths=[
             model_pb2.AttentionPath(
@@ -77,17 +70,3 @@ def _loaded(model: LoadedModel) -> model_pb2.Model:
             for report in model.paths
         ],
     )
-
-
-def _page_token(start: int) -> str:
-    return base64.urlsafe_b64encode(str(start).encode()).decode()
-
-
-def _page_start(token: str, size: int) -> int:
-    try:
-        start = int(base64.urlsafe_b64decode(token)) if token else 0
-    except (ValueError, binascii.Error) as error:
-        raise InvalidArgument("page_token", "is not one of ours") from error
-    if not 0 <= start <= size:
-        raise InvalidArgument("page_token", "is not one of ours")
-    return start

@@ -21,12 +21,16 @@ _SERIALIZE_DTYPE = {"U32": "uint32", "F32": "float32", "F16": "float16", "BF16":
 
 
 class BlockMiss(Exception):
-    """The file cannot be used. `reason` is for metrics and clients, `fault` for the store's quarantine."""
+    """The file cannot be used. `reason` is for metrics and clients, `fault` for the store's quarantine.
 
-    def __init__(self, reason: Reason, fault: str) -> None:
+    `damaged` is False where the file may be good (too many open files, no permission): then it stays.
+    """
+
+    def __init__(self, reason: Reason, fault: str, *, damaged: bool = True) -> None:
         super().__init__(fault)
         self.reason = reason
         self.fault = fault
+        self.damaged = damaged
 
 
 def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
@@ -39,8 +43,7 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
     except FileNotFoundError as error:
         raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
     except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, "unknown")
-        raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, f"io_error {name}") from error
+        raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=error.errno == errno.EIO) from error
     try:
         if blockfile.digest(data) != digest:
             raise BlockFileError("digest", "the bytes are not those that were published")

@@ -13,6 +13,7 @@ from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
 
 _TIMEOUT_SECONDS = 30.0
+_OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ async def _raising(call: Any) -> Any:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            raise errors.Unavailable("the cache store cannot be reached; try again") from error
+        if error.code() in _OUT_OF_REACH:
+            raise errors.Unavailable("the cache store does not answer; try again") from error
         raise errors.from_rpc(error) from error
 
 

@@ -60,6 +60,10 @@ class Tokenizer:
             return []
         return [match.span() for match in self._special_pattern.finditer(text)]
 
+    def is_special(self, text: bytes) -> bool:
+        """Whether `text` spells exactly one special token."""
+        return text.decode(errors="replace") in self._specials
+
     def special_id(self, text: str) -> int:
         """The id of the special token spelled `text`."""
         return self._specials[text]

@@ -22,15 +22,18 @@ class TurnMeasures:
 
     def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
-        self._taken_up: dict[RunningTurn, float] = {}
+        self._taken_up: dict[RunningTurn, tuple[float, float]] = {}
 
     def arrived(self) -> None:
         """A turn waits."""
         self._metrics.waiting.inc()
 
-    def taken_up(self, turn: RunningTurn, prepared: Prepared, at: float) -> None:
-        """The engine works on a turn: count what it reuses."""
-        self._taken_up[turn] = at
+    def taken_up(self, turn: RunningTurn, prepared: Prepared, at: float, load_seconds: float) -> None:
+        """The engine works on a turn, since `at`; its caches took `load_seconds` there. Count what it reuses."""
+        load_seconds += prepared.reuse.load_seconds
+        self._taken_up[turn] = at - prepared.reuse.load_seconds - turn.arrived, load_seconds
+        if prepared.reuse.load_bytes:
+            self._metrics.load_seconds.observe(load_seconds)
         self._metrics.waiting.dec()
         self._metrics.running.inc()
         self._metrics.queue_time.observe(at - turn.arrived)
@@ -47,6 +50,7 @@ class TurnMeasures:
         """The turn's last event, without a version."""
         first = generated.first_token_at
         reuse = prepared.reuse
+        queue_seconds, load_seconds = self._taken_up[turn]
         return inference_pb2.Finished(
             reason=generated.reason,
             stop_string=generated.stop_string,
@@ -56,8 +60,8 @@ class TurnMeasures:
                 completion_tokens=generated.sampled,
             ),
             timings=types_pb2.Timings(
-                queue=duration(self._taken_up[turn] - turn.arrived - reuse.load_seconds),
-                load=duration(reuse.load_seconds),
+                queue=duration(queue_seconds),
+                load=duration(load_seconds),
                 prefill=duration(generated.prefill_seconds),
                 decode=duration(generated.decode_seconds),
                 time_to_first_token=duration(0 if first is None else first - turn.arrived),
@@ -67,7 +71,6 @@ class TurnMeasures:
     def completed(self, turn: RunningTurn, prepared: Prepared, generated: Generated) -> None:
         """The turn went well: count it, and log one line without content."""
         metrics, reuse = self._metrics, prepared.reuse
-        metrics.generation_tokens.inc(generated.sampled)
         metrics.prefill_time.observe(generated.prefill_seconds)
         if generated.first_token_at is not None:
             metrics.time_to_first_token.labels(TIERS[reuse.tier]).observe(generated.first_token_at - turn.arrived)
@@ -98,13 +101,18 @@ class TurnMeasures:
         if agents:
             self._metrics.evictions.labels("hot", "capacity").inc(len(agents))
 
-    def ended(self, turn: RunningTurn, error: BaseException | None) -> None:
-        """The turn is over, one way or another."""
+    def replayed(self) -> None:
+        """A committed turn was answered again."""
+        self._metrics.finished.labels("replayed").inc()
+
+    def ended(self, turn: RunningTurn) -> None:
+        """The caller was told that the turn is over, one way or another."""
         if self._taken_up.pop(turn, None) is None:
             self._metrics.waiting.dec()
         else:
             self._metrics.running.dec()
+        self._metrics.generation_tokens.inc(len(turn.tokens))
         self._metrics.e2e_latency.observe(time.monotonic() - turn.arrived)
-        if error is not None:
-            code = error.code.name.lower() if isinstance(error, AgentmemError) else "internal"
+        if turn.error is not None:
+            code = turn.error.code.name.lower() if isinstance(turn.error, AgentmemError) else "internal"
             self._metrics.finished.labels(code).inc()

@@ -1,12 +1,12 @@
 """Writing an agent's new KV after its turn, off the request path. Failures cost time later and nothing else."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from agentmem import logs
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
@@ -20,6 +20,9 @@ from inference_service.storage.client import StoreClient
 
 log = logging.getLogger(__name__)
 
+MAX_PENDING_BYTES = 1 << 30
+"""Copies of blocks that may wait to be written."""
+
 Block = tuple[BlockHeader, dict[str, bytes]]
 """A block's header and a private copy of its tensors."""
 
@@ -32,6 +35,12 @@ class Persister:
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_at_a_time = asyncio.Lock()
+        self._pending_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether copies of more blocks may be made. When a disk is too slow, later turns' KV is written later."""
+        return self._pending_bytes < MAX_PENDING_BYTES
 
     def publish(
         self,
@@ -42,35 +51,49 @@ class Persister:
         references: Sequence[bytes],
         geometry: Geometry,
     ) -> None:
-        """Write those of `blocks` that do not exist yet and publish them; `state.published` grows when it is done.
+        """Write those of `blocks` that do not exist yet and publish them.
 
-        `references` are all blocks that the agent's state consists of.
+        They count as published at once, and no longer if it fails. `references` are all blocks that the agent's state
+        consists of.
         """
-        self._spawn(self._publish(key, version, state, blocks, references, geometry))
-
-    async def flush(self) -> None:
-        """Wait until everything is written."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        names = frozenset(header.chain_hash for header, _ in blocks)
+        size = sum(len(tensor) for _, tensors in blocks for tensor in tensors.values())
+        state.published = (state.published | names) & frozenset(references)
+        self._pending_bytes += size
+        task = asyncio.create_task(self._publish(key, version, blocks, references, geometry))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._done(task, state, names, size))
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until everything is written, at most so long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    def _done(self, task: "asyncio.Task[None]", state: HotState, names: frozenset[bytes], size: int) -> None:
+        self._tasks.discard(task)
+        self._pending_bytes -= size
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            state.published -= names
+            self._metrics.store_failures.inc()
+        if error is not None:
+            known = isinstance(error, AgentmemError | OSError)
+            message = "blocks were not written; the ledger has the turn"
+            log.warning("%s: %s", message, error, exc_info=None if known else error)
 
     async def _publish(
         self,
         key: AgentKey,
         version: Version,
-        state: HotState,
         blocks: Sequence[Block],
         references: Sequence[bytes],
         geometry: Geometry,
     ) -> None:
         started = time.monotonic()
-        try:
-            async with self._one_at_a_time:
-                paths = await self._store.stage(key.namespace, [header.chain_hash for header, _ in blocks])
+        async with self._one_at_a_time:
+            paths = await self._store.stage(key.namespace, [header.chain_hash for header, _ in blocks])
+            published = False
+            try:
                 files = [
                     await asyncio.to_thread(_write, paths[header.chain_hash], header, data, geometry)
                     for header, data in blocks
@@ -78,13 +101,19 @@ class Persister:
                 ]
                 fingerprint = blocks[0][0].fingerprint if blocks else ""
                 await self._store.publish(key, version, files, references, fingerprint)
-        except (AgentmemError, OSError) as error:
-            self._metrics.store_failures.inc()
-            logs.event(log, "blocks were not written; the ledger has the turn", logging.WARNING, error=str(error))
-            return
-        state.published = (state.published | {header.chain_hash for header, _ in blocks}) & frozenset(references)
+                published = True
+            finally:
+                if not published:
+                    await asyncio.to_thread(_remove, paths.values())
         self._metrics.store_seconds.observe(time.monotonic() - started)
         self._metrics.store_bytes.inc(sum(file.size_bytes for file in files))
+
+
+def _remove(paths: Iterable[str]) -> None:
+    """What was staged and not published would take up a disk that may be full already."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def _write(path: str, header: BlockHeader, data: dict[str, bytes], geometry: Geometry) -> cache_store_pb2.StoredFile:

@@ -1,6 +1,7 @@
 """What a turn needs before the engine takes it up: the plan against the ledger, the bounds, the KV to start from."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
@@ -13,7 +14,7 @@ from inference_service.memory.ledger import Ledger, Version
 from inference_service.memory.match import Limits, Reason, common_tokens
 from inference_service.memory.plan import Plan, Planner
 from inference_service.storage.client import Opened
-from inference_service.text.rendering import Rendered
+from inference_service.text.rendering import Rendered, Span
 from inference_service.turns.restoring import Restorer, Reuse
 
 
@@ -58,6 +59,10 @@ class Preparer:
         if retokenized:
             ledger, hot = await asyncio.to_thread(_retokenized, ledger, model), None
         plan = await asyncio.to_thread(self._plan, request, model, ledger)
+        if max(plan.sequence) >= model.vocab_size:
+            raise FailedPrecondition(
+                f"the tokenizer makes token {max(plan.sequence)} of the prompt, and the model has {model.vocab_size}"
+            )
         remaining = model.context_length - len(plan.sequence)
         if remaining < (1 if request.generates else 0):
             raise FailedPrecondition(
@@ -110,14 +115,14 @@ class Preparer:
         )
 
 
-def check_tokens(turn_input: TurnInput, model: LoadedModel) -> None:
-    """Refuse token ids that the model does not have."""
-    if isinstance(turn_input, TokensInput):
-        for index, token_id in enumerate(turn_input.token_ids):
-            if token_id >= model.tokenizer.vocab_size:
-                raise InvalidArgument(
-                    f"token_ids.ids[{index}]", f"{token_id} is not below the vocabulary's {model.tokenizer.vocab_size}"
-                )
+def check_tokens(turn_input: TurnInput, model: LoadedModel, logit_bias: Iterable[int] = ()) -> None:
+    """Refuse token ids that the model does not have: the backend would read and write out of bounds."""
+    token_ids = turn_input.token_ids if isinstance(turn_input, TokensInput) else ()
+    named = [*((f"token_ids.ids[{i}]", token_id) for i, token_id in enumerate(token_ids))]
+    named += [(f"sampling.logit_bias[{token_id}]", token_id) for token_id in logit_bias]
+    for field, token_id in named:
+        if token_id >= model.vocab_size:
+            raise InvalidArgument(field, f"{token_id} is not below the vocabulary's {model.vocab_size}")
 
 
 def _plan_input(
@@ -139,7 +144,10 @@ def _plan_input(
             plan = planner.for_append(ledger, renderer.appended_text(text, parse_special=parse_special))
         case AppendInput(MessagesInput() as chat):
             before = Rendered(ledger.text, tuple(planner.specials(ledger)))
-            addition = renderer.continuation(before, chat, cue=cue, parse_special=parse_special)
+            try:
+                addition = renderer.continuation(before, chat, cue=cue, parse_special=parse_special)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"append.{error.field}", error.problem) from error
             plan = planner.for_append(ledger, _not_empty(addition, "append.messages"))
     return plan
 
@@ -151,6 +159,14 @@ def _not_empty(rendered: Rendered, field: str) -> Rendered:
 
 
 def _retokenized(ledger: Ledger, model: LoadedModel) -> Ledger:
-    """The ledger's text under the model's present tokenizer."""
-    token_ids = model.tokenizer.encode(ledger.text.decode(errors="replace"), parse_special=True)
+    """The ledger's text under the model's present tokenizer.
+
+    What was a special token is one again, if the new tokenizer has it; what only spelled one stays ordinary text.
+    """
+    starts = (0, *ledger.offsets)
+    whole = ledger.text.decode(errors="ignore").encode() == ledger.text
+    text = ledger.text if whole else ledger.text.decode(errors="replace").encode()
+    spans = [Span(start, end) for start, end in zip(starts, ledger.offsets, strict=False) if whole and start < end]
+    specials = tuple(s for s in spans if model.tokenizer.is_special(ledger.text[s.start : s.end]))
+    token_ids = model.renderer.encode(Rendered(text, specials, literal=True))
     return Ledger().followed_by(token_ids, model.tokenizer.pieces(token_ids), model.tokenizer.hash)

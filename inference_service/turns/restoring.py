@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reuse:
-    """KV to start from: `tokens` of it, from `tier`. `caches` makes them, on the engine thread.
+    """KV to start from: `tokens` of it, from `tier`. `caches` makes them, once, on the engine thread.
 
     `published` are blocks of it that are known to be on disk; `reason` says why there is not more.
     """
@@ -87,22 +87,22 @@ class Restorer:
             reason = miss.reason
             bad = chosen[len(loaded)]
             logs.event(log, "block refused", logging.WARNING, fault=miss.fault, chain_hash=bad.header.chain_hash.hex())
-            self._metrics.quarantined.labels(miss.fault.split(" ")[0]).inc()
-            await self._quarantine(key.namespace, bad, miss.fault)
+            self._metrics.load_failures.labels(miss.fault).inc()
+            if miss.damaged:
+                await self._quarantine(key.namespace, bad, miss.fault)
         if not loaded:
             return self._none(model, reason)
         tokens = sum(candidate.usable_tokens for candidate in chosen[: len(loaded)])
         capacity = (tokens // BLOCK_TOKENS + 1) * BLOCK_TOKENS
         blocks = [(data, candidate.usable_tokens) for data, candidate in zip(loaded, chosen, strict=False)]
-        buffers = await asyncio.to_thread(tensors.assemble, blocks, capacity)
+        buffers = [await asyncio.to_thread(tensors.assemble, blocks, capacity)]
         size = sum(file.size_bytes for file in files[: len(loaded)])
         seconds = time.monotonic() - started
         self._metrics.load_bytes.inc(size)
-        self._metrics.load_seconds.observe(seconds)
         return Reuse(
             tokens,
             types_pb2.TIER_WARM,
-            lambda: tensors.restore(buffers, tokens, model.geometry),
+            lambda: tensors.restore(buffers.pop(), tokens, model.geometry),
             reason,
             frozenset(candidate.header.chain_hash for candidate in chosen[: len(loaded)]),
             size,

@@ -9,11 +9,19 @@ cancelled before its commit leaves the ledger as it was.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
-from agentmem import logs
-from agentmem.errors import Aborted, AgentmemError, Cancelled, InvalidArgument, ResourceExhausted, Unavailable
+from agentmem.errors import (
+    Aborted,
+    AgentmemError,
+    Cancelled,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
 from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from inference_service.answers import delta, duration, tier_tokens
@@ -35,6 +43,11 @@ from inference_service.turns.preparing import Prepared, Preparer, check_tokens
 from inference_service.turns.running import RunningTurn
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+LAST_SECONDS = 3.0
+"""What is left at shut-down for turns to end after they were cancelled, and then for blocks to be written."""
 
 
 class TurnRunner:
@@ -74,14 +87,15 @@ class TurnRunner:
         if not self._engine.alive:
             raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
         model = self._models.get(request.key.model_id)
-        check_tokens(request.input, model)
-        if len(self._turns) >= self._max_waiting:
+        check_tokens(request.input, model, request.sampling.logit_bias)
+        if sum(not turn.ended for turn in self._turns) >= self._max_waiting:
             raise ResourceExhausted(f"{self._max_waiting} requests are waiting already; try again later")
         turn = RunningTurn(request, self._stream_buffer)
         self._turns.add(turn)
         self._measures.arrived()
         turn.task = asyncio.create_task(self._run(turn, model))
-        turn.task.add_done_callback(lambda task: self._ended(turn, task))
+        turn.interrupt = turn.task.cancel
+        turn.task.add_done_callback(lambda task: self._done(turn, task))
         return turn
 
     def abort(self, namespace: str, request_id: str) -> bool:
@@ -98,30 +112,36 @@ class TurnRunner:
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
             for turn in self._turns:
-                turn.cancel()
-            await asyncio.wait(tasks, timeout=grace)
-        await self._persister.flush()
+                turn.cancel(Unavailable("the worker is shutting down"))
+            await asyncio.wait(tasks, timeout=LAST_SECONDS)
+        await self._persister.flush(LAST_SECONDS)
 
-    def _ended(self, turn: RunningTurn, task: "asyncio.Task[None]") -> None:
+    def _end(self, turn: RunningTurn, error: Exception | None = None) -> None:
+        """Tell the caller that the turn is over. What follows is between the engine and the store."""
+        if not turn.ended:
+            turn.end(error)
+            self._measures.ended(turn)
+
+    def _done(self, turn: RunningTurn, task: "asyncio.Task[None]") -> None:
         self._turns.discard(turn)
-        error = Unavailable("the worker is shutting down") if task.cancelled() else task.exception()
-        self._measures.ended(turn, error)
-        turn.end(error if error is None or isinstance(error, Exception) else Unavailable("the worker is shutting down"))
+        error = Cancelled("the request was cancelled") if task.cancelled() else task.exception()
+        if turn.ended and error is not None and error is not turn.error:
+            log.error("after the end of a turn: %s", error, exc_info=error)
+        self._end(turn, error if error is None or isinstance(error, Exception) else Internal(type(error).__name__))
 
     async def _run(self, turn: RunningTurn, model: LoadedModel) -> None:
         request = turn.request
         async with self._holding(request):
-            _check(turn)
             hot = self._hot.get(request.key)
             opened = await self._open(request, hot)
             if opened.turn is not None:
                 _replay(turn, model, opened.turn)
+                self._measures.replayed()
                 return
             if hot is not None and hot.version != opened.version:
                 self._hot.drop(request.key)
                 hot = None
             prepared = await self._preparer.prepare(request, model, opened, hot)
-            _check(turn)
             await self._compute_and_commit(turn, model, prepared)
 
     @asynccontextmanager
@@ -151,11 +171,13 @@ class TurnRunner:
                 version = await self._commit(turn, model, prepared, generated, started, finished)
                 finished.version.CopyFrom(version_to_proto(version))
                 finished.durable = True
-        except AgentmemError:
+        except AgentmemError as error:
+            self._end(turn, error)
             await self._roll_back(key, model, prepared)
             raise
         turn.say(inference_pb2.GenerateResponse(finished=finished))
         self._measures.completed(turn, prepared, generated)
+        self._end(turn)
         if version is None:
             await self._roll_back(key, model, prepared)
         else:
@@ -168,6 +190,7 @@ class TurnRunner:
         loop = asyncio.get_running_loop()
 
         def run() -> tuple[Caches, Generated]:
+            turn.check()
             taken_up = time.monotonic()
             caches = prepared.reuse.caches()
             seconds = time.monotonic() - taken_up
@@ -177,7 +200,13 @@ class TurnRunner:
             )
             return caches, generated
 
-        caches, generated = await self._engine.submit(run)
+        future = self._engine.submit(run)
+        turn.interrupt = future.cancel
+        await self._engine.wait(future)
+        turn.interrupt = None
+        if future.cancelled():
+            turn.check()
+        caches, generated = future.result()
         return started, caches, generated
 
     def _announce(
@@ -205,7 +234,7 @@ class TurnRunner:
                 context_remaining=prepared.context_remaining,
             )
         )
-        self._measures.taken_up(turn, prepared, taken_up)
+        self._measures.taken_up(turn, prepared, taken_up, load_seconds)
         turn.started(started, model.tokenizer)
 
     async def _commit(
@@ -217,7 +246,7 @@ class TurnRunner:
         started: inference_pb2.Started,
         finished: inference_pb2.Finished,
     ) -> Version:
-        _check(turn)
+        turn.check()
         request, plan = turn.request, prepared.plan
         token_ids = (*plan.sequence[prepared.keep_tokens :], *generated.token_ids)
         record = cache_store_pb2.TurnRecord(
@@ -252,21 +281,20 @@ class TurnRunner:
         sequence = (*prepared.plan.sequence, *generated.token_ids)
         published = prepared.hot.published if prepared.hot is not None else prepared.reuse.published
         blocks = list(headers(model.fingerprint, key.namespace, sequence))
-        new = [header for header in blocks if header.chain_hash not in published]
+        new = [header for header in blocks if header.chain_hash not in published and self._persister.has_room]
 
         def settle() -> list[Block]:
             model.generator.settle(caches, sequence)
             return [(header, extract(caches, header.first_token, header.token_count)) for header in new]
 
-        try:
-            copies: Sequence[Block] = await self._engine.submit(settle)
-        except (AgentmemError, CacheLengthError) as error:
-            logs.event(log, "KV was dropped after the turn; the ledger has it", logging.WARNING, error=str(error))
+        copies = await self._settled(settle)
+        if copies is None:
             return
         ledger = prepared.ledger.kept(prepared.keep_tokens)
         added = sequence[len(ledger) :]
         ledger = ledger.followed_by(added, model.tokenizer.pieces(added), model.tokenizer.hash)
-        state = HotState(version, ledger, caches, published)
+        state = prepared.hot or HotState(version, ledger, caches, published)
+        state.version, state.ledger, state.caches = version, ledger, caches
         self._measures.evicted(self._hot.put(key, state))
         references = [header.chain_hash for header in blocks]
         self._persister.publish(key, version, state, copies, references, model.geometry)
@@ -276,17 +304,25 @@ class TurnRunner:
         hot = prepared.hot
         if hot is None or prepared.keep_tokens < len(hot.ledger):
             return
-        try:
-            await self._engine.submit(lambda: model.generator.settle(hot.caches, hot.ledger.token_ids))
-        except (AgentmemError, CacheLengthError) as error:
-            logs.event(log, "KV was dropped after a failed turn", logging.WARNING, error=str(error))
-            return
-        self._hot.put(key, hot)
 
+        def settle() -> bool:
+            model.generator.settle(hot.caches, hot.ledger.token_ids)
+            return True
 
-def _check(turn: RunningTurn) -> None:
-    if turn.cancelled.is_set():
-        raise Cancelled("the request was cancelled")
+        if await self._settled(settle):
+            self._measures.evicted(self._hot.put(key, hot))
+
+    async def _settled(self, settle: Callable[[], _T]) -> _T | None:
+        """What `settle` gives on the engine thread; None, and a line in the log, where it fails: KV is only dropped."""
+        if not self._engine.alive:
+            return None
+        future = self._engine.submit(settle)
+        await self._engine.wait(future)
+        if error := future.exception():
+            known = isinstance(error, AgentmemError | CacheLengthError)
+            log.warning("KV was dropped after a turn: %s", error, exc_info=None if known else error)
+            return None
+        return future.result()
 
 
 def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:

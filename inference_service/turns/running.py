@@ -3,9 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
-from agentmem.errors import AgentmemError, ResourceExhausted
+from agentmem.errors import AgentmemError, Cancelled, ResourceExhausted
 from agentmem.v1 import inference_pb2
 from inference_service.answers import delta
 from inference_service.domain import TokenEvent, TurnRequest
@@ -25,14 +25,17 @@ class RunningTurn:
         self.cancelled = threading.Event()
         self.tokens: list[TokenEvent] = []
         self.task: asyncio.Task[None] | None = None
+        self.interrupt: Callable[[], object] | None = None
+        """What ends the wait that the turn is in, if it is in one: for its agent, for the store, for the engine."""
         self._loop = asyncio.get_running_loop()
         self._buffer = buffer
         self._taken = 0
         self._tokenizer: Tokenizer | None = None
         self._ready: list[inference_pb2.GenerateResponse] = []
         self._rest = ""
-        self._ended = False
-        self._error: Exception | None = None
+        self.ended = False
+        self.error: Exception | None = None
+        """What ended the turn, or will."""
         self._changed = asyncio.Event()
 
     async def events(self) -> AsyncIterator[inference_pb2.GenerateResponse]:
@@ -49,14 +52,27 @@ class RunningTurn:
             for event in ready:
                 if not event.HasField("started"):
                     yield event
-            if self._ended and not self._ready and self._taken == len(self.tokens):
-                if self._error is not None:
-                    raise self._error
+            if self.ended and not self._ready and self._taken == len(self.tokens):
+                if self.error is not None:
+                    raise self.error
                 return
 
-    def cancel(self) -> None:
-        """End the turn within one step; nothing is committed. Without effect once the commit has begun."""
+    def cancel(self, error: Exception | None = None) -> None:
+        """End the turn within one step; nothing is committed. Without effect once the commit has begun.
+
+        `error` is what the caller gets; by default, that it was cancelled.
+        """
+        if self.ended or self.cancelled.is_set():
+            return
+        self.error = self.error or error
         self.cancelled.set()
+        if self.interrupt is not None:
+            self.interrupt()
+
+    def check(self) -> None:
+        """Raise what cancelled the turn, if something did."""
+        if self.cancelled.is_set():
+            raise self.error or Cancelled("the request was cancelled")
 
     def token_from_engine(self, event: TokenEvent) -> None:
         """Take a token. Any thread."""
@@ -78,16 +94,17 @@ class RunningTurn:
         self._changed.set()
 
     def end(self, error: Exception | None = None) -> None:
-        """No more events. The first error counts."""
-        self._error = self._error or error
-        self._ended = True
+        """No more events. The first error counts, and so does the first call."""
+        if self.ended:
+            return
+        self.error = self.error or error
+        self.ended = True
         self._changed.set()
 
     def _take_token(self, event: TokenEvent) -> None:
         self.tokens.append(event)
         if len(self.tokens) - self._taken > self._buffer and not self.cancelled.is_set():
-            self._error = _stalled(self._buffer)
-            self.cancel()
+            self.cancel(_stalled(self._buffer))
         self._changed.set()
 
     def _delta(self) -> inference_pb2.GenerateResponse:

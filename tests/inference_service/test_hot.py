@@ -63,12 +63,12 @@ def test_putting_again_makes_it_the_most_recent() -> None:
     assert key("a") in hot
 
 
-def test_one_agent_is_kept_however_large() -> None:
+def test_what_is_larger_than_the_limit_is_not_kept() -> None:
     hot = HotAgents(100)
     hot.put(key("a"), state(10))
-    assert hot.put(key("b"), state(1000)) == [key("a")]
-    assert key("b") in hot
-    assert hot.put(key("c"), state(10)) == [key("b")]
+    assert hot.put(key("b"), state(1000)) == [key("a"), key("b")]
+    assert (len(hot), hot.nbytes) == (0, 0)
+    assert HotAgents(0).put(key("c"), state(10)) == [key("c")]
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Model:
     def put(self, name: str, size: int) -> list[str]:
         self.order = [(n, s) for n, s in self.order if n != name] + [(name, size)]
         dropped = []
-        while len(self.order) > 1 and sum(s for _, s in self.order) > self.limit:
+        while sum(s for _, s in self.order) > self.limit:
             dropped.append(self.order.pop(0)[0])
         return dropped
 

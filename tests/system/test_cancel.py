@@ -105,6 +105,53 @@ with httpx.stream("POST", f"{sys.argv[1]}/v1/chat/completions", json=body, heade
 }
 
 
+async def test_cancelled_waiters_leave_their_places_at_once(tiny: Path) -> None:
+    async with running(f"tiny={tiny}", worker_flags=("--max-waiting", "4")) as stack:
+        client = await stack.client()
+        long = await begin(client, "a")
+        waiting = [
+            client.inference.Generate(inference_pb2.GenerateRequest(key=client.key(agent), prompt="x", **LONG))
+            for agent in ("a", "a", "b")  # two wait for their agent, one for the engine
+        ]
+        async with asyncio.timeout(20):
+            while await stack.metric("worker", "agentmem_num_requests_waiting") < 3:
+                await asyncio.sleep(0.02)
+        with pytest.raises(grpc.aio.AioRpcError) as full:
+            await client.say("c", "hello", max_tokens=2)
+        assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in waiting:
+            call.cancel()
+        async with asyncio.timeout(20):
+            while await stack.metric("worker", "agentmem_num_requests_waiting"):
+                await asyncio.sleep(0.02)
+        patient = asyncio.create_task(client.say("c", "hello", max_tokens=2))
+        await asyncio.sleep(0.2)
+        assert not patient.done(), "it waits for the engine, and is not refused"
+        long.cancel()
+        assert (await patient).finished.durable
+
+
+async def test_a_turn_ends_for_its_caller_before_the_engine_settles(stack: Stack, client: Client) -> None:
+    """The caller of a short turn does not wait for the long one that is next in the engine's queue."""
+    short = asyncio.create_task(client.say("a", "The boat is green. " * 40, max_tokens=3))
+    await asyncio.sleep(0.05)
+    queued = asyncio.create_task(begin(client, "b"))
+    assert (await asyncio.wait_for(short, 60)).finished.durable
+    long = await queued
+    assert await stack.metric("worker", "agentmem_num_requests_running") == 1, "the long one has not ended"
+    long.cancel()
+
+
+async def test_shutdown_answers_unavailable(stack: Stack, client: Client) -> None:
+    call = await begin(client, "a")
+    stack.processes["worker"].terminate()
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await to_end(call)
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "shutting down" in (ended.value.details() or "")
+    assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 0
+
+
 @pytest.mark.parametrize("door", ["grpc", "http"])
 async def test_a_client_that_is_killed_frees_the_engine(tiny: Path, door: str) -> None:
     async with running(f"tiny={tiny}", "store", "worker", "gateway") as stack:

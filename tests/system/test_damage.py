@@ -75,9 +75,9 @@ async def test_damaged_blocks_are_refused_and_healed(stack: Stack, client: Clien
     quarantine = {path.name for path in (stack.data / "quarantine").iterdir()}
     for agent, (_, _, fault) in DAMAGE.items():
         assert any(second[agent].stem in name for name in quarantine) == (fault != "missing"), agent
-    for service in ("worker", "store"):
-        assert await stack.metric(service, "agentmem_cache_quarantined_total", reason="digest") == 5, service
-    assert await stack.metric("worker", "agentmem_cache_quarantined_total", reason="missing") == 1
+    assert await stack.metric("store", "agentmem_cache_quarantined_total", reason="digest") == 5
+    assert await stack.metric("worker", "agentmem_cache_load_failures_total", reason="digest") == 5
+    assert await stack.metric("worker", "agentmem_cache_load_failures_total", reason="missing") == 1
 
     for agent in DAMAGE:
         await stack.on_disk(agent)

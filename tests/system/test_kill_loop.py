@@ -13,7 +13,7 @@ from tests.system.stack import Client, Stack, Turn
 
 VICTIMS = [("store",)] * 34 + [("worker",)] * 10 + [("worker", "store")] * 8
 AGENTS = 3
-UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 
 
 @dataclass

@@ -253,3 +253,10 @@ def test_seed_makes_sampling_reproducible(model: LoadedModel, prompt: list[int])
 
     assert sample(1) == sample(1)
     assert sample(1) != sample(2)
+
+
+def test_a_tiny_temperature_is_greedy(model: LoadedModel, prompt: list[int]) -> None:
+    greedy, _ = turn(model, model.new_caches(), prompt, tokens=6)
+    for temperature in (1e-45, 1e-30, 1e-6):
+        sampling = Sampling(temperature=temperature, seed=3, ignore_eos=True)
+        assert turn(model, model.new_caches(), prompt, tokens=6, sampling=sampling)[0].token_ids == greedy.token_ids

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from agentmem.errors import ResourceExhausted, Unavailable
+from agentmem.errors import Unavailable
 from inference_service.engine.thread import EngineThread
 
 
@@ -14,11 +14,11 @@ async def test_runs_in_order_on_one_thread() -> None:
     engine.start()
     seen: list[int] = []
     names = await asyncio.gather(
-        *(engine.submit(lambda n=n: (seen.append(n), threading.current_thread().name)[1]) for n in range(20))
+        *(engine.call(lambda n=n: (seen.append(n), threading.current_thread().name)[1]) for n in range(20))
     )
     assert seen == list(range(20))
     assert set(names) == {"engine"}
-    await engine.stop()
+    await engine.stop(10)
     assert not engine.alive
 
 
@@ -28,21 +28,26 @@ async def test_an_exception_is_its_callers() -> None:
     with pytest.raises(ZeroDivisionError):
         await engine.call(lambda: 1 // 0)
     assert await engine.call(lambda: 7) == 7
-    await engine.stop()
+    await engine.stop(10)
 
 
-async def test_too_many_waiting_are_refused() -> None:
-    engine = EngineThread(max_waiting=2)
+async def test_what_waits_can_be_cancelled_and_what_runs_cannot() -> None:
+    engine = EngineThread()
     engine.start()
-    gate = threading.Event()
-    first, second = engine.submit(gate.wait), engine.submit(lambda: 2)
-    with pytest.raises(ResourceExhausted) as refused:
-        engine.submit(lambda: 3)
-    assert refused.value.retry_after > 0
+    gate, started = threading.Event(), threading.Event()
+    running = engine.submit(lambda: (started.set(), gate.wait()))
+    ran: list[int] = []
+    waiting = engine.submit(lambda: ran.append(1))
+    await asyncio.to_thread(started.wait)
+    assert waiting.cancel()
+    assert not running.cancel()
     gate.set()
-    await asyncio.gather(first, second)
-    assert await engine.submit(lambda: 4) == 4
-    await engine.stop()
+    await engine.wait(running)
+    await engine.wait(waiting)
+    assert waiting.cancelled()
+    assert await engine.call(lambda: 4) == 4
+    assert not ran
+    await engine.stop(10)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -56,7 +61,7 @@ async def test_death_fails_what_waits_and_what_comes() -> None:
     running, waiting = engine.submit(die), engine.submit(lambda: 1)
     for future in (running, waiting):
         with pytest.raises(Unavailable):
-            await asyncio.wait_for(future, 5)
+            await asyncio.wait_for(asyncio.wrap_future(future), 5)
     assert engine.died.is_set()
     assert not engine.alive
     with pytest.raises(Unavailable):

@@ -16,7 +16,13 @@ from inference_service.turns.running import RunningTurn
 from tests.inference_service.real_tokenizers import byte_level_with_bos, renderer
 
 KEY = types_pb2.AgentKey(namespace="ns", agent_id="a", model_id="tiny")
-MODEL = SimpleNamespace(model_id="tiny", tokenizer=byte_level_with_bos(), renderer=renderer(), context_length=4096)
+MODEL = SimpleNamespace(
+    model_id="tiny",
+    tokenizer=byte_level_with_bos(),
+    renderer=renderer(),
+    context_length=4096,
+    vocab_size=byte_level_with_bos().vocab_size,
+)
 
 
 class Runner:

@@ -17,6 +17,7 @@ LOADED = SimpleNamespace(
     model_id="tiny",
     architecture="llama",
     context_length=4096,
+    vocab_size=300,
     geometry=GEOMETRY,
     fingerprint="f" * 64,
     weight_bytes=12345,
@@ -75,10 +76,6 @@ async def test_states() -> None:
     of = models()
     assert (await get(of)).state == model_pb2.MODEL_STATE_LOADING
     assert (await get(of, "a")).state == model_pb2.MODEL_STATE_REGISTERED
-    of.failures["tiny"] = "why not"
-    failed = await get(of)
-    assert (failed.state, failed.error) == (model_pb2.MODEL_STATE_FAILED, "why not")
-    of.failures.clear()
     of.loaded = cast(Any, LOADED)
     assert (await get(of, "tiny")).state == model_pb2.MODEL_STATE_LOADED
     assert (await get(of, "b")).state == model_pb2.MODEL_STATE_REGISTERED
@@ -104,7 +101,7 @@ async def test_loaded_model_is_described() -> None:
         v_head_dim=128,
         kv_bytes_per_token=3 * 2 * (64 + 128) * 36 // 64,
         weight_bytes=12345,
-        vocab_size=byte_level().vocab_size,
+        vocab_size=300,
         tokenizer_hash=byte_level().hash,
         attention_paths=[path],
     )

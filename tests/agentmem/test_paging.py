@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentmem import paging
 from agentmem.errors import InvalidArgument
-from cache_service import paging
 
 
 @given(st.tuples(st.text(min_size=1), st.text(min_size=1)))
