@@ -10,6 +10,8 @@ from inference_service.text.rendering import Rendered, Renderer, Span, inside_ch
 from inference_service.text.tokenizer import Tokenizer
 
 _BOUNDARY_WINDOW = 2048
+"""Bytes to look back at first. No multiple of 3, nor is its double: where digits are grouped by three and a run of them
+is longer than the window, no boundary that only the window's beginning makes is where the cut is."""
 _BOUNDARY_LOOKAHEAD = 256
 
 
@@ -77,9 +79,11 @@ class Planner:
         """Give tokens back to the last pre-token boundary that the prompt's and the ledger's text have in common."""
         keep = _back_to_character(ledger, keep, prompt.text)
         remembered = Rendered(ledger.text, tuple(self.specials(ledger)))
+        window = _BOUNDARY_WINDOW
         while keep:
             cut = ledger.offsets[keep - 1]
-            boundary = min(self._boundary(prompt, cut), self._boundary(remembered, cut))
+            boundary = min(self._boundary(prompt, cut, window), self._boundary(remembered, cut, window))
+            window *= 2  # In a long run, step by step would take a time that is quadratic in its length.
             if boundary == cut:
                 return keep
             while keep and ledger.offsets[keep - 1] > boundary:
@@ -87,13 +91,13 @@ class Planner:
             keep = _back_to_character(ledger, keep, prompt.text)
         return keep
 
-    def _boundary(self, context: Rendered, cut: int) -> int:
+    def _boundary(self, context: Rendered, cut: int, window: int) -> int:
         """The last place at or before byte `cut` where whole tokenization of the text must split."""
         first = max((s.end for s in context.specials if s.end <= cut), default=0)
         last = min((s.start for s in context.specials if s.start >= cut), default=len(context.text))
         if cut in (first, last):
             return cut
-        first = max(first, _character_start(context.text, max(0, cut - _BOUNDARY_WINDOW)))
+        first = max(first, _character_start(context.text, max(0, cut - window)))
         last = min(last, _character_start(context.text, min(len(context.text), cut + _BOUNDARY_LOOKAHEAD)))
         before = context.text[first:cut].decode()
         at = self._tokenizer.pre_token_boundary(before, context.text[cut:last].decode(errors="replace"))

@@ -216,13 +216,13 @@ def test_mid_word_extension_is_healed_and_a_boundary_costs_nothing() -> None:
     assert unhealed.keep_tokens == len(ledger)
 
 
-@pytest.mark.parametrize("run", ["a", "=", " ", "é", "東", "\n"])
+@pytest.mark.parametrize("run", ["a", "=", " ", "é", "東", "\n", "7", "1234567", "12", " 12"])
 def test_runs_longer_than_any_window(run: str) -> None:
     of = world(llama3_like)
-    text = "the boat " + run * 5000
+    text = "the boat " + run * (7_000 // len(run))
     ledger = of.ledger(of.renderer.text(text, parse_special=False))
-    for more in (run * 7, "x", " x", "1", "\n"):
-        for beginning in (text, text[:4000]):
+    for more in (run * 7, "x", "1"):
+        for beginning in (text, text[:3_001], text[:5_999]):
             prompt = of.renderer.text(beginning + more, parse_special=False)
             plan = of.planner.for_text(ledger, prompt, heal_extension=True)
             check(of, ledger, prompt, plan)
