@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from agentmem.keys import AgentKey
-from inference_service.engine.generation import Caches
+from inference_service.engine.geometry import Caches
 from inference_service.memory.ledger import Ledger, Version
 
 

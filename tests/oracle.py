@@ -29,8 +29,9 @@ class _DequantizedCache:
         self.offset += keys.shape[2]
         return self.keys, self.values
 
-    def make_mask(self, n: int, **_: Any) -> mx.array:
-        return mx.arange(n)[:, None] >= mx.arange(n)[None]
+    def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
+        at, seen = mx.arange(n)[:, None], mx.arange(n)[None]
+        return (at >= seen) & (at < seen + (window_size or n))
 
     def _rounded(self, x: mx.array) -> mx.array:
         return mx.dequantize(*mx.quantize(x, **self._quantization), **self._quantization)

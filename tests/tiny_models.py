@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models import gemma3_text, llama, qwen3
+from mlx_lm.models import deepseek_v2, gemma3_text, gpt_oss, llama, mamba, qwen2, qwen3
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
@@ -68,10 +68,80 @@ def write_qwen3(directory: Path, seed: int = 0) -> Path:
     return _write(directory, qwen3, {"model_type": "qwen3", "rope_theta": 10000.0}, seed, CHATML, 4096)
 
 
-def write_gemma3(directory: Path) -> Path:
-    """A Gemma 3 with sliding layers, whose caches are of another kind."""
-    extra = {"model_type": "gemma3_text", "sliding_window": 64, "sliding_window_pattern": 3}
-    return _write(directory, gemma3_text, extra, 0, CHATML, 4096)
+def write_qwen2(directory: Path, seed: int = 0) -> Path:
+    """A Qwen 2 of two layers: biases on queries, keys and values, which here are not zero."""
+    extra = {"model_type": "qwen2", "rope_theta": 10000.0, "hidden_size": 256}
+    return _write(directory, qwen2, extra, seed, CHATML, 4096)
+
+
+def write_gemma3(directory: Path, seed: int = 0, window: int = 64) -> Path:
+    """A Gemma 3 of four layers: three with a sliding window, one with full attention, one KV head."""
+    extra = {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 1,
+        "sliding_window": window,
+        "sliding_window_pattern": 4,
+        "query_pre_attn_scalar": 64,
+    }
+    return _write(directory, gemma3_text, extra, seed, CHATML, 4096)
+
+
+def write_gpt_oss(directory: Path, seed: int = 0, window: int = 64) -> Path:
+    """A GPT-OSS of four layers: sliding and full by turns, attention sinks, a mixture of experts."""
+    extra = {
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": window,
+        "rope_theta": 150000,
+    }
+    return _write(directory, gpt_oss, extra, seed, CHATML, 4096)
+
+
+def write_deepseek2(directory: Path, seed: int = 0) -> Path:
+    """A DeepSeek-V2 of two layers: multi-head latent attention (keys of 192, values of 128), a mixture of experts."""
+    extra = {
+        "model_type": "deepseek_v2",
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "kv_lora_rank": 32,
+        "q_lora_rank": None,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+        "n_shared_experts": 1,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 64,
+        "n_group": 1,
+        "topk_group": 1,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 4,
+            "original_max_position_embeddings": 1024,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+        },
+    }
+    return _write(directory, deepseek_v2, extra, seed, CHATML, 4096)
+
+
+def write_mamba(directory: Path) -> Path:
+    """A Mamba: a state instead of attention."""
+    extra = {
+        "model_type": "mamba",
+        "state_size": 8,
+        "conv_kernel": 4,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "time_step_rank": 4,
+    }
+    return _write(directory, mamba, extra, 0, CHATML, 4096)
 
 
 def _write(directory: Path, module, extra: dict[str, object], seed: int, template: str, context: int) -> Path:
@@ -100,6 +170,8 @@ def _write(directory: Path, module, extra: dict[str, object], seed: int, templat
 
 
 def _sharpened(name: str, value: mx.array) -> mx.array:
+    if name.endswith(("sinks", "bias")):
+        return mx.random.normal(value.shape) * 0.5
     if value.ndim < 2:
         return value
-    return value * (8.0 if "lm_head" in name else 3.0)
+    return value * 3.0

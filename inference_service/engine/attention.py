@@ -7,17 +7,25 @@ takes the dequantized path where the backend has no kernel for the other.
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine.cache import Quantized, QuantizedKVCache
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.caches import (
+    BatchQuantizedKVCache,
+    BatchSlidingQuantizedKVCache,
+    Quantized,
+    QuantizedKVCache,
+    SlidingQuantizedKVCache,
+)
+from inference_service.engine.geometry import Geometry, LayerGroup
 
 QUANTIZED_MATMUL = "quantized_matmul"
 DEQUANTIZE_FUSED = "dequantize+fused"
+
+Q4Cache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
 
 _SEAM_NAME = "scaled_dot_product_attention"
 _TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
@@ -55,18 +63,29 @@ class AttentionSeam:
             setattr(module, _SEAM_NAME, _Dispatch(self, fallback))
 
     def attend(
-        self, queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedKVCache, scale: float, mask: Any
+        self,
+        queries: mx.array,
+        keys: Quantized,
+        values: Quantized,
+        cache: Q4Cache,
+        scale: float,
+        mask: Any,
+        sinks: mx.array | None = None,
     ) -> mx.array:
-        """Attention of queries [1, heads, n, k_dim] over all of a cache; [1, heads, n, v_dim].
+        """Attention of queries [rows, heads, n, k_dim] over what a cache shows; [rows, heads, n, v_dim].
 
-        Many queries: dequantize this layer, then the fused kernel, so that the score matrix never exists. One query:
-        quantized matmul with the GQA group folded into the query rows, or the same as for many.
+        `mask` is what the cache's `make_mask` gave. `sinks` [heads] are logits that take part in the softmax and in
+        nothing else (GPT-OSS). Many queries: dequantize this layer, then the fused kernel, so that the score matrix
+        never exists. One query: quantized matmul with the GQA group folded into the query rows, or the same as for
+        many.
         """
         if queries.shape[2] == 1 and self.decode_path == QUANTIZED_MATMUL:
-            return _one_query(queries, keys, values, cache, scale)
+            return _one_query(queries, keys, values, cache, scale, mask, sinks)
         k = mx.dequantize(*keys, group_size=cache.group_size, bits=cache.bits)
         v = mx.dequantize(*values, group_size=cache.group_size, bits=cache.bits)
-        return mx.fast.scaled_dot_product_attention(queries, k, v, scale=scale, mask=mask)
+        if isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
+            return _in_pieces(queries, k, v, cache.window, scale, mask, sinks)
+        return _fused(queries, k, v, scale, mask, sinks)
 
     def self_test(self, geometry: Geometry) -> list[PathReport]:
         """Compare both phases with plain attention on this backend, for this geometry.
@@ -84,23 +103,34 @@ class AttentionSeam:
         return [prefill, PathReport("decode", self.decode_path, error, note)]
 
     def _error(self, phase: str, queries: int, geometry: Geometry) -> float:
+        """The largest error over all layer groups, with and without sinks."""
+        groups = [group for group in (geometry.full, geometry.sliding) if group is not None]
+        error = max(self._group_error(queries, geometry, group, sinks) for group in groups for sinks in (False, True))
+        if not error <= _TOLERANCE[geometry.dtype]:
+            raise FailedPrecondition(f"Q4 attention is wrong on this backend: {phase} differs by {error:.2g}")
+        return error
+
+    def _group_error(self, queries: int, geometry: Geometry, group: LayerGroup, with_sinks: bool) -> float:
         tokens = 300  # so that the buffers are longer than what counts, and the views of them strided
-        keys = mx.random.split(mx.random.key(7), 3)
+        keys = mx.random.split(mx.random.key(7), 4)
 
         def random(key: mx.array, heads: int, n: int, width: int) -> mx.array:
             return mx.random.normal((1, heads, n, width), key=key).astype(geometry.dtype)
 
-        cache = QuantizedKVCache(geometry.bits, geometry.group_size)
-        k = random(keys[0], geometry.kv_heads, tokens, geometry.k_dim)
-        v = random(keys[1], geometry.kv_heads, tokens, geometry.v_dim)
-        quantized = cache.update_and_fetch(k, v)
-        q = random(keys[2], geometry.heads, queries, geometry.k_dim)
-        scale = geometry.k_dim**-0.5
-        found = self.attend(q, *quantized, cache, scale, cache.make_mask(queries))
-        wanted = plain_attention(q, *quantized, cache, scale)
+        cache: QuantizedKVCache | SlidingQuantizedKVCache = QuantizedKVCache(geometry.bits, geometry.group_size)
+        if group.window is not None:
+            cache = SlidingQuantizedKVCache(group.window, geometry.bits, geometry.group_size)
+        k = random(keys[0], group.kv_heads, tokens, group.k_dim)
+        v = random(keys[1], group.kv_heads, tokens, group.v_dim)
+        cache.update_and_fetch(k[:, :, :-queries], v[:, :, :-queries])
+        mask = cache.make_mask(queries)
+        seen = cache.update_and_fetch(k[:, :, -queries:], v[:, :, -queries:])
+        q = random(keys[2], geometry.heads, queries, group.k_dim)
+        sinks = mx.random.normal((geometry.heads,), key=keys[3]).astype(geometry.dtype) if with_sinks else None
+        scale = group.k_dim**-0.5
+        found = self.attend(q, *seen, cache, scale, mask, sinks)
+        wanted = plain_attention(q, *seen, cache, scale, group.window, sinks)
         error: float = (mx.abs(found.astype(mx.float32) - wanted).max() / mx.abs(wanted).max()).item()  # type: ignore[assignment]
-        if not error <= _TOLERANCE[geometry.dtype]:
-            raise FailedPrecondition(f"Q4 attention is wrong on this backend: {phase} differs by {error:.2g}")
         return error
 
 
@@ -114,29 +144,63 @@ class _Dispatch:
     def __call__(
         self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any, sinks: Any = None
     ) -> Any:
-        if not isinstance(cache, QuantizedKVCache):
+        if not isinstance(cache, get_args(Q4Cache)):
             return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
-        if sinks is not None:
-            raise NotImplementedError("attention sinks over a Q4 cache")
         self.seam.calls += 1
         self.seam.heads = queries.shape[1]
-        return self.seam.attend(queries, keys, values, cache, scale, mask)
+        return self.seam.attend(queries, keys, values, cache, scale, mask, sinks)
 
 
 def _one_query(
-    queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedKVCache, scale: float
+    queries: mx.array, keys: Quantized, values: Quantized, cache: Q4Cache, scale: float, mask: Any, sinks: Any
 ) -> mx.array:
-    batch, heads, _, width = queries.shape
+    rows, heads, _, width = queries.shape
     kv_heads = keys.weights.shape[1]
-    folded = (queries * scale).reshape(batch, kv_heads, heads // kv_heads, width)
+    folded = (queries * scale).reshape(rows, kv_heads, heads // kv_heads, width)
     scores = mx.quantized_matmul(folded, *keys, transpose=True, group_size=cache.group_size, bits=cache.bits)
+    if mask is not None:
+        scores = mx.where(mask, scores, -mx.inf)
+    if sinks is not None:
+        sink = mx.broadcast_to(sinks.reshape(1, kv_heads, -1, 1), (*scores.shape[:3], 1))
+        scores = mx.concatenate([scores, sink.astype(scores.dtype)], axis=-1)
     weights = mx.softmax(scores, axis=-1, precise=True)
+    if sinks is not None:
+        weights = weights[..., :-1]
     out = mx.quantized_matmul(weights, *values, transpose=False, group_size=cache.group_size, bits=cache.bits)
-    return out.reshape(batch, heads, 1, -1)
+    return out.reshape(rows, heads, 1, -1)
+
+
+def _fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks: mx.array | None) -> mx.array:
+    """The fused kernel; V is padded to K's width where it is narrower (MLA), because no kernel takes both."""
+    width = v.shape[-1]
+    if width < k.shape[-1]:
+        v = mx.pad(v, [(0, 0), (0, 0), (0, 0), (0, k.shape[-1] - width)])
+    out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask, sinks=sinks)
+    return out[..., :width]
+
+
+def _in_pieces(
+    q: mx.array, k: mx.array, v: mx.array, window: int, scale: float, mask: mx.array, sinks: mx.array | None
+) -> mx.array:
+    """Queries of a sliding layer, at most a window of them at once, each piece over the keys that it can see."""
+    n, total = q.shape[2], k.shape[2]
+    pieces = []
+    for start in range(0, n, window):
+        end = min(n, start + window)
+        first, last = max(0, total - n + start - window + 1), total - n + end
+        piece = mask[start:end, first:last]
+        pieces.append(_fused(q[:, :, start:end], k[:, :, first:last], v[:, :, first:last], scale, piece, sinks))
+    return mx.concatenate(pieces, axis=2)
 
 
 def plain_attention(
-    queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedKVCache, scale: float
+    queries: mx.array,
+    keys: Quantized,
+    values: Quantized,
+    cache: Q4Cache,
+    scale: float,
+    window: int | None = None,
+    sinks: mx.array | None = None,
 ) -> mx.array:
     """The reference: softmax(q k^T) v in float32 over dequantized values, causal, with the scores spelled out."""
     k, v = (
@@ -146,5 +210,10 @@ def plain_attention(
     k, v = mx.repeat(k, group, axis=1), mx.repeat(v, group, axis=1)
     scores = (queries.astype(mx.float32) * scale) @ k.swapaxes(-1, -2)
     n, total = scores.shape[-2:]
-    visible = mx.arange(total - n, total)[:, None] >= mx.arange(total)[None]
-    return mx.softmax(mx.where(visible, scores, -mx.inf), axis=-1) @ v
+    at, seen = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
+    visible = (at >= seen) & (at < seen + (window or total))
+    scores = mx.where(visible, scores, -mx.inf)
+    if sinks is not None:
+        sink = mx.broadcast_to(sinks.astype(mx.float32).reshape(1, -1, 1, 1), (*scores.shape[:3], 1))
+        return mx.softmax(mx.concatenate([scores, sink], axis=-1), axis=-1)[..., :-1] @ v
+    return mx.softmax(scores, axis=-1) @ v

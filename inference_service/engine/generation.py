@@ -11,13 +11,11 @@ import mlx.core as mx
 from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine.cache import QuantizedKVCache
+from inference_service.engine.geometry import Caches
 from inference_service.engine.sampling import TokenSampler, top_logprobs
 from inference_service.memory.chunks import chunk_tokens
 from inference_service.text.streaming import TextStream
 from inference_service.text.tokenizer import Tokenizer
-
-Caches = list[QuantizedKVCache]
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,11 @@ class Generator:
     def settle(self, caches: Caches, sequence: Sequence[int]) -> None:
         """Bring the caches to exactly `sequence`: trim what a stop string cut off, feed what was sampled last."""
         _check_lengths(caches, caches[0].offset)
+        surplus = max(0, caches[0].offset - len(sequence))
+        if not all(cache.can_trim(surplus) for cache in caches):
+            raise CacheLengthError(f"{surplus} tokens cannot be trimmed: a sliding layer's window before them is gone")
         for cache in caches:
-            cache.trim(max(0, cache.offset - len(sequence)))
+            cache.trim(surplus)
         for token_id in sequence[caches[0].offset :]:
             self._step(caches, token_id)
         _check_lengths(caches, len(sequence))

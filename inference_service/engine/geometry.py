@@ -1,45 +1,129 @@
 """The shape of a model's KV, taken from its first update and never from guessed config fields."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from agentmem.blockfile import TENSORS
+from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.caches.sliding import SLACK
 
 SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
+
+Caches = list[QuantizedKVCache | SlidingQuantizedKVCache]
+"""One cache per layer, of one sequence."""
+
+TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
+"""Safetensors dtype and shape of each tensor of a file, by name."""
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers whose KV has one shape, by their indices in the model. Widths of K and V may differ (MLA).
+
+    `window` is None for full attention.
+    """
+
+    layers: tuple[int, ...]
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    window: int | None = None
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Layers of one shape: query heads, KV heads, widths of K and V (which may differ), dtype and quantization."""
+    """All layers of a model: those with full attention, those with a sliding window, and how both are quantized."""
 
-    layers: int
     heads: int
-    kv_heads: int
-    k_dim: int
-    v_dim: int
     dtype: mx.Dtype
     bits: int
     group_size: int
+    full: LayerGroup
+    sliding: LayerGroup | None = None
 
-    def tensor_shapes(self, tokens: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Safetensors dtype and shape of each tensor of a block file that holds `tokens` tokens."""
-        shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    @property
+    def layers(self) -> int:
+        """Layers with KV."""
+        return len(self.full.layers) + (len(self.sliding.layers) if self.sliding else 0)
+
+    def new_caches(self) -> Caches:
+        """Empty caches, one per layer."""
+        caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {
+            layer: QuantizedKVCache(self.bits, self.group_size) for layer in self.full.layers
+        }
+        if self.sliding and self.sliding.window:
+            for layer in self.sliding.layers:
+                caches[layer] = SlidingQuantizedKVCache(self.sliding.window, self.bits, self.group_size)
+        return [caches[layer] for layer in range(self.layers)]
+
+    def block_shapes(self, tokens: int) -> TensorShapes:
+        """The tensors of a block file: all full-attention layers."""
+        return self._shapes(self.full, tokens)
+
+    def window_shapes(self, tokens: int) -> TensorShapes:
+        """The tensors of a window file: all sliding layers."""
+        if self.sliding is None:
+            raise ValueError("the model has no sliding layers")
+        return self._shapes(self.sliding, tokens)
+
+    def _shapes(self, group: LayerGroup, tokens: int) -> TensorShapes:
+        shapes: TensorShapes = {}
         for name in TENSORS:
             side, part = name.split(".")
-            width = self.k_dim if side == "k" else self.v_dim
+            width = group.k_dim if side == "k" else group.v_dim
             size = width * self.bits // 32 if part == "weights" else width // self.group_size
             dtype = SAFETENSORS_DTYPE[mx.uint32 if part == "weights" else self.dtype]
-            shapes[name] = (dtype, (self.layers, self.kv_heads, tokens, size))
+            shapes[name] = (dtype, (len(group.layers), group.kv_heads, tokens, size))
         return shapes
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of quantized KV per token, all layers."""
-        per_element = self.bits / 8 + 2 * self.dtype.size / self.group_size
-        return round(self.layers * self.kv_heads * (self.k_dim + self.v_dim) * per_element)
+        """Bytes of quantized KV per token, full-attention layers."""
+        return round(_elements(self.full) * self._bytes_per_element)
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of quantized KV of all sliding layers at their cap of window + 256 tokens."""
+        if self.sliding is None or self.sliding.window is None:
+            return 0
+        return round(_elements(self.sliding) * (self.sliding.window + SLACK) * self._bytes_per_element)
 
     @property
     def fp16_bytes_per_token(self) -> int:
-        """What the same KV would take unquantized in 16 bits."""
-        return self.layers * self.kv_heads * (self.k_dim + self.v_dim) * 2
+        """What the KV of the full-attention layers would take unquantized in 16 bits."""
+        return _elements(self.full) * 2
+
+    @property
+    def _bytes_per_element(self) -> float:
+        return self.bits / 8 + 2 * self.dtype.size / self.group_size
+
+
+def _elements(group: LayerGroup) -> int:
+    return len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim)
+
+
+def group_layers(caches: Sequence[QuantizedKVCache | SlidingQuantizedKVCache]) -> tuple[LayerGroup, LayerGroup | None]:
+    """The layer groups of a model, from caches that hold its first update.
+
+    Raises ValueError, saying what differs, for a model whose layers of one kind are not of one shape, or that has no
+    full-attention layer.
+    """
+    groups = []
+    for kind in (QuantizedKVCache, SlidingQuantizedKVCache):
+        layers = tuple(i for i, cache in enumerate(caches) if type(cache) is kind)
+        shapes = {_shape(caches[layer]) for layer in layers}
+        if len(shapes) > 1:
+            raise ValueError(f"layers of one kind have different KV shapes: {sorted(shapes, key=str)}")
+        groups.append(LayerGroup(layers, *shapes.pop()) if layers else None)
+    if groups[0] is None:
+        raise ValueError("no layer has full attention")
+    return groups[0], groups[1]
+
+
+def _shape(cache: QuantizedKVCache | SlidingQuantizedKVCache) -> tuple[int, int, int, int | None]:
+    keys, values = cache.buffers.both()
+    k_dim, v_dim = (part.scales.shape[-1] * cache.group_size for part in (keys, values))
+    window = cache.window if isinstance(cache, SlidingQuantizedKVCache) else None
+    return int(keys.weights.shape[1]), int(k_dim), int(v_dim), window

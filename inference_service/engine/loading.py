@@ -7,15 +7,15 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.utils import hf_repo_to_path
 
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import AttentionSeam, PathReport
-from inference_service.engine.cache import QuantizedKVCache
+from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.fingerprint import ContentHashes, fingerprint
-from inference_service.engine.generation import Caches, Generator
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.generation import Generator
+from inference_service.engine.geometry import Caches, Geometry, group_layers
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 
@@ -50,7 +50,7 @@ class LoadedModel:
 
     def new_caches(self) -> Caches:
         """Empty caches, one per layer."""
-        return [QuantizedKVCache(self.geometry.bits, self.geometry.group_size) for _ in range(self.geometry.layers)]
+        return self.geometry.new_caches()
 
 
 def load(
@@ -73,7 +73,7 @@ def load(
         backend = wrapper._tokenizer.backend_tokenizer
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise FailedPrecondition(f"model {model_id!r} cannot be loaded from {source}: {error}") from error
-    _refuse_other_caches(model_id, model)
+    caches = _q4_caches(model_id, model, quantization)
     if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
         dtype = "float32"
     if dtype != "auto":
@@ -82,7 +82,7 @@ def load(
     tokenizer = Tokenizer(backend, wrapper.eos_token_ids)
     seam = AttentionSeam()
     seam.install(model)
-    geometry, vocab_size = _measure(model_id, model, seam, quantization)
+    geometry, vocab_size = _measure(model_id, model, seam, caches, quantization)
     paths = seam.self_test(geometry)
     return LoadedModel(
         model_id=model_id,
@@ -99,43 +99,38 @@ def load(
     )
 
 
-def _refuse_other_caches(model_id: str, model: Any) -> None:
-    others = sorted({type(cache).__name__ for cache in make_prompt_cache(model) if type(cache) is not KVCache})
-    if others:
-        raise FailedPrecondition(
-            f"model {model_id!r} has layers whose cache ({', '.join(others)}) cannot be kept in Q4 yet; "
-            "models with full attention on every layer can (Llama, Qwen 2, Qwen 3, Mistral, …)"
-        )
+def _q4_caches(model_id: str, model: Any, quantization: Quantization) -> Caches:
+    """Empty Q4 caches for the model's layers, by the kinds of cache that it would make itself."""
+    caches: Caches = []
+    for cache in make_prompt_cache(model):
+        if type(cache) is KVCache:
+            caches.append(QuantizedKVCache(quantization.bits, quantization.group_size))
+        elif type(cache) is RotatingKVCache and not cache.keep:
+            caches.append(SlidingQuantizedKVCache(cache.max_size, quantization.bits, quantization.group_size))
+        else:
+            raise FailedPrecondition(
+                f"model {model_id!r} has layers whose cache ({type(cache).__name__}) cannot be kept in Q4; "
+                "models whose layers have full or sliding-window attention can"
+            )
+    return caches
 
 
-def _measure(model_id: str, model: Any, seam: AttentionSeam, quantization: Quantization) -> tuple[Geometry, int]:
+def _measure(
+    model_id: str, model: Any, seam: AttentionSeam, caches: Caches, quantization: Quantization
+) -> tuple[Geometry, int]:
     """The geometry and the number of logits, from a first update; proves that every layer comes through the seam."""
-    caches = [QuantizedKVCache(quantization.bits, quantization.group_size) for _ in make_prompt_cache(model)]
     try:
         for tokens in ([[0, 0]], [[0]]):
             logits = model(mx.array(tokens), cache=caches)
             mx.eval(logits)
+        full, sliding = group_layers(caches)
     except (ValueError, NotImplementedError) as error:
         raise FailedPrecondition(f"model {model_id!r} cannot run over a Q4 cache: {error}") from error
     if seam.calls != 2 * len(caches):
         raise FailedPrecondition(f"model {model_id!r} computes attention outside the Q4 path on some layers")
-    shapes = {_widths(cache) for cache in caches}
-    if len(shapes) != 1:
-        raise FailedPrecondition(f"model {model_id!r} has layers of different KV shapes: {sorted(shapes)}")
-    kv_heads, k_dim, v_dim = shapes.pop()
-    first = caches[0].keys
-    assert first is not None
-    geometry = Geometry(
-        len(caches), seam.heads, kv_heads, k_dim, v_dim, first.scales.dtype, quantization.bits, quantization.group_size
-    )
+    dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
+    geometry = Geometry(seam.heads, dtype, quantization.bits, quantization.group_size, full, sliding)
     return geometry, int(logits.shape[-1])
-
-
-def _widths(cache: QuantizedKVCache) -> tuple[int, int, int]:
-    assert cache.keys is not None
-    assert cache.values is not None
-    k_dim, v_dim = (part.scales.shape[-1] * cache.group_size for part in (cache.keys, cache.values))
-    return cache.keys.weights.shape[1], k_dim, v_dim
 
 
 def _context_length(config: dict[str, Any]) -> int:
@@ -152,10 +147,8 @@ def _fingerprint(directory: Path, geometry: Geometry, hashes: ContentHashes) -> 
         ((path.name, hashes.of(path)) for path in files),
         adapter="",
         dtype=geometry.dtype,
-        layers=geometry.layers,
-        kv_heads=geometry.kv_heads,
-        k_dim=geometry.k_dim,
-        v_dim=geometry.v_dim,
+        full=geometry.full,
+        sliding=geometry.sliding,
         bits=geometry.bits,
         group_size=geometry.group_size,
     )

@@ -49,7 +49,7 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
             raise BlockFileError("digest", "the bytes are not those that were published")
         header, specs = blockfile.parse(data, len(data))
         blockfile.verify(header, wanted)
-        for name, (dtype, shape) in geometry.tensor_shapes(wanted.token_count).items():
+        for name, (dtype, shape) in geometry.block_shapes(wanted.token_count).items():
             if (specs[name].dtype, specs[name].shape) != (dtype, shape):
                 raise BlockFileError("header", f"{name} has another shape than the model's")
     except BlockFileError as error:
@@ -59,7 +59,7 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
 
 def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> tuple[bytes, int]:
     """Write and fsync a new file; its digest and size. The digest is of the bytes in memory. Raises OSError."""
-    shapes = geometry.tensor_shapes(header.token_count)
+    shapes = geometry.block_shapes(header.token_count)
     entries = {
         name: TensorSpec(
             dtype=_SERIALIZE_DTYPE[dtype],

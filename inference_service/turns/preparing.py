@@ -101,7 +101,7 @@ class Preparer:
         if request.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE:
             return self._restorer.nothing(model)
         if hot is not None and plan.keep_tokens:
-            return self._restorer.from_hot(hot, plan)
+            return self._restorer.from_hot(model, hot, plan)
         return await self._restorer.from_disk(request.key, model, ledger, plan)
 
     def _decoding(self, request: TurnRequest, remaining: int) -> Decoding:

@@ -12,7 +12,7 @@ from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2, types_pb2
 from inference_service.engine import tensors
-from inference_service.engine.generation import Caches
+from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel
 from inference_service.engine.tensors import HostTensors
 from inference_service.hot import HotState
@@ -51,9 +51,11 @@ class Restorer:
         self._metrics = metrics
         self._min_tokens = min_tokens
 
-    def from_hot(self, hot: HotState, plan: Plan) -> Reuse:
-        """Reuse the hot state, as far as its ledger and the plan agree."""
+    def from_hot(self, model: LoadedModel, hot: HotState, plan: Plan) -> Reuse:
+        """Reuse the hot state, as far as its ledger and the plan agree; sliding layers cannot always go back."""
         tokens = min(common_tokens(hot.ledger.token_ids, plan.sequence), len(plan.sequence) - 1)
+        if not all(cache.can_trim(cache.offset - tokens) for cache in hot.caches):
+            return self._none(model, types_pb2.MISS_REASON_NOT_TRIMMABLE)
 
         def caches() -> Caches:
             for cache in hot.caches:
@@ -64,6 +66,9 @@ class Restorer:
 
     async def from_disk(self, key: AgentKey, model: LoadedModel, ledger: Ledger, plan: Plan) -> Reuse:
         """Reuse the longest gapless run of good blocks. Never raises for what is missing or bad: that is a miss."""
+        if model.geometry.sliding is not None:
+            kept = bool(plan.keep_tokens)
+            return self._none(model, types_pb2.MISS_REASON_NOT_TRIMMABLE if kept else types_pb2.MISS_REASON_ABSENT)
         started = time.monotonic()
         lookup = look_up(model.fingerprint, key.namespace, ledger.token_ids, plan.keep_tokens, plan.sequence)
         if not lookup.candidates:

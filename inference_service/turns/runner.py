@@ -26,9 +26,10 @@ from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from inference_service.answers import delta, duration, tier_tokens
 from inference_service.domain import TurnRequest
-from inference_service.engine.generation import CacheLengthError, Caches, Generated
+from inference_service.engine.generation import CacheLengthError, Generated
+from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel
-from inference_service.engine.tensors import extract
+from inference_service.engine.tensors import extract_block
 from inference_service.engine.thread import EngineThread
 from inference_service.hot import HotAgents, HotState
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
@@ -281,11 +282,16 @@ class TurnRunner:
         sequence = (*prepared.plan.sequence, *generated.token_ids)
         published = prepared.hot.published if prepared.hot is not None else prepared.reuse.published
         blocks = list(headers(model.fingerprint, key.namespace, sequence))
-        new = [header for header in blocks if header.chain_hash not in published and self._persister.has_room]
+        # Without a window no position of a hybrid model can be resumed from disk, so its blocks are not written.
+        writes = model.geometry.sliding is None and self._persister.has_room
+        new = [header for header in blocks if writes and header.chain_hash not in published]
 
         def settle() -> list[Block]:
             model.generator.settle(caches, sequence)
-            return [(header, extract(caches, header.first_token, header.token_count)) for header in new]
+            return [
+                (header, extract_block(caches, model.geometry, header.first_token, header.token_count))
+                for header in new
+            ]
 
         copies = await self._settled(settle)
         if copies is None:

@@ -6,15 +6,27 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine import attention
 from inference_service.engine.attention import DEQUANTIZE_FUSED, QUANTIZED_MATMUL, AttentionSeam
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.geometry import Geometry, LayerGroup
 
 
-def geometry(kv_heads: int = 2, v_dim: int = 64, dtype: mx.Dtype = mx.float32, bits: int = 4) -> Geometry:
-    return Geometry(2, 4, kv_heads, 64, v_dim, dtype, bits, 32)
+def geometry(
+    kv_heads: int = 2, v_dim: int = 64, dtype: mx.Dtype = mx.float32, bits: int = 4, window: int = 0
+) -> Geometry:
+    full = LayerGroup((0, 2), kv_heads, 64, v_dim)
+    return Geometry(4, dtype, bits, 32, full, LayerGroup((1,), kv_heads, 64, v_dim, window) if window else None)
 
 
 @pytest.mark.parametrize(
-    "shape", [geometry(), geometry(kv_heads=1), geometry(kv_heads=4), geometry(v_dim=32), geometry(bits=8)]
+    "shape",
+    [
+        geometry(),
+        geometry(kv_heads=1),
+        geometry(kv_heads=4),
+        geometry(v_dim=32),
+        geometry(bits=8),
+        geometry(window=40),
+        geometry(window=3),
+    ],
 )
 def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
     prefill, decode = AttentionSeam().self_test(shape)
@@ -26,7 +38,7 @@ def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
 def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = mx.fast.scaled_dot_product_attention
     monkeypatch.setattr(
-        mx.fast, "scaled_dot_product_attention", lambda q, k, v, scale, mask: fused(q, k, v, scale=scale)
+        mx.fast, "scaled_dot_product_attention", lambda q, k, v, scale, mask, sinks: fused(q, k, v, scale=scale)
     )
     with pytest.raises(FailedPrecondition, match="prefill"):
         AttentionSeam().self_test(geometry())

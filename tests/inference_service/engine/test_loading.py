@@ -9,8 +9,9 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.domain import MessagesInput
 from inference_service.engine.fingerprint import ContentHashes
+from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.loading import LoadedModel, Quantization, load
-from tests.tiny_models import write_gemma3, write_llama
+from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba
 
 
 @pytest.fixture
@@ -25,7 +26,12 @@ def loaded(directory: Path, hashes: ContentHashes, **options: object) -> LoadedM
 def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) -> None:
     model = loaded(write_llama(tmp_path / "m"), hashes)
     geometry = model.geometry
-    assert (geometry.layers, geometry.heads, geometry.kv_heads, geometry.k_dim, geometry.v_dim) == (2, 4, 2, 64, 64)
+    assert (geometry.layers, geometry.heads, geometry.full, geometry.sliding) == (
+        2,
+        4,
+        LayerGroup((0, 1), 2, 64, 64),
+        None,
+    )
     assert geometry.dtype == mx.float32, "on CPU everything else is slower"
     # 2 layers x 2 heads x (64 + 64) elements x (4 bits + two float32 per group of 64)
     assert geometry.bytes_per_token == 2 * 2 * 128 * (4 / 8 + 8 / 64)
@@ -37,8 +43,8 @@ def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) ->
 def test_kv_in_8_bits_and_groups_of_32(tmp_path: Path, hashes: ContentHashes) -> None:
     model = loaded(write_llama(tmp_path / "m"), hashes, quantization=Quantization(8, 32))
     assert (model.geometry.bits, model.geometry.group_size) == (8, 32)
-    assert model.geometry.tensor_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 16))
-    assert model.geometry.tensor_shapes(5)["v.scales"] == ("F32", (2, 2, 5, 2))
+    assert model.geometry.block_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 16))
+    assert model.geometry.block_shapes(5)["v.scales"] == ("F32", (2, 2, 5, 2))
 
 
 def test_fingerprint_names_content_and_quantization(tmp_path: Path, hashes: ContentHashes) -> None:
@@ -71,9 +77,31 @@ def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
     assert ContentHashes(tmp_path / "w.json").of(path)
 
 
-def test_sliding_layers_are_refused_by_name(tmp_path: Path, hashes: ContentHashes) -> None:
-    with pytest.raises(FailedPrecondition, match="RotatingKVCache"):
-        loaded(write_gemma3(tmp_path / "m"), hashes)
+def test_hybrid_geometry_is_capped_at_window_and_slack(tmp_path: Path, hashes: ContentHashes) -> None:
+    geometry = loaded(write_gemma3(tmp_path / "m"), hashes).geometry
+    assert geometry.full == LayerGroup((3,), 1, 64, 64)
+    assert geometry.sliding == LayerGroup((0, 1, 2), 1, 64, 64, window=64)
+    assert geometry.window_shapes(320)["k.weights"] == ("U32", (3, 1, 320, 8))
+    assert geometry.window_bytes == 3 * 128 * (64 + 256) * (4 / 8 + 8 / 64)
+
+
+def test_gemma_3_12b_at_16k_by_arithmetic() -> None:
+    """48 layers, 8 KV heads, head dim 256, window 1024, every 6th layer global: the design's bounds in GiB."""
+    full = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
+    sliding = LayerGroup(tuple(i for i in range(48) if i % 6 != 5), 8, 256, 256, window=1024)
+    geometry = Geometry(16, mx.bfloat16, 4, 64, full, sliding)
+    gib = 1 << 30
+    assert (geometry.bytes_per_token * 16384 + geometry.window_bytes) / gib <= 0.40
+    assert geometry.window_bytes / gib <= 0.12
+
+
+def test_mla_widths(tmp_path: Path, hashes: ContentHashes) -> None:
+    assert loaded(write_deepseek2(tmp_path / "m"), hashes).geometry.full == LayerGroup((0, 1), 2, 192, 128)
+
+
+def test_other_caches_are_refused_by_name(tmp_path: Path, hashes: ContentHashes) -> None:
+    with pytest.raises(FailedPrecondition, match="ArraysCache"):
+        loaded(write_mamba(tmp_path / "m"), hashes)
 
 
 def test_a_head_dim_that_groups_do_not_divide_is_refused(tmp_path: Path, hashes: ContentHashes) -> None:

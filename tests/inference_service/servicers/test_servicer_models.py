@@ -6,13 +6,13 @@ import pytest
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import model_pb2
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models import Models
 from inference_service.servicers.servicer_models import ModelServicer
 from inference_service.settings import WorkerSettings
 from tests.inference_service.real_tokenizers import byte_level
 
-GEOMETRY = Geometry(layers=3, heads=8, kv_heads=2, k_dim=64, v_dim=128, dtype=mx.bfloat16, bits=4, group_size=64)
+GEOMETRY = Geometry(8, mx.bfloat16, 4, 64, LayerGroup((0, 1, 2), 2, 64, 128), LayerGroup((3,), 2, 64, 128, 512))
 LOADED = SimpleNamespace(
     model_id="tiny",
     architecture="llama",
@@ -96,6 +96,8 @@ async def test_loaded_model_is_described() -> None:
         kv_bits=4,
         kv_group_size=64,
         full_layers=3,
+        sliding_layers=1,
+        sliding_window=512,
         kv_heads=2,
         k_head_dim=64,
         v_head_dim=128,

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from agentmem import blockfile
 from agentmem.blockfile import NO_PARENT, TENSORS, BlockHeader, chain_hash
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.storage.blocks import BlockMiss, read_block, write_block
 
 DTYPES = [mx.float32, mx.bfloat16, mx.float16]
@@ -23,7 +23,7 @@ DTYPES = [mx.float32, mx.bfloat16, mx.float16]
 
 def geometry(dtype: mx.Dtype = mx.float32, *, k_dim: int = 64, v_dim: int = 128, layers: int = 2) -> Geometry:
     """K and V of different widths, as MLA has them."""
-    return Geometry(layers=layers, heads=4, kv_heads=2, k_dim=k_dim, v_dim=v_dim, dtype=dtype, bits=4, group_size=32)
+    return Geometry(4, dtype, 4, 32, LayerGroup(tuple(range(layers)), 2, k_dim, v_dim))
 
 
 def header(tokens: int = 5, *, namespace: str = "ns", first: int = 256) -> BlockHeader:
@@ -37,7 +37,7 @@ def random_tensors(shape: Geometry, tokens: int, seed: int = 0) -> dict[str, byt
     sizes = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
     return {
         name: rng.randbytes(sizes[dtype] * int(np.prod(dims)))
-        for name, (dtype, dims) in shape.tensor_shapes(tokens).items()
+        for name, (dtype, dims) in shape.block_shapes(tokens).items()
     }
 
 
@@ -63,7 +63,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, dtype: mx.Dtype, t
     assert digest == blockfile.digest(path.read_bytes())
     read = read_block(str(path), header(tokens), digest, shape)
     assert set(read) == set(TENSORS)
-    for name, (_, dims) in shape.tensor_shapes(tokens).items():
+    for name, (_, dims) in shape.block_shapes(tokens).items():
         assert read[name].shape == dims
         assert read[name].tobytes() == tensors[name]
         expected = np.uint32 if name.endswith("weights") else np.float32 if dtype == mx.float32 else np.uint16
@@ -76,7 +76,7 @@ def test_the_file_is_safetensors_with_mlx_values(tmp_path: Path, dtype: mx.Dtype
     shape = geometry(dtype)
     values = {
         name: mx.random.randint(0, 1000, dims).astype(mx.uint32 if name.endswith("weights") else dtype)
-        for name, (_, dims) in shape.tensor_shapes(7).items()
+        for name, (_, dims) in shape.block_shapes(7).items()
     }
     tensors = {
         name: bytes(memoryview(array if array.dtype.size == 4 else array.view(mx.uint16)))
@@ -87,7 +87,7 @@ def test_the_file_is_safetensors_with_mlx_values(tmp_path: Path, dtype: mx.Dtype
         assert file.metadata() == header(7).to_metadata()
         assert sorted(file.keys()) == sorted(TENSORS)
         assert {name: file.get_slice(name).get_dtype() for name in TENSORS} == {
-            name: dtype for name, (dtype, _) in shape.tensor_shapes(7).items()
+            name: dtype for name, (dtype, _) in shape.block_shapes(7).items()
         }
     for name, array in mx.load(str(path)).items():
         assert array.dtype == values[name].dtype
@@ -159,9 +159,9 @@ def test_file_in_anothers_place_is_refused(written: tuple[Path, bytes], wanted: 
         geometry(k_dim=64, v_dim=32, layers=1),
         geometry(k_dim=32, v_dim=64, layers=1),
         geometry(k_dim=32, v_dim=32, layers=2),
-        replace(SMALL, kv_heads=1),
+        replace(SMALL, full=replace(SMALL.full, kv_heads=1)),
         replace(SMALL, bits=8),
-        replace(SMALL, group_size=64, k_dim=64),
+        replace(SMALL, group_size=64, full=replace(SMALL.full, k_dim=64)),
     ],
     ids=["dtype", "k", "v", "layers", "heads", "bits", "groups"],
 )

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from agentmem.blockfile import NO_PARENT, BlockHeader
 from agentmem.errors import Unavailable
 from agentmem.keys import AgentKey
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.hot import HotState
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.metrics import WorkerMetrics
@@ -21,12 +21,12 @@ from inference_service.turns import persisting
 from inference_service.turns.persisting import Block, Persister
 
 KEY, VERSION = AgentKey("n", "a", "m"), Version("u", 1)
-GEOMETRY = Geometry(1, 1, 1, 64, 64, mx.float32, 4, 64)
+GEOMETRY = Geometry(1, mx.float32, 4, 64, LayerGroup((0,), 1, 64, 64))
 
 
 def block(number: int) -> Block:
     header = BlockHeader("f", "n", bytes([number]) * 32, NO_PARENT, 0, 3)
-    sizes = {name: 4 * shape[2] * shape[3] for name, (_, shape) in GEOMETRY.tensor_shapes(3).items()}
+    sizes = {name: 4 * shape[2] * shape[3] for name, (_, shape) in GEOMETRY.block_shapes(3).items()}
     return header, {name: bytes(size) for name, size in sizes.items()}
 
 

@@ -1,0 +1,18 @@
+"""Q4 caches: K and V are quantized the moment they are computed, and attention only ever sees the quantized values.
+
+They follow mlx-lm's cache protocol, so its models and its GenerationBatch use them unchanged: one class per sequence at
+rest and one per batch of rows, for layers with full attention and for layers with a sliding window.
+"""
+
+from inference_service.engine.caches.buffers import KVBuffers, Quantized
+from inference_service.engine.caches.full import BatchQuantizedKVCache, QuantizedKVCache
+from inference_service.engine.caches.sliding import BatchSlidingQuantizedKVCache, SlidingQuantizedKVCache
+
+__all__ = [
+    "BatchQuantizedKVCache",
+    "BatchSlidingQuantizedKVCache",
+    "KVBuffers",
+    "Quantized",
+    "QuantizedKVCache",
+    "SlidingQuantizedKVCache",
+]

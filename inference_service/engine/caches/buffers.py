@@ -1,0 +1,142 @@
+"""Quantized tensors, and growing buffers of them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Self
+
+import mlx.core as mx
+
+STEP = 256
+"""Buffers grow by this many tokens."""
+
+
+class Quantized(NamedTuple):
+    """A tensor quantized by MLX's affine scheme along its last axis.
+
+    `weights` uint32 [..., width * bits / 32]; `scales` and `biases` [..., width / group_size] in the compute dtype.
+    """
+
+    weights: mx.array
+    scales: mx.array
+    biases: mx.array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the three arrays."""
+        return sum(int(part.nbytes) for part in self)
+
+    @property
+    def tokens(self) -> int:
+        """Length of the token axis."""
+        return int(self.weights.shape[2])
+
+    def map(self, function: Callable[[mx.array], mx.array]) -> "Quantized":
+        """`function` applied to each of the three."""
+        return Quantized(*(function(part) for part in self))
+
+    def between(self, start: int, stop: int) -> "Quantized":
+        """A view of tokens `start` to `stop`."""
+        return self.map(lambda part: part[..., start:stop, :])
+
+    def followed_by(self, *others: "Quantized") -> "Quantized":
+        """One after the other along the token axis."""
+        return Quantized(*(mx.concatenate(list(parts), axis=2) for parts in zip(self, *others, strict=True)))
+
+    def blank(self, tokens: int) -> "Quantized":
+        """Zeros of the same shape but for the number of tokens."""
+        return self.map(lambda part: mx.zeros((*part.shape[:2], tokens, part.shape[3]), dtype=part.dtype))
+
+
+class KVBuffers:
+    """K and V of some rows, [rows, kv_heads, capacity, width], of which the first `filled` tokens count.
+
+    What lies behind is garbage. Views must not outlive the step that asked for them: a write under a live view copies
+    the whole buffer. Engine thread only.
+    """
+
+    def __init__(self, keys: Quantized | None = None, values: Quantized | None = None, filled: int = 0) -> None:
+        self.keys = keys
+        self.values = values
+        self.filled = filled
+
+    @classmethod
+    def of(cls, keys: Quantized, values: Quantized) -> Self:
+        """Buffers that are full."""
+        return cls(keys, values, keys.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers, garbage included."""
+        return sum(part.nbytes for part in (self.keys, self.values) if part is not None)
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """All arrays, for `mx.eval`."""
+        return [array for part in (self.keys, self.values) if part is not None for array in part]
+
+    def both(self) -> tuple[Quantized, Quantized]:
+        """K and V; there must be some."""
+        if self.keys is None or self.values is None:
+            raise ValueError("nothing was written to this cache")
+        return self.keys, self.values
+
+    def view(self, start: int = 0) -> tuple[Quantized, Quantized]:
+        """K and V from token `start` on."""
+        keys, values = self.both()
+        return keys.between(start, self.filled), values.between(start, self.filled)
+
+    def append(self, keys: Quantized, values: Quantized) -> None:
+        """Write tokens behind the last one; the buffers grow by steps."""
+        end = self.filled + keys.tokens
+        self.keys = self._write(self.keys, keys, end)
+        self.values = self._write(self.values, values, end)
+        self.filled = end
+
+    def map(self, function: Callable[[Quantized], Quantized], filled: int) -> "KVBuffers":
+        """`function` applied to K and V."""
+        keys, values = self.both()
+        return KVBuffers(function(keys), function(values), filled)
+
+    def rows(self, indices: Sequence[int]) -> "KVBuffers":
+        """A copy of some rows, in that order."""
+        wanted = mx.array(list(indices))
+        return self.map(lambda part: part.map(lambda a: a[wanted]), self.filled)
+
+    def row(self, index: int, start: int) -> "KVBuffers":
+        """A copy of one row from token `start` on."""
+        end = self.filled
+        return self.map(lambda part: part.map(lambda a: mx.contiguous(a[index : index + 1, :, start:end])), end - start)
+
+    def last(self, tokens: int) -> "KVBuffers":
+        """A copy of the last tokens."""
+        start, end = self.filled - tokens, self.filled
+        return self.map(lambda part: part.map(lambda a: mx.contiguous(a[..., start:end, :])), tokens)
+
+    def padded(self, tokens: int) -> "KVBuffers":
+        """With so many tokens of padding before the first, and no garbage behind the last."""
+        end = self.filled
+        return self.map(lambda part: part.blank(tokens).followed_by(part.between(0, end)), end + tokens)
+
+    @staticmethod
+    def stacked(buffers: Iterable["KVBuffers"]) -> "KVBuffers":
+        """Rows one under the other; all are filled to the same length."""
+        several = list(buffers)
+        sides = zip(*(each.view() for each in several), strict=True)
+        keys, values = (
+            Quantized(*(mx.concatenate(list(parts), axis=0) for parts in zip(*side, strict=True))) for side in sides
+        )
+        return KVBuffers.of(keys, values)
+
+    def _write(self, buffer: Quantized | None, new: Quantized, end: int) -> Quantized:
+        capacity = -(-end // STEP) * STEP
+        if buffer is None:
+            buffer = new.blank(capacity)
+        elif end > buffer.tokens:
+            buffer = buffer.between(0, self.filled).followed_by(new.blank(capacity - self.filled))
+        for old, part in zip(buffer, new, strict=True):
+            old[..., self.filled : end, :] = part
+        return buffer
+
+
+def quantize(x: mx.array, bits: int, group_size: int) -> Quantized:
+    """Quantize along the last axis."""
+    return Quantized(*mx.quantize(x, group_size=group_size, bits=bits))

@@ -1,0 +1,195 @@
+"""Caches of layers with a sliding window: never more than window + 256 tokens of a sequence, in temporal order.
+
+Positions in a buffer (T tokens stored, window W, slack 256):
+
+    0 … T - W        older than the window: masked, kept so that small trims stay possible
+    T - W … T        what the next query may see, with itself
+    T > W + 256      cannot be: what would be is cut to the last W tokens before more is written
+
+mlx-lm's RotatingKVCache overwrites in a ring instead; then masks depend on where the ring stands, and nothing can be
+trimmed once it is full.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import mlx.core as mx
+
+from inference_service.engine.caches.buffers import KVBuffers, Quantized, quantize
+
+SLACK = 256
+
+
+class _Sliding:
+    """What one sequence and a batch have in common: how tokens are written and dropped."""
+
+    def __init__(self, window: int, bits: int, group_size: int) -> None:
+        self.window = window
+        self.bits = bits
+        self.group_size = group_size
+        self.buffers = KVBuffers()
+
+    def _kept_before(self, n: int) -> int:
+        """How many of the stored tokens stand before the next `n` in what attention sees."""
+        stored = self.buffers.filled
+        return stored if stored + n <= self.window + SLACK else min(stored, self.window)
+
+    def _append(self, keys: mx.array, values: mx.array) -> tuple[tuple[Quantized, Quantized], int]:
+        """Write; what attention sees, and how many tokens were dropped from the front of the buffers."""
+        new = quantize(keys, self.bits, self.group_size), quantize(values, self.bits, self.group_size)
+        before, dropped = self._kept_before(keys.shape[2]), 0
+        if before < self.buffers.filled:
+            dropped = self.buffers.filled - before
+            self.buffers = self.buffers.last(before)
+        self.buffers.append(*new)
+        seen = self.buffers.view()
+        most = self.window + SLACK
+        if self.buffers.filled > most:
+            dropped += self.buffers.filled - most
+            self.buffers = self.buffers.last(most)
+        return seen, dropped
+
+    def is_trimmable(self) -> bool:
+        """In general not: see `can_trim`."""
+        return False
+
+    def size(self) -> int:
+        """Tokens stored."""
+        return self.buffers.filled
+
+    def empty(self) -> bool:
+        """Nothing was ever written."""
+        return self.buffers.keys is None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers."""
+        return self.buffers.nbytes
+
+    @property
+    def state(self) -> list[Any]:
+        """The arrays, for `mx.eval`."""
+        return list(self.buffers.arrays)
+
+
+class SlidingQuantizedKVCache(_Sliding):
+    """One sliding layer's K and V of one sequence. `offset` is the sequence's length. Engine thread only."""
+
+    def __init__(self, window: int, bits: int = 4, group_size: int = 64) -> None:
+        super().__init__(window, bits, group_size)
+        self.offset = 0
+
+    @classmethod
+    def restored(cls, window: int, buffers: KVBuffers, offset: int, bits: int, group_size: int) -> Self:
+        """A cache that holds the last tokens before `offset`."""
+        cache = cls(window, bits, group_size)
+        cache.buffers, cache.offset = buffers, offset
+        return cache
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
+        """Append n tokens; K and V of the window before them and of themselves, quantized."""
+        seen, _ = self._append(keys, values)
+        self.offset += keys.shape[2]
+        return seen
+
+    def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
+        """Bool [n, total] for the next `n` tokens; none for one token that sees all that is stored."""
+        if window_size not in (None, self.window):
+            raise ValueError(f"the layer's window is {self.window}, not {window_size}")
+        total = self._kept_before(n) + n
+        if n == 1 and total <= self.window and not return_array:
+            return None
+        return banded(n, total, self.window)
+
+    def can_trim(self, n: int) -> bool:
+        """Whether the tokens that a query after the trim may see are all here."""
+        start = self.offset - self.buffers.filled
+        return n <= self.offset and start <= max(0, self.offset - n - self.window)
+
+    def trim(self, n: int) -> int:
+        """Forget the last `n` tokens. Raises ValueError where `can_trim` says no."""
+        if not self.can_trim(n):
+            raise ValueError(f"{n} tokens cannot be trimmed: the window before them is gone")
+        self.buffers.filled -= n
+        self.offset -= n
+        return n
+
+    @classmethod
+    def merge(cls, caches: "Sequence[SlidingQuantizedKVCache]") -> "BatchSlidingQuantizedKVCache":
+        """A batch of one row per cache."""
+        return BatchSlidingQuantizedKVCache.merge(caches)
+
+
+class BatchSlidingQuantizedKVCache(_Sliding):
+    """One sliding layer's K and V of several sequences, left-padded so that all end at the same index."""
+
+    def __init__(self, window: int, padding: Sequence[int], bits: int = 4, group_size: int = 64) -> None:
+        super().__init__(window, bits, group_size)
+        self.padding = list(padding)
+        self.offsets = [0] * len(self.padding)
+
+    @classmethod
+    def merge(cls, caches: Sequence[SlidingQuantizedKVCache]) -> Self:
+        """A batch of one row per cache, copied. None may be empty."""
+        first = caches[0]
+        longest = max(cache.buffers.filled for cache in caches)
+        missing = [longest - cache.buffers.filled for cache in caches]
+        merged = cls(first.window, missing, first.bits, first.group_size)
+        merged.offsets = [cache.offset for cache in caches]
+        merged.buffers = KVBuffers.stacked(
+            cache.buffers.padded(padding) for cache, padding in zip(caches, missing, strict=True)
+        )
+        return merged
+
+    @property
+    def offset(self) -> mx.array:
+        """Each row's length, int32 [rows]."""
+        return mx.array(self.offsets)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
+        """Append n tokens to every row; K and V of the window before them and of themselves, quantized."""
+        seen, dropped = self._append(keys, values)
+        self.padding = [max(0, padding - dropped) for padding in self.padding]
+        self.offsets = [offset + keys.shape[2] for offset in self.offsets]
+        return seen
+
+    def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
+        """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none where one token sees all."""
+        if window_size not in (None, self.window):
+            raise ValueError(f"the layer's window is {self.window}, not {window_size}")
+        before = self._kept_before(n)
+        padding = [max(0, each - (self.buffers.filled - before)) for each in self.padding]
+        total = before + n
+        if n == 1 and total <= self.window and not any(padding) and not return_array:
+            return None
+        return banded(n, total, self.window) & (mx.array(padding)[:, None, None, None] <= mx.arange(total))
+
+    def filter(self, rows: Sequence[int]) -> None:
+        """Keep only some rows; padding that none of them needs goes away."""
+        self.padding = [self.padding[row] for row in rows]
+        self.offsets = [self.offsets[row] for row in rows]
+        self.buffers = self.buffers.rows(rows)
+        if spare := min(self.padding):
+            self.buffers = self.buffers.last(self.buffers.filled - spare)
+            self.padding = [padding - spare for padding in self.padding]
+
+    def extend(self, other: Self) -> None:
+        """Take in the rows of another batch."""
+        longest = max(self.buffers.filled, other.buffers.filled)
+        missing = [longest - cache.buffers.filled for cache in (self, other)]
+        self.padding = [m + p for m, cache in zip(missing, (self, other), strict=True) for p in cache.padding]
+        self.offsets += other.offsets
+        self.buffers = KVBuffers.stacked(
+            cache.buffers.padded(m) for m, cache in zip(missing, (self, other), strict=True)
+        )
+
+    def extract(self, row: int) -> SlidingQuantizedKVCache:
+        """A copy of one row, without its padding."""
+        buffers = self.buffers.row(row, self.padding[row])
+        return SlidingQuantizedKVCache.restored(self.window, buffers, self.offsets[row], self.bits, self.group_size)
+
+
+def banded(n: int, total: int, window: int) -> mx.array:
+    """Bool [n, total]: the last `n` of `total` positions each see themselves and the window - 1 before them."""
+    queries, keys = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
+    return (queries >= keys) & (queries < keys + window)

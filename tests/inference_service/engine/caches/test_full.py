@@ -1,0 +1,102 @@
+"""Full-attention caches against one quantization of everything at once."""
+
+import mlx.core as mx
+import pytest
+
+from inference_service.engine.caches import BatchQuantizedKVCache, Quantized, QuantizedKVCache
+
+
+def random(tokens: int, width: int, seed: int, rows: int = 1) -> mx.array:
+    return mx.random.normal((rows, 2, tokens, width), key=mx.random.key(seed))
+
+
+def same(found: Quantized, wanted: mx.array, cache: QuantizedKVCache | BatchQuantizedKVCache) -> bool:
+    parts = mx.quantize(wanted, group_size=cache.group_size, bits=cache.bits)
+    return all(mx.array_equal(a, b).item() for a, b in zip(found, parts, strict=True))
+
+
+def filled(tokens: int, seed: int) -> tuple[QuantizedKVCache, mx.array]:
+    cache, kv = QuantizedKVCache(), random(tokens, 64, seed)
+    cache.update_and_fetch(kv, kv)
+    return cache, kv
+
+
+@pytest.mark.parametrize("steps", [[1] * 10, [300], [255, 1, 1, 255, 1], [256, 256], [700, 1, 1]])
+@pytest.mark.parametrize(("bits", "group_size"), [(4, 64), (8, 32)])
+def test_appended_in_pieces_is_as_quantized_whole(steps: list[int], bits: int, group_size: int) -> None:
+    keys, values = random(sum(steps), 64, 1), random(sum(steps), 128, 2)
+    cache, at = QuantizedKVCache(bits, group_size), 0
+    for step in steps:
+        found = cache.update_and_fetch(keys[:, :, at : at + step], values[:, :, at : at + step])
+        at += step
+    assert cache.offset == cache.size() == sum(steps)
+    assert same(found[0], keys, cache)
+    assert same(found[1], values, cache)
+
+
+def test_trimmed_tokens_are_overwritten() -> None:
+    cache, keys = filled(400, 1)
+    assert cache.trim(150) == 150
+    other = random(20, 64, 3)
+    found = cache.update_and_fetch(other, other)
+    assert same(found[0], mx.concatenate([keys[:, :, :250], other], axis=2), cache)
+    assert cache.trim(1000) == 270
+    assert cache.offset == 0
+
+
+def test_masks() -> None:
+    cache = QuantizedKVCache()
+    assert cache.empty()
+    assert cache.make_mask(1) is None
+    assert cache.make_mask(5) == "causal"
+    with pytest.raises(NotImplementedError):
+        cache.make_mask(5, window_size=4)
+    batch = BatchQuantizedKVCache.merge([filled(3, 1)[0], filled(5, 2)[0]])
+    mask = batch.make_mask(1)
+    assert mask is not None
+    assert mask[:, 0, 0].tolist() == [[False] * 2 + [True] * 4, [True] * 6]
+    assert BatchQuantizedKVCache.merge([filled(3, 1)[0]]).make_mask(1) is None
+
+
+def test_rows_come_and_go_and_keep_their_own() -> None:
+    lengths = [300, 20, 511]
+    singles = [filled(tokens, seed) for seed, tokens in enumerate(lengths)]
+    batch = BatchQuantizedKVCache.merge([cache for cache, _ in singles[:2]])
+    batch.extend(BatchQuantizedKVCache.merge([singles[2][0]]))
+    kv = [kv for _, kv in singles]
+    step = random(1, 64, 9, rows=3)
+    batch.update_and_fetch(step, step)
+    kv = [mx.concatenate([each, step[i : i + 1]], axis=2) for i, each in enumerate(kv)]
+    assert batch.offset.tolist() == [301, 21, 512]
+    batch.filter([1, 0])  # the longest row leaves first, and the others change places
+    kv = [kv[1], kv[0]]
+    assert batch.offset.tolist() == [21, 301]
+    assert batch.buffers.filled == 301, "padding that nobody needs is gone"
+    step = random(1, 64, 10, rows=2)
+    batch.update_and_fetch(step, step)
+    for row, each in enumerate(kv):
+        alone = batch.extract(row)
+        assert alone.offset == each.shape[2] + 1
+        assert same(alone.buffers.view()[0], mx.concatenate([each, step[row : row + 1]], axis=2), alone)
+        assert same(alone.buffers.view()[1], mx.concatenate([each, step[row : row + 1]], axis=2), alone)
+
+
+def test_right_padding_rolls_to_the_left() -> None:
+    batch = BatchQuantizedKVCache([0, 0])
+    kv = random(5, 64, 1, rows=2)
+    batch.prepare(right_padding=[0, 3], lengths=[5, 2])
+    batch.update_and_fetch(kv, kv)
+    batch.finalize()
+    assert batch.offset.tolist() == [5, 2]
+    assert same(batch.extract(1).buffers.view()[0], kv[1:, :, :2], batch)
+    with pytest.raises(ValueError, match="empty"):
+        batch.prepare(left_padding=[1, 1])
+
+
+def test_empty_batches_join_filled_ones_only_whole() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        BatchQuantizedKVCache.merge([QuantizedKVCache(), filled(3, 1)[0]])
+    batch = BatchQuantizedKVCache.merge([QuantizedKVCache(), QuantizedKVCache()])
+    kv = random(4, 64, 2, rows=2)
+    batch.update_and_fetch(kv, kv)
+    assert batch.offset.tolist() == [4, 4]
