@@ -1,11 +1,12 @@
 """Keeps services running: started in order, each when the one before is ready; restarted when they die; stopped in
-reverse order.
+reverse order. A service that ends with a status of FINAL_STATUSES cannot work as it is set up, and ends all.
 
 Children have process groups of their own, so that a terminal's Ctrl-C reaches only this process, and they notice its
 end by a pipe (agentmem.parent), so that they are gone when it is, even after SIGKILL.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -13,9 +14,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentmem.logs import event
+
+log = logging.getLogger(__name__)
+
+FINAL_STATUSES = frozenset({1, 2})
+"""A wrong setting, model or data directory: the same again would end the same way."""
+
 MAX_EARLY_DEATHS = 5
 PROBE_INTERVAL = 0.1
-TAIL_LINES = 20
+TAIL_LINES = 5
 _FIRST_DELAY, _LAST_DELAY = 0.2, 10.0
 _CHUNK = 65536
 
@@ -24,7 +32,8 @@ _CHUNK = 65536
 class Service:
     """A module that runs as a process of its own.
 
-    `ready` is asked again and again until it says True, after each start. `environment` is added to ours.
+    `ready` is asked again and again until it says True, after each start. `environment` is added to ours. `starting`
+    is what the user is told that it does until it is ready.
     """
 
     name: str
@@ -32,10 +41,14 @@ class Service:
     arguments: Sequence[str]
     ready: Callable[[], Awaitable[bool]]
     environment: Mapping[str, str] = field(default_factory=dict)
+    starting: str = "starting"
 
 
 class ServiceFailed(Exception):
-    """A service died again and again and was never ready; the message ends with the last lines that it wrote."""
+    """A service cannot work: its status says so, or it died again and again and was never ready.
+
+    The message ends with the last lines that it wrote.
+    """
 
 
 def restart_delay(deaths: int) -> float:
@@ -46,13 +59,15 @@ def restart_delay(deaths: int) -> float:
 class Supervisor:
     """Runs `services`. Use from one event loop: `run` once. `report` takes a line for the user.
 
-    `grace` is how many seconds a service has from SIGTERM to SIGKILL.
+    `grace` is how many seconds a service has from SIGTERM to SIGKILL. The descriptors `held` stay open in the children.
     """
 
-    def __init__(self, services: Sequence[Service], grace: float, report: Callable[[str], None]) -> None:
-        self._grace = grace
+    def __init__(
+        self, services: Sequence[Service], grace: float, report: Callable[[str], None], held: Sequence[int] = ()
+    ) -> None:
+        self._report = report
         self._lifeline, self._parent_end = os.pipe()
-        self._kept = [_Kept(service, self._lifeline, self._grace, report) for service in services]
+        self._kept = [_Kept(service, self._lifeline, grace, report, held) for service in services]
 
     async def run(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
         """Start all, call `started`, keep them until `stopping` is set; then stop all.
@@ -61,8 +76,11 @@ class Supervisor:
         """
         stop = asyncio.create_task(stopping.wait())
         keeping: list[asyncio.Task[None]] = []
+        before = ""
         try:
             for kept in self._kept:
+                self._report(f"{before}{kept.service.name} {kept.service.starting}…")
+                before = f"{kept.service.name} ready, "
                 keeping.append(asyncio.create_task(kept.keep()))
                 if not await _first(kept.ready.wait(), stop, keeping):
                     return
@@ -94,9 +112,12 @@ async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping:
 class _Kept:
     """One service, kept running by `keep` until that is cancelled; then `stop`."""
 
-    def __init__(self, service: Service, lifeline: int, grace: float, report: Callable[[str], None]) -> None:
-        self._service = service
+    def __init__(
+        self, service: Service, lifeline: int, grace: float, report: Callable[[str], None], held: Sequence[int]
+    ) -> None:
+        self.service = service
         self._lifeline = lifeline
+        self._held = held
         self._grace = grace
         self._report = report
         self._process: asyncio.subprocess.Process | None = None
@@ -109,7 +130,7 @@ class _Kept:
         deaths, ever_ready = 0, False
         while True:
             process = await self._spawn()
-            probing = asyncio.create_task(self._probe())
+            probing = asyncio.create_task(self._probe(process.pid, again=ever_ready))
             try:
                 status = await process.wait()
             finally:
@@ -118,13 +139,16 @@ class _Kept:
                 deaths, ever_ready = 0, True
                 self.ready.clear()
             deaths += 1
-            said = f"{self._service.name} ended with {_outcome(status)}"
+            said = f"{self.service.name} ended with {_outcome(status)}"
+            self._log("service ended", process.pid, logging.WARNING, outcome=_outcome(status))
+            if status in FINAL_STATUSES:
+                raise ServiceFailed(f"{said}; it wrote:\n{await self._last_lines()}")
             if not ever_ready and deaths >= MAX_EARLY_DEATHS:
-                await self._relayed()
-                tail = "\n".join(self._tail)
-                raise ServiceFailed(f"{said}, the {deaths}th time, and was never ready; it wrote:\n{tail}")
+                again = f"{said}, the {deaths}th time, and was never ready"
+                raise ServiceFailed(f"{again}; it wrote:\n{await self._last_lines()}")
             delay = restart_delay(deaths)
             self._report(f"{said}; starting it again in {delay:g} s")
+            self._log("service starts again", process.pid, delay=delay)
             await asyncio.sleep(delay)
 
     async def stop(self) -> None:
@@ -135,13 +159,14 @@ class _Kept:
             try:
                 await asyncio.wait_for(process.wait(), self._grace)
             except TimeoutError:
-                self._report(f"{self._service.name} did not end within {self._grace:g} s; killing it")
+                self._report(f"{self.service.name} did not end within {self._grace:g} s; killing it")
+                self._log("service killed", process.pid, logging.WARNING, grace=self._grace)
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         await self._relayed()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        service = self._service
+        service = self.service
         self._tail.clear()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -155,16 +180,20 @@ class _Kept:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, **service.environment},
-            pass_fds=(self._lifeline,),
+            pass_fds=(self._lifeline, *self._held),
             process_group=0,
         )
+        self._log("service started", self._process.pid)
         assert self._process.stdout is not None
         self._relay = asyncio.create_task(self._copy_output(self._process.stdout))
         return self._process
 
-    async def _probe(self) -> None:
-        while not await self._service.ready():  # noqa: ASYNC110 - another process's state sends no event
+    async def _probe(self, pid: int, *, again: bool) -> None:
+        while not await self.service.ready():  # noqa: ASYNC110 - another process's state sends no event
             await asyncio.sleep(PROBE_INTERVAL)
+        if again:
+            self._report(f"{self.service.name} ready again")
+        self._log("service ready again" if again else "service ready", pid)
         self.ready.set()
 
     async def _copy_output(self, output: asyncio.StreamReader) -> None:
@@ -180,6 +209,13 @@ class _Kept:
             self._tail.append(line.decode("utf-8", "replace"))
             sys.stderr.write(self._tail[-1] + "\n")
         sys.stderr.flush()
+
+    async def _last_lines(self) -> str:
+        await self._relayed()
+        return "\n".join(self._tail)
+
+    def _log(self, message: str, pid: int, level: int = logging.INFO, **fields: object) -> None:
+        event(log, message, level, name=self.service.name, pid=pid, **fields)
 
     async def _relayed(self) -> None:
         """Wait until all is passed on that an ended child wrote; a grandchild may hold the pipe open for longer."""

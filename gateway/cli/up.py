@@ -4,16 +4,20 @@ import asyncio
 import json
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import click
 
+from agentmem import logs
 from agentmem.channels import connect
 from agentmem.settings import SettingsError, load
 from gateway import upstream
 from gateway.addresses import parse_address
 from gateway.cli.openblas import preload_here
+from gateway.cli.preflight import WrongSetting, check
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
+from gateway.cli.up_lock import DirectoryTaken, UpLock
 from gateway.cli.up_settings import UpSettings, service_arguments
 from gateway.process import ADDRESS_FILE
 
@@ -27,19 +31,28 @@ def up(arguments: tuple[str, ...]) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C."""
     try:
         settings = load(UpSettings, arguments)
-        asyncio.run(_run(settings))
-    except (SettingsError, ServiceFailed) as error:
+        logs.configure("up", settings.log_level, settings.log_format)
+        with closing(UpLock(settings.data_directory, settings.grace + _FLUSH_SECONDS, click.echo)) as lock:
+            check(settings)
+            asyncio.run(_run(settings, lock))
+    except (SettingsError, DirectoryTaken, WrongSetting, ServiceFailed) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _run(settings: UpSettings) -> None:
+async def _run(settings: UpSettings, lock: UpLock) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     address_file = settings.run_directory / ADDRESS_FILE
     await asyncio.to_thread(address_file.unlink, missing_ok=True)
-    supervisor = Supervisor(services(settings), settings.grace + _FLUSH_SECONDS, click.echo)
-    await supervisor.run(stopping, lambda: _announce(settings, address_file))
+    supervisor = Supervisor(services(settings), settings.grace + _FLUSH_SECONDS, click.echo, [lock.fileno])
+
+    def started() -> None:
+        addresses = _addresses(address_file)
+        lock.tell(http=addresses["http"], grpc=addresses["grpc"])
+        _announce(settings, addresses)
+
+    await supervisor.run(stopping, started)
     click.echo("stopped")
 
 
@@ -58,6 +71,7 @@ def services(settings: UpSettings) -> list[Service]:
             told.worker,
             _serving(f"unix:{run}/worker.sock", "agentmem.v1.InferenceService"),
             blas.environment,
+            "loading the model",
         ),
         Service("gateway", "gateway", told.gateway, _gateway_serving(run / ADDRESS_FILE)),
     ]
@@ -87,8 +101,7 @@ def _addresses(address_file: Path) -> dict[str, str]:
     return addresses
 
 
-def _announce(settings: UpSettings, address_file: Path) -> None:
-    addresses = _addresses(address_file)
+def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
     click.echo(f"HTTP     http://{addresses['http']}/v1   (OpenAI; X-Agent-ID names the agent)")
     click.echo(f"gRPC     {addresses['grpc']}")
     if settings.metrics:

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem.settings import ServiceSettings
 from gateway.addresses import LoopbackAddress, OptionalLoopbackAddress, parse_address
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class UpSettings(ServiceSettings):
@@ -28,6 +30,13 @@ class UpSettings(ServiceSettings):
         "127.0.0.1:9464", description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2"
     )
     grace: float = Field(10.0, ge=0, description="seconds that running requests get at shutdown")
+
+    @field_validator("log_level")
+    @classmethod
+    def _known_level(cls, value: str) -> str:
+        if value.lower() not in LOG_LEVELS:
+            raise ValueError(f"{value!r} is none of {', '.join(LOG_LEVELS)}")
+        return value.lower()
 
     @property
     def data_directory(self) -> Path:

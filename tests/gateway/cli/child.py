@@ -11,9 +11,11 @@ from pathlib import Path
 
 def main() -> None:
     behaviour, name, directory = sys.argv[1:]
-    if behaviour == "die":
+    if behaviour.startswith("die"):
         sys.stderr.write(f"{name} cannot work: {os.environ.get('TEST_REASON')}\n")
-        raise SystemExit(3)
+        raise SystemExit(int(behaviour.removeprefix("die")))
+    if behaviour == "live-once" and (Path(directory) / "log").exists():
+        raise SystemExit(2)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with open(Path(directory) / "log", "a") as log:
         log.write(f"{name} start {os.getpid()}\n")

@@ -44,17 +44,43 @@ async def test_starts_in_order_and_stops_in_reverse(tmp_path: Path) -> None:
         assert list(pids) == ["a", "b", "c"]
         assert {os.getpgid(pid) for (pid,) in pids.values()}.isdisjoint({os.getpgid(0)})
     assert log(tmp_path)[3:] == ["c end", "b end", "a end"]
-    assert running.reports == []
+    assert running.reports == ["a starting…", "a ready, b starting…", "b ready, c starting…"]
 
 
-async def test_starts_again_what_dies(tmp_path: Path) -> None:
+async def test_starts_again_what_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "gateway.cli.supervisor")
     async with Running([service("a", tmp_path), service("b", tmp_path)]) as running:
         for life in range(1, 4):
             os.kill(started(tmp_path)["b"][-1], signal.SIGKILL)
             await eventually(lambda life=life: len(started(tmp_path)["b"]) > life)  # type: ignore[misc]
+            await eventually(lambda life=life: running.reports.count("b ready again") == life)  # type: ignore[misc]
     assert len(started(tmp_path)["a"]) == 1
     assert log(tmp_path)[-2:] == ["b end", "a end"]
-    assert all(report.startswith("b ended with signal SIGKILL; starting it again in ") for report in running.reports)
+    ended = [report for report in running.reports[2:] if report != "b ready again"]
+    assert len(ended) == 3
+    assert all(report.startswith("b ended with signal SIGKILL; starting it again in ") for report in ended)
+    pids = started(tmp_path)["b"]
+    told = [(record.message, record.fields["pid"]) for record in caplog.records if record.fields["name"] == "b"]  # type: ignore[attr-defined]
+    assert told[:2] == [("service started", pids[0]), ("service ready", pids[0])]
+    assert ("service ended", pids[0]) in told
+    assert told[-1] == ("service ready again", pids[3])
+
+
+async def test_a_final_status_ends_all_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ServiceFailed, match=r"^b ended with status 1; it wrote:\nb cannot work: no reason$"):
+        async with Running([service("a", tmp_path), service("b", tmp_path, "die1")]):
+            pass
+    assert log(tmp_path)[-1] == "a end"
+
+
+async def test_a_final_status_ends_all_after_ready_too(tmp_path: Path) -> None:
+    running = Running([service("b", tmp_path, "live-once"), service("a", tmp_path)])
+    task = asyncio.create_task(running.supervisor.run(running.stopping, running.started.set))
+    await running.started.wait()
+    os.kill(started(tmp_path)["b"][0], signal.SIGKILL)
+    with pytest.raises(ServiceFailed, match="b ended with status 2"):
+        await task
+    assert log(tmp_path)[-1] == "a end"
 
 
 async def test_gives_up_on_what_was_never_ready(
@@ -62,7 +88,7 @@ async def test_gives_up_on_what_was_never_ready(
 ) -> None:
     monkeypatch.setattr("gateway.cli.supervisor.restart_delay", lambda _: 0.0)
     with pytest.raises(ServiceFailed) as caught:
-        async with Running([service("a", tmp_path), service("b", tmp_path, "die")]):
+        async with Running([service("a", tmp_path), service("b", tmp_path, "die3")]):
             pass
     assert "b ended with status 3" in str(caught.value)
     assert str(caught.value).endswith("b cannot work: no reason")
@@ -74,7 +100,7 @@ async def test_kills_what_does_not_end(tmp_path: Path) -> None:
     async with Running([service("a", tmp_path, "stubborn")], grace=0.3) as running:
         (pid,) = started(tmp_path)["a"]
     assert not psutil.pid_exists(pid)
-    assert running.reports == ["a did not end within 0.3 s; killing it"]
+    assert running.reports[-1] == "a did not end within 0.3 s; killing it"
 
 
 async def test_can_be_stopped_while_it_starts(tmp_path: Path) -> None:

@@ -38,11 +38,19 @@ async def test_up(run_dir: Path) -> None:
         names = [child.cmdline()[5] for child in psutil.Process(up.pid).children()]
         assert names == ["cache_service", "inference_service", "gateway"]
         async with httpx.AsyncClient(base_url=f"http://{addresses['http']}", timeout=60) as http:
+            second = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gateway.cli.main", "up", "--data", str(run_dir), *doors,
+                stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            _, told = await second.communicate()
+            assert second.returncode == 1
+            assert f"another agentmem up (pid {up.pid}, http {addresses['http']}, ".encode() in told
             answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-ID": "bob"})
             assert answer.json()["agentmem"]["durable"] is True
 
             psutil.Process(up.pid).children()[1].kill()
             await line_with(up.stdout, "worker ended with signal SIGKILL; starting it again")
+            await line_with(up.stdout, "worker ready again")
             async with asyncio.timeout(60):
                 while (await http.get("/readyz")).status_code != 200:
                     await asyncio.sleep(0.1)

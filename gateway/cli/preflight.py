@@ -1,0 +1,80 @@
+"""What `agentmem up` checks before it starts anything, so that a mistake is told at once and in one line."""
+
+import errno
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gateway.addresses import Address, parse_address
+from gateway.cli.up_settings import UpSettings
+
+_LAST_PORT = 65535
+_NO_SUCH_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+
+
+class WrongSetting(Exception):
+    """A setting cannot work on this machine now; the message names the flag."""
+
+
+def check(settings: UpSettings) -> None:
+    """Raises WrongSetting for a model path that is no directory, and for a port that cannot be had."""
+    check_models(settings.model)
+    check_ports(settings)
+
+
+def check_models(models: Sequence[str]) -> None:
+    """What looks like a path must be a directory; names of the hub are left to the worker."""
+    for given in models:
+        name, separator, source = given.partition("=")
+        source = source if separator else name
+        path = Path(source).expanduser()
+        looks_like_path = source.startswith(("/", ".", "~")) or (source != "demo" and path.exists())
+        if looks_like_path and not path.is_dir():
+            problem = "is not a directory" if path.exists() else "does not exist"
+            raise WrongSetting(f"--model {given}: {path} {problem}")
+
+
+def check_ports(settings: UpSettings) -> None:
+    """Every port but 0 can be bound now, and none is wanted twice."""
+    taken: dict[Address, str] = {}
+    for flag, address in _wanted(settings):
+        if address.port == 0:
+            continue
+        if address in taken:
+            raise WrongSetting(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another")
+        taken[address] = flag
+        if problem := _unbindable(address):
+            raise WrongSetting(f"{flag}: cannot listen on {address}: {problem}; choose another port")
+
+
+def _wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
+    yield f"--http {settings.http}", parse_address(settings.http)
+    yield f"--grpc {settings.grpc}", parse_address(settings.grpc)
+    if not settings.metrics:
+        return
+    first = parse_address(settings.metrics)
+    flag = f"--metrics {settings.metrics} (takes three ports in a row: gateway, worker, store)"
+    if first.port and first.offset(2).port > _LAST_PORT:
+        raise WrongSetting(f"{flag}: the port must be at most {_LAST_PORT - 2}")
+    for by in range(3):
+        yield flag, first.offset(by)
+
+
+def _unbindable(address: Address) -> str:
+    """Why a listener cannot have `address`; empty if it can. Of a name's families one is enough."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return error.strerror or str(error)
+    problem, bound = "", False
+    for family, kind, protocol, _, where in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+                bound = True
+        except OSError as error:
+            problem = error.strerror or str(error)
+            if error.errno not in _NO_SUCH_FAMILY:
+                return problem
+    return "" if bound else problem

@@ -1,0 +1,63 @@
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentmem.settings import load
+from gateway.cli.preflight import WrongSetting, check
+from gateway.cli.up_settings import UpSettings
+
+ANY = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that someone listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(WrongSetting) as caught:
+        check(load(UpSettings, [*ANY, *arguments]))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["--http", "--grpc"])
+def test_a_port_that_is_taken_is_named_with_its_flag(flag: str, taken: int) -> None:
+    said = refusal(flag, f"127.0.0.1:{taken}")
+    assert said.startswith(f"{flag} 127.0.0.1:{taken}: cannot listen on 127.0.0.1:{taken}: Address already in use")
+    assert refusal(flag, f"localhost:{taken}").startswith(f"{flag} localhost:{taken}: cannot listen")
+
+
+@pytest.mark.parametrize("by", [0, 1, 2])
+def test_metrics_take_three_ports(by: int, taken: int) -> None:
+    said = refusal("--metrics", f"127.0.0.1:{taken - by}")
+    assert said.startswith(f"--metrics 127.0.0.1:{taken - by} (takes three ports in a row")
+
+
+def test_there_are_three_ports() -> None:
+    assert refusal("--metrics", "127.0.0.1:65534").endswith("the port must be at most 65533")
+
+
+def test_no_port_twice(taken: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    said = refusal("--http", f"127.0.0.1:{port}", "--grpc", f"127.0.0.1:{port}")
+    assert said == f"--grpc 127.0.0.1:{port}: port {port} is that of --http 127.0.0.1:{port}, too; choose another"
+
+
+@pytest.mark.parametrize("given", ["{}/none", "x={}/none", "{}/file", "./none", "~/none-such"])
+def test_a_model_path_is_a_directory(given: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    model = given.format(tmp_path)
+    assert re.match(rf"--model {re.escape(model)}: .* (does not exist|is not a directory)$", refusal("--model", model))
+
+
+def test_what_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "demo").touch()
+    monkeypatch.chdir(tmp_path)
+    models = ["demo", "org/name", "x=org/name", str(tmp_path), "y=.", "z="]
+    check(load(UpSettings, [*ANY, *(part for model in models for part in ("--model", model))]))
