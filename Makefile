@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 # MLX's backend. On macOS plain mlx brings Metal; on Linux it is cpu, or cuda13 with `make setup MLX=cuda13`.
 MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu)
+TEST_PROCESSES ?= 2
 PACKAGES := cache_service inference_service gateway protos tests benchmarks
 
 .PHONY: help setup demo test lint types imports stubs check proto format bench clean
@@ -26,7 +27,7 @@ demo: setup  ## an agent that remembers after kill -9
 	$(BIN)/python -m benchmarks.demo
 
 test: setup  ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 lint: setup  ## style and common bugs
 	$(BIN)/ruff format --check $(PACKAGES)

@@ -55,6 +55,7 @@ class WorkerMetrics:
         self.hot_agents = gauge("cache_agents", "Agents whose KV is in a tier.", "tier")
         self.hot_bytes = gauge("hot_cache_bytes", "Bytes of KV held in memory.")
         self.mlx_memory = gauge("mlx_memory_bytes", "Memory as MLX counts it.", "kind")
+        self.batch_size = gauge("batch_size", "Sequences that decode together now.")
         self.model_info = gauge("model_info", "1 for the model that is loaded.", "model_id")
 
     def looked_up(self, match: types_pb2.Match.ValueType, tier: types_pb2.Tier.ValueType, reason: Reason) -> None:

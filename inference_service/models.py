@@ -64,6 +64,7 @@ class Models:
             )
 
         self.loaded = await self._engine.call(run)
+        self._engine.attach(self.loaded.engine.tick)
         return self.loaded
 
     def get(self, model_id: str) -> LoadedModel:

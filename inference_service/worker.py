@@ -113,7 +113,7 @@ class Worker:
             "model loaded",
             model=model.model_id,
             architecture=model.architecture,
-            dtype=str(model.geometry.dtype),
+            dtype=str(model.geometry.dtype).removeprefix("mlx.core."),
             context=model.context_length,
             kv_bytes_per_token=model.geometry.bytes_per_token,
             attention={report.phase: report.path for report in model.paths},
@@ -138,11 +138,11 @@ class Worker:
         health = health_pb2_grpc.HealthStub(self._channel)
         serving: bool | None = None
         while True:
-            now = self._engine.alive and await _is_serving(health)
-            if now != serving:
-                serving = now
+            alive, store = self._engine.alive, await _is_serving(health)
+            if (alive and store) != serving:
+                serving = alive and store
                 await self._server.set_serving(serving)
-                logs.event(log, "health", serving=serving, engine_alive=self._engine.alive)
+                logs.event(log, "health", serving=serving, engine_alive=alive, store_answers=store)
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def _watch_engine(self) -> None:
@@ -155,6 +155,7 @@ class Worker:
         metrics = self._metrics
         metrics.hot_agents.labels("hot").set_function(lambda: len(self._hot))
         metrics.hot_bytes.set_function(lambda: self._hot.nbytes)
+        metrics.batch_size.set_function(lambda: self._models.loaded.engine.running if self._models.loaded else 0)
         metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
         metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
         metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)

@@ -1,8 +1,9 @@
-"""One turn on the engine thread: prefill in chunks, decode token by token, settle."""
+"""One turn as the engine sees it: what is wanted, what came of it, and how far it is."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,6 @@ from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.geometry import Caches
 from inference_service.engine.sampling import TokenSampler, top_logprobs
-from inference_service.memory.chunks import chunk_tokens
 from inference_service.text.streaming import TextStream
 from inference_service.text.tokenizer import Tokenizer
 
@@ -50,118 +50,125 @@ class CacheLengthError(Exception):
     """A cache does not hold what it should; drop it and compute it again from the ledger."""
 
 
-class Generator:
-    """Runs turns of one model, one at a time. Engine thread only, but for `cancelled` events."""
+class TurnJob:
+    """One turn on the engine: prefill of `sequence`, then generation, if `decoding` says how.
 
-    def __init__(self, model: Any, tokenizer: Tokenizer) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
-        self._tokens_per_second = 0.0
+    `caches` makes the caches to start from, which hold a beginning of the sequence; it is called once, on the engine
+    thread, when the turn is taken up, and `taken_up` is told how long it took. `emit` gets every token. Setting
+    `cancelled` ends the turn within one step: its future then raises Cancelled. Otherwise the future's result is the
+    caches, which then hold exactly the sequence and what was generated, and what was generated.
 
-    def run(
+    The list that `caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled again
+    when it leaves, however it leaves.
+    """
+
+    def __init__(
         self,
-        caches: Caches,
         sequence: Sequence[int],
+        caches: Callable[[], Caches],
         decoding: Decoding | None,
         emit: Callable[[TokenEvent], None],
         cancelled: threading.Event,
-    ) -> Generated:
-        """Bring `caches`, which hold a beginning of `sequence`, to its end, and generate.
-
-        Without `decoding` nothing is generated and the caches hold all of `sequence`. Otherwise they hold all that was
-        fed, at least all but the last generated token; `settle` makes that exact. Raises Cancelled within one chunk or
-        one decode step after `cancelled` is set.
-        """
-        started = time.monotonic()
-        position = caches[0].offset
-        _check_lengths(caches, position)
-        # The last token is run alone: its logits are what decoding starts from.
-        last = len(sequence) - 1
-        while position < last:
-            _check(cancelled)
-            position += self._prefill(caches, sequence[position:last], position)
-        _check(cancelled)
-        logits = self._step(caches, sequence[last])
-        mx.clear_cache()
-        result = Generated(prefill_seconds=time.monotonic() - started)
-        if decoding is not None:
-            self._decode(caches, logits, sequence, decoding, emit, cancelled, result)
-            result.decode_seconds = time.monotonic() - started - result.prefill_seconds
-        return result
-
-    def settle(self, caches: Caches, sequence: Sequence[int]) -> None:
-        """Bring the caches to exactly `sequence`: trim what a stop string cut off, feed what was sampled last."""
-        _check_lengths(caches, caches[0].offset)
-        surplus = max(0, caches[0].offset - len(sequence))
-        if not all(cache.can_trim(surplus) for cache in caches):
-            raise CacheLengthError(f"{surplus} tokens cannot be trimmed: a sliding layer's window before them is gone")
-        for cache in caches:
-            cache.trim(surplus)
-        for token_id in sequence[caches[0].offset :]:
-            self._step(caches, token_id)
-        _check_lengths(caches, len(sequence))
-
-    def _prefill(self, caches: Caches, token_ids: Sequence[int], position: int) -> int:
-        chunk = token_ids[: chunk_tokens(position, self._tokens_per_second)]
-        started = time.monotonic()
-        self._model(mx.array([chunk]), cache=caches)
-        mx.eval([cache.state for cache in caches])
-        if len(chunk) >= 128:
-            self._tokens_per_second = len(chunk) / (time.monotonic() - started)
-        return len(chunk)
-
-    def _step(self, caches: Caches, token_id: int) -> mx.array:
-        logits: mx.array = self._model(mx.array([[token_id]]), cache=caches)[:, -1, :]
-        mx.eval(logits, [cache.state for cache in caches])
-        return logits
-
-    def _decode(
-        self,
-        caches: Caches,
-        logits: mx.array,
-        prompt: Sequence[int],
-        decoding: Decoding,
-        emit: Callable[[TokenEvent], None],
-        cancelled: threading.Event,
-        result: Generated,
+        taken_up: Callable[[float, float], None] = lambda at, seconds: None,  # noqa: ARG005
     ) -> None:
-        sampler = TokenSampler(decoding.sampling, prompt)
-        text = TextStream(decoding.stop)
-        while True:
-            token_id = sampler.sample(logits)
-            result.first_token_at = result.first_token_at or time.monotonic()
-            result.token_ids.append(token_id)
-            special = token_id in self._tokenizer.special_ids or token_id in self._tokenizer.eos_ids
-            visible = text.feed(b"" if special else self._tokenizer.token_bytes(token_id))
-            wanted = decoding.top_logprobs
-            logprob, top = (None, ()) if wanted is None else top_logprobs(logits, token_id, wanted)
-            emit(TokenEvent(token_id, logprob, top, visible))
-            if reason := self._end(decoding, token_id, text, len(result.token_ids)):
-                break
-            _check(cancelled)
-            logits = self._step(caches, token_id)
-        result.reason = reason
+        self.sequence = list(sequence)
+        self.decoding = decoding
+        self.cancelled = cancelled
+        self.future: Future[tuple[Caches, Generated]] = Future()
+        self.caches: Caches = []
+        self.result = Generated()
+        self.sampler = TokenSampler(decoding.sampling if decoding else Sampling())
+        self.waited_ticks = 0
+        self.over = False
+        """The last token was taken."""
+        self.alone = False
+        """A step with this turn in it failed: it is kept apart, so that it can harm nobody else."""
+        self.started = 0.0
+        self._make_caches = caches
+        self._taken_up = taken_up
+        self._emit = emit
+        self._text = TextStream(decoding.stop if decoding else ())
+
+    @property
+    def history(self) -> list[int]:
+        """The sequence, and what was generated so far."""
+        return [*self.sequence, *self.result.token_ids]
+
+    @property
+    def position(self) -> int:
+        """Tokens in the caches."""
+        return self.caches[0].offset if self.caches else 0
+
+    def take_up(self) -> None:
+        """Make the caches."""
+        self.started = time.monotonic()
+        self.caches = self._make_caches()
+        check_lengths(self.caches, self.position)
+        self._taken_up(self.started, time.monotonic() - self.started)
+
+    def prefilled(self) -> None:
+        """The prompt is computed."""
+        self.result.prefill_seconds = self.result.prefill_seconds or time.monotonic() - self.started
+
+    def restart(self, caches: Caches) -> None:
+        """Go on from the tokens alone, with empty caches."""
+        self.alone = True
+        self.caches[:] = caches
+
+    def take(self, token_id: int, logprobs: mx.array, tokenizer: Tokenizer) -> None:
+        """Take a generated token, given the log-probabilities [vocabulary] that it was chosen from."""
+        assert self.decoding is not None
+        result, decoding = self.result, self.decoding
+        result.first_token_at = result.first_token_at or time.monotonic()
+        result.token_ids.append(token_id)
+        special = token_id in tokenizer.special_ids or token_id in tokenizer.eos_ids
+        visible = self._text.feed(b"" if special else tokenizer.token_bytes(token_id))
+        wanted = decoding.top_logprobs
+        logprob, top = (None, ()) if wanted is None else top_logprobs(logprobs, token_id, wanted)
+        self._emit(TokenEvent(token_id, logprob, top, visible))
+        if self._text.matched is not None:
+            result.reason = types_pb2.FINISH_REASON_STOP_STRING
+        elif token_id in tokenizer.eos_ids and not decoding.sampling.ignore_eos:
+            result.reason = types_pb2.FINISH_REASON_STOP
+        elif len(result.token_ids) >= decoding.max_tokens:
+            result.reason = decoding.reason_at_max
+        else:
+            return
+        self.over = True
+
+    def finish(self) -> None:
+        """Resolve the future."""
+        result = self.result
         result.sampled = len(result.token_ids)
-        result.stop_string = text.matched or ""
-        result.rest = text.finish()
-        del result.token_ids[text.tokens_before_stop() :]
+        result.stop_string = self._text.matched or ""
+        result.rest = self._text.finish()
+        del result.token_ids[self._text.tokens_before_stop() :]
+        result.decode_seconds = time.monotonic() - self.started - result.prefill_seconds
+        settle(self.caches, len(self.sequence) + len(result.token_ids))
+        self.future.set_result((self.caches, result))
 
-    def _end(
-        self, decoding: Decoding, token_id: int, text: TextStream, generated: int
-    ) -> "types_pb2.FinishReason.ValueType | None":
-        if text.matched is not None:
-            return types_pb2.FINISH_REASON_STOP_STRING
-        if token_id in self._tokenizer.eos_ids and not decoding.sampling.ignore_eos:
-            return types_pb2.FINISH_REASON_STOP
-        return decoding.reason_at_max if generated >= decoding.max_tokens else None
+    def fail(self, error: Exception) -> None:
+        """End the turn by an error."""
+        self.future.set_exception(error)
+
+    def cancel(self) -> None:
+        """End the turn because its caller left."""
+        self.fail(Cancelled("the request was cancelled"))
 
 
-def _check_lengths(caches: Caches, tokens: int) -> None:
-    lengths = {cache.offset for cache in caches}
+def settle(caches: Caches, tokens: int) -> None:
+    """Trim the caches to exactly `tokens` tokens. Raises CacheLengthError where that cannot be. Engine thread."""
+    check_lengths(caches, caches[0].offset)
+    surplus = max(0, caches[0].offset - tokens)
+    if not all(cache.can_trim(surplus) for cache in caches):
+        raise CacheLengthError(f"{surplus} tokens cannot be trimmed: a sliding layer's window before them is gone")
+    for cache in caches:
+        cache.trim(surplus)
+    check_lengths(caches, tokens)
+
+
+def check_lengths(caches: Sequence[Any], tokens: int) -> None:
+    """Raise CacheLengthError unless every layer holds `tokens` tokens."""
+    lengths = {int(cache.offset) for cache in caches}
     if lengths != {tokens}:
         raise CacheLengthError(f"layers hold {sorted(lengths)} tokens instead of {tokens}")
-
-
-def _check(cancelled: threading.Event) -> None:
-    if cancelled.is_set():
-        raise Cancelled("the request was cancelled")

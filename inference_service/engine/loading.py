@@ -12,9 +12,9 @@ from mlx_lm.utils import hf_repo_to_path
 
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import AttentionSeam, PathReport
+from inference_service.engine.batching import BatchEngine
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.fingerprint import ContentHashes, fingerprint
-from inference_service.engine.generation import Generator
 from inference_service.engine.geometry import Caches, Geometry, group_layers
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
@@ -34,7 +34,7 @@ class Quantization:
 class LoadedModel:
     """A model that serves. `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens.
 
-    `generator` and `new_caches` belong to the engine thread, all else to anyone."""
+    `engine` and `new_caches` belong to the engine thread, all else to anyone."""
 
     model_id: str
     architecture: str
@@ -46,7 +46,7 @@ class LoadedModel:
     paths: tuple[PathReport, ...]
     tokenizer: Tokenizer
     renderer: Renderer
-    generator: Generator
+    engine: BatchEngine
 
     def new_caches(self) -> Caches:
         """Empty caches, one per layer."""
@@ -95,7 +95,7 @@ def load(
         paths=tuple(paths),
         tokenizer=tokenizer,
         renderer=Renderer(tokenizer, wrapper.apply_chat_template if wrapper.has_chat_template else None),
-        generator=Generator(model, tokenizer),
+        engine=BatchEngine(model, tokenizer, geometry.new_caches),
     )
 
 

@@ -1,74 +1,77 @@
 """Choosing the next token: penalties, filters, and a random key per request.
 
-Filters and penalties are mlx-lm's. The random key is the request's own, so that a seeded request gives the same tokens
-whatever else runs.
+Filters and penalties are mlx-lm's, and have the shape that its GenerationBatch wants. The random key is the request's
+own, so that a seeded request gives the same tokens whatever else runs.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 
 from inference_service.domain import Sampling
 
+Processor = Callable[[mx.array, mx.array], mx.array]
+"""(tokens so far [n], logits [1, vocabulary]) to logits."""
+
 _WHOLE_HISTORY = 1 << 30
 
 
 class TokenSampler:
-    """Samples one turn's tokens. `prompt` counts for the repetition penalty; the others see only what was generated."""
+    """Samples one turn's tokens: log-probabilities [1, vocabulary] to ids [1], lazily."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+    def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._prompt = list(prompt)
-        self._generated: list[int] = []
         self._key = mx.random.key(secrets.randbits(63) if sampling.seed is None else sampling.seed)
-        penalty = sampling.repetition_penalty
-        self._repetition = make_logits_processors(
-            repetition_penalty=penalty if penalty != 1.0 else None, repetition_context_size=_WHOLE_HISTORY
-        )
-        self._penalties = make_logits_processors(
-            logit_bias=dict(sampling.logit_bias) or None,
-            presence_penalty=sampling.presence_penalty,
-            presence_context_size=_WHOLE_HISTORY,
-            frequency_penalty=sampling.frequency_penalty,
-            frequency_context_size=_WHOLE_HISTORY,
-        )
 
-    def sample(self, logits: mx.array) -> int:
-        """The next token, from logits [1, vocabulary]. It counts for the penalties of the following ones."""
-        token_id: int = self._choose(logits).item()  # type: ignore[assignment]
-        self._generated.append(token_id)
-        return token_id
-
-    def _choose(self, logits: mx.array) -> mx.array:
-        logits = logits.astype(mx.float32)
-        if self._repetition:
-            history = mx.array(self._prompt + self._generated)
-            logits = self._repetition[0](history, logits)
-        for process in self._penalties:
-            logits = process(mx.array(self._generated, dtype=mx.int32), logits)
+    def __call__(self, logprobs: mx.array) -> mx.array:
         s = self._sampling
         if s.temperature == 0:
-            return mx.argmax(logits, axis=-1)
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+            return mx.argmax(logprobs, axis=-1)
+        logprobs = logprobs.astype(mx.float32)
         if 0 < s.top_p < 1:
             logprobs = apply_top_p(logprobs, s.top_p)
         if s.min_p > 0:
             logprobs = apply_min_p(logprobs, s.min_p)
-        if 0 < s.top_k < logits.shape[-1]:
+        if 0 < s.top_k < logprobs.shape[-1]:
             logprobs = apply_top_k(logprobs, s.top_k)
         self._key, now = mx.random.split(self._key)
         # From the maximum down, so that a tiny temperature leaves the most likely token and not nothing.
         return mx.random.categorical((logprobs - logprobs.max(axis=-1, keepdims=True)) / s.temperature, key=now)
 
 
-def top_logprobs(logits: mx.array, token_id: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """Log-probability of a token before any filter, and the `count` most likely ones, most likely first."""
-    logprobs = (logits - mx.logsumexp(logits, axis=-1, keepdims=True)).astype(mx.float32)[0]
+def processors(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
+    """What changes the logits before sampling.
+
+    The repetition penalty counts the whole history; presence and frequency count only what was generated, which in the
+    history begins at `prompt_tokens`.
+    """
+    penalty = sampling.repetition_penalty
+    whole = make_logits_processors(
+        logit_bias=dict(sampling.logit_bias) or None,
+        repetition_penalty=penalty if penalty != 1.0 else None,
+        repetition_context_size=_WHOLE_HISTORY,
+    )
+    generated = make_logits_processors(
+        presence_penalty=sampling.presence_penalty,
+        presence_context_size=_WHOLE_HISTORY,
+        frequency_penalty=sampling.frequency_penalty,
+        frequency_context_size=_WHOLE_HISTORY,
+    )
+    return [*whole, *(partial(_of_generated, process, prompt_tokens) for process in generated)]
+
+
+def _of_generated(process: Processor, prompt_tokens: int, tokens: mx.array, logits: mx.array) -> mx.array:
+    return process(tokens[prompt_tokens:], logits)
+
+
+def top_logprobs(logprobs: mx.array, token_id: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """A token's log-probability in [vocabulary], and the `count` most likely tokens, most likely first."""
     if not count:
         return float(logprobs[token_id]), ()
     order = mx.argsort(-logprobs)[:count]
-    values: list[float] = logprobs[order].tolist()  # type: ignore[assignment]
+    values: list[float] = logprobs[order].astype(mx.float32).tolist()  # type: ignore[assignment]
     ids: list[int] = order.tolist()  # type: ignore[assignment]
     return float(logprobs[token_id]), tuple(zip(ids, values, strict=True))

@@ -34,15 +34,16 @@ class _Task:
 
 
 class EngineThread:
-    """Runs functions one after the other, in the order of `submit`, on one thread that lives as long as the process.
+    """Runs functions in the order of `submit`, and ticks between them, on one thread that lives as long as the process.
 
     An Exception of a function is its caller's. Anything worse ends the thread: then `alive` is False, `died` is set,
     and all that waits, and all that comes later, fails with Unavailable.
     """
 
     def __init__(self) -> None:
+        self._tick: Callable[[], bool] = lambda: False
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._pending: set[_Task] = set()
+        self._pending: set[Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self.died = asyncio.Event()
@@ -64,13 +65,17 @@ class EngineThread:
 
         From the event loop only. Raises Unavailable when the thread is dead.
         """
-        if not self.alive:
-            raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
         task = _Task(function)
-        self._pending.add(task)
-        task.future.add_done_callback(lambda _: self._pending.discard(task))
-        self._tasks.put(task)
+        self._queue(task, task.future)
         return task.future
+
+    def begin(self, start: Callable[[], object], future: "Future[Any]") -> None:
+        """Queue a function that starts something which ticks will end, and then resolve `future`. As `submit`."""
+        self._queue(_Task(start), future)
+
+    def attach(self, tick: Callable[[], bool]) -> None:
+        """Call `tick` between functions, again and again as long as it says that there is more to do."""
+        self._tick = tick
 
     async def call(self, function: Callable[[], _T]) -> _T:
         """Run a function on the thread and wait for it. Cancelling the wait does not stop the function."""
@@ -89,11 +94,24 @@ class EngineThread:
             self._tasks.put(None)
             await asyncio.to_thread(self._thread.join, seconds)
 
+    def _queue(self, task: _Task, future: "Future[Any]") -> None:
+        if not self.alive:
+            raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        self._tasks.put(task)
+
     def _main(self) -> None:
         try:
-            while (task := self._tasks.get()) is not None:
-                task.run()
-                del task
+            busy = False
+            while True:
+                if not busy or not self._tasks.empty():
+                    task = self._tasks.get()
+                    if task is None:
+                        return
+                    task.run()
+                    del task
+                busy = self._tick()
         except BaseException:
             log.critical("the engine thread died", exc_info=True)
             assert self._loop is not None
@@ -101,6 +119,6 @@ class EngineThread:
 
     def _bury(self) -> None:
         self.died.set()
-        for task in list(self._pending):
-            if not task.future.done():
-                task.future.set_exception(Unavailable("the engine thread has died", retry_after=5))
+        for future in list(self._pending):
+            if not future.done():
+                future.set_exception(Unavailable("the engine thread has died", retry_after=5))

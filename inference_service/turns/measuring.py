@@ -80,6 +80,17 @@ class TurnMeasures:
             types_pb2.FinishReason.Name(generated.reason).removeprefix("FINISH_REASON_").lower()
         ).inc()
         key = turn.request.key
+        if turn.request.commits and prepared.dropped_tokens:
+            logs.event(
+                log,
+                "the prompt replaces a part of what the agent remembered",
+                logging.WARNING,
+                namespace=key.namespace,
+                agent=key.agent_id,
+                model=key.model_id,
+                dropped_tokens=prepared.dropped_tokens,
+                kept_tokens=prepared.keep_tokens,
+            )
         logs.event(
             log,
             "turn finished",
@@ -89,6 +100,7 @@ class TurnMeasures:
             request_id=turn.request.request_id,
             match=types_pb2.Match.Name(prepared.plan.kind),
             tier=TIERS[reuse.tier],
+            miss_reason=types_pb2.MissReason.Name(prepared.miss_reason) if prepared.miss_reason else "",
             prompt_tokens=len(prepared.plan.sequence),
             reused_tokens=reuse.tokens,
             generated_tokens=generated.sampled,

@@ -35,6 +35,11 @@ class Prepared:
     hot: HotState | None
 
     @property
+    def dropped_tokens(self) -> int:
+        """Tokens of the ledger that the commit leaves behind."""
+        return len(self.ledger) - self.keep_tokens
+
+    @property
     def miss_reason(self) -> Reason:
         """Why not more was reused; unspecified where all that could be was."""
         if self.plan.reason:

@@ -8,7 +8,6 @@ cancelled before its commit leaves the ledger as it was.
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -26,7 +25,7 @@ from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from inference_service.answers import delta, duration, tier_tokens
 from inference_service.domain import TurnRequest
-from inference_service.engine.generation import CacheLengthError, Generated
+from inference_service.engine.generation import CacheLengthError, Generated, TurnJob, check_lengths, settle
 from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel
 from inference_service.engine.tensors import extract_block
@@ -174,13 +173,13 @@ class TurnRunner:
                 finished.durable = True
         except AgentmemError as error:
             self._end(turn, error)
-            await self._roll_back(key, model, prepared)
+            await self._roll_back(key, prepared)
             raise
         turn.say(inference_pb2.GenerateResponse(finished=finished))
         self._measures.completed(turn, prepared, generated)
         self._end(turn)
         if version is None:
-            await self._roll_back(key, model, prepared)
+            await self._roll_back(key, prepared)
         else:
             await self._keep(key, version, model, prepared, caches, generated)
 
@@ -190,24 +189,22 @@ class TurnRunner:
         started = inference_pb2.Started()
         loop = asyncio.get_running_loop()
 
-        def run() -> tuple[Caches, Generated]:
-            turn.check()
-            taken_up = time.monotonic()
-            caches = prepared.reuse.caches()
-            seconds = time.monotonic() - taken_up
-            loop.call_soon_threadsafe(self._announce, turn, model, prepared, started, taken_up, seconds)
-            generated = model.generator.run(
-                caches, prepared.plan.sequence, prepared.decoding, turn.token_from_engine, turn.cancelled
-            )
-            return caches, generated
+        def taken_up(at: float, seconds: float) -> None:
+            loop.call_soon_threadsafe(self._announce, turn, model, prepared, started, at, seconds)
 
-        future = self._engine.submit(run)
-        turn.interrupt = future.cancel
-        await self._engine.wait(future)
-        turn.interrupt = None
-        if future.cancelled():
-            turn.check()
-        caches, generated = future.result()
+        job = TurnJob(
+            prepared.plan.sequence,
+            prepared.reuse.caches,
+            prepared.decoding,
+            turn.token_from_engine,
+            turn.cancelled,
+            taken_up,
+        )
+        turn.interrupt = None  # The engine looks at the flag before every step.
+        self._engine.begin(lambda: model.engine.add(job), job.future)
+        await self._engine.wait(job.future)
+        turn.check()
+        caches, generated = job.future.result()
         return started, caches, generated
 
     def _announce(
@@ -286,14 +283,14 @@ class TurnRunner:
         writes = model.geometry.sliding is None and self._persister.has_room
         new = [header for header in blocks if writes and header.chain_hash not in published]
 
-        def settle() -> list[Block]:
-            model.generator.settle(caches, sequence)
+        def copy() -> list[Block]:
+            check_lengths(caches, len(sequence))
             return [
                 (header, extract_block(caches, model.geometry, header.first_token, header.token_count))
                 for header in new
             ]
 
-        copies = await self._settled(settle)
+        copies = await self._settled(copy)
         if copies is None:
             return
         ledger = prepared.ledger.kept(prepared.keep_tokens)
@@ -305,17 +302,17 @@ class TurnRunner:
         references = [header.chain_hash for header in blocks]
         self._persister.publish(key, version, state, copies, references, model.geometry)
 
-    async def _roll_back(self, key: AgentKey, model: LoadedModel, prepared: Prepared) -> None:
+    async def _roll_back(self, key: AgentKey, prepared: Prepared) -> None:
         """Put the hot state back as it was where the turn only went on from its ledger; else let it go."""
         hot = prepared.hot
         if hot is None or prepared.keep_tokens < len(hot.ledger):
             return
 
-        def settle() -> bool:
-            model.generator.settle(hot.caches, hot.ledger.token_ids)
-            return True
+        def trim() -> Caches:
+            settle(hot.caches, len(hot.ledger))
+            return hot.caches
 
-        if await self._settled(settle):
+        if hot.caches and await self._settled(trim):
             self._measures.evicted(self._hot.put(key, hot))
 
     async def _settled(self, settle: Callable[[], _T]) -> _T | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_service.__main__ import main
-from inference_service.engine.generation import Generator
+from inference_service.engine.batching import BatchEngine
 from inference_service.storage.client import StoreClient
 
 _FAULT = os.environ.get("FAULT", "")
@@ -35,14 +35,14 @@ def _die_once(done: Path) -> None:
 
 
 def _engine_dies() -> None:
-    prefill = Generator._prefill
+    chunk = BatchEngine._chunk
 
-    def dying(self: Generator, caches: Any, token_ids: Any, position: int) -> int:
-        if len(token_ids) > 100:
+    def dying(self: BatchEngine, job: Any, prompt: Any) -> None:
+        if len(prompt) > 100:
             raise SystemExit("injected")
-        return prefill(self, caches, token_ids, position)
+        chunk(self, job, prompt)
 
-    Generator._prefill = dying  # type: ignore[method-assign]
+    BatchEngine._chunk = dying  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

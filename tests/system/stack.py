@@ -1,6 +1,8 @@
 """Store, worker and gateway as real processes on real sockets, to be killed and started again."""
 
 import asyncio
+import contextlib
+import secrets
 import shutil
 import signal
 import socket
@@ -250,10 +252,12 @@ async def serving(target: str, service: str = "") -> bool:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody listens on, below those that the system gives to outgoing connections."""
+    while True:
+        port = secrets.randbelow(12_000) + 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedMo
 
 def prefilled(model: LoadedModel, prompt: list[int]) -> Caches:
     caches = model.new_caches()
-    model.generator._model(mx.array([prompt[:-1]]), cache=caches)
+    model.engine._model(mx.array([prompt[:-1]]), cache=caches)
     mx.eval([cache.state for cache in caches])
     return caches
 
@@ -64,7 +64,7 @@ def run(
         for uid in (uid for uid, at in joins.items() if at == step):
             caches = [type(cache).merge([cache]) for cache in prefilled(model, prompts[uid])]
             joining = GenerationBatch(
-                model.generator._model, [uid], mx.array([prompts[uid][-1]]), caches, [prompts[uid][:-1]],
+                model.engine._model, [uid], mx.array([prompts[uid][-1]]), caches, [prompts[uid][:-1]],
                 [greedy], greedy, [[]], [StopSequences([])], [LENGTHS[uid]],
             )  # fmt: skip
             if batch is None or not len(batch):
@@ -99,7 +99,7 @@ def test_batched_equals_alone(model: LoadedModel, oracle: Oracle, joins: dict[in
     for caches, sequence in left.values():
         assert {int(cache.offset) for cache in caches} == {len(sequence)}
         more = model.tokenizer.encode(" and more 😀 text", parse_special=False)
-        logits = model.generator._model(mx.array([more]), cache=caches)[0]
+        logits = model.engine._model(mx.array([more]), cache=caches)[0]
         found = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
         wanted = oracle.logprobs([*sequence, *more])[len(sequence) :]
         assert np.abs(found - wanted).max() < TOLERANCE, "what was extracted goes on as if it had been alone"

@@ -13,10 +13,10 @@ import pytest
 from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine import generation, tensors
+from inference_service.engine import batching, tensors
 from inference_service.engine.attention import AttentionSeam
 from inference_service.engine.fingerprint import ContentHashes
-from inference_service.engine.generation import CacheLengthError, Decoding, Generated
+from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, settle
 from inference_service.engine.geometry import Caches, TensorShapes
 from inference_service.engine.loading import LoadedModel, load
 from tests.oracle import Oracle
@@ -58,8 +58,17 @@ def turn(
 ) -> tuple[Generated, list[TokenEvent]]:
     events: list[TokenEvent] = []
     decoding = Decoding(tokens, sampling=sampling, stop=stop, top_logprobs=0)
-    result = model.generator.run(caches, sequence, decoding, events.append, threading.Event())
-    return result, events
+    return finished(model, TurnJob(sequence, lambda: caches, decoding, events.append, threading.Event())), events
+
+
+def finished(model: LoadedModel, job: TurnJob) -> Generated:
+    """Tick until the turn is over; its caches are in the list that it was given."""
+    model.engine.add(job)
+    while model.engine.tick():
+        pass
+    caches, generated = job.future.result(0)
+    assert caches is job.caches
+    return generated
 
 
 def difference(oracle: Oracle, sequence: list[int], events: list[TokenEvent]) -> float:
@@ -78,7 +87,7 @@ def test_turn_equals_recomputation(model: LoadedModel, oracle: Oracle, prompt: l
 def test_chunks_do_not_matter(
     model: LoadedModel, oracle: Oracle, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "chunk_tokens", lambda position, speed: chunk)
+    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: chunk)
     _, events = turn(model, model.new_caches(), prompt)
     assert difference(oracle, prompt, events) < TOLERANCE
 
@@ -119,7 +128,7 @@ def conversation(
         result, events = turn(model, caches, sequence, tokens=12)
         yield sequence, events, caches
         sequence = [*sequence, *result.token_ids]
-        model.generator.settle(caches, sequence)
+        settle(caches, len(sequence))
         caches = between(caches, len(sequence))
         sequence += model.tokenizer.encode(f" and turn {number} 😀 house", parse_special=False)
 
@@ -191,20 +200,23 @@ def test_trimmed_equals_recomputed(model: LoadedModel, oracle: Oracle, prompt: l
     kept = [*prompt, *result.token_ids][: len(prompt) - 60]
     if model.geometry.sliding is not None:
         with pytest.raises(CacheLengthError, match="window"):
-            model.generator.settle(caches, prompt[:100])
-    model.generator.settle(caches, kept)
+            settle(caches, 100)
+    settle(caches, len(kept))
     other = [*kept, *model.tokenizer.encode("something else entirely", parse_special=False)]
     _, events = turn(model, caches, other)
     assert difference(oracle, other, events) < TOLERANCE
 
 
-def test_settle_makes_every_layer_exact(model: LoadedModel, prompt: list[int]) -> None:
+def test_the_caches_hold_exactly_what_the_ledger_will(model: LoadedModel, prompt: list[int]) -> None:
     caches = model.new_caches()
     result, _ = turn(model, caches, prompt, tokens=5)
-    sequence = [*prompt, *result.token_ids]
-    assert {cache.offset for cache in caches} == {len(sequence) - 1}, "the last sampled token was not fed yet"
-    model.generator.settle(caches, sequence)
-    assert {cache.offset for cache in caches} == {len(sequence)}
+    assert {cache.offset for cache in caches} == {len(prompt) + len(result.token_ids)}
+    stopped = model.new_caches()
+    free, events = turn(model, model.new_caches(), prompt, tokens=20)
+    stop = next(event.text for event in events[5:] if event.text.strip() and "\ufffd" not in event.text)
+    result, _ = turn(model, stopped, prompt, tokens=20, stop=(stop,))
+    assert len(result.token_ids) < len(free.token_ids)
+    assert {cache.offset for cache in stopped} == {len(prompt) + len(result.token_ids)}, "cut off here too"
 
 
 def test_layers_of_different_length_are_refused(model: LoadedModel, prompt: list[int]) -> None:
@@ -212,7 +224,7 @@ def test_layers_of_different_length_are_refused(model: LoadedModel, prompt: list
     turn(model, caches, prompt, tokens=2)
     caches[1].trim(1)  # of layers of either kind
     with pytest.raises(CacheLengthError):
-        model.generator.settle(caches, prompt)
+        settle(caches, len(prompt))
     with pytest.raises(CacheLengthError):
         turn(model, caches, [*prompt, 5, 6, 7])
 
@@ -226,9 +238,12 @@ def test_cancelled_within_one_step(model: LoadedModel, prompt: list[int]) -> Non
         if len(events) == 3:
             cancelled.set()
 
+    caches = model.new_caches()
     with pytest.raises(Cancelled):
-        model.generator.run(model.new_caches(), prompt, Decoding(1000), emit, cancelled)
+        finished(model, TurnJob(prompt, lambda: caches, Decoding(1000), emit, cancelled))
     assert len(events) == 3
+    assert model.engine.running == 0
+    assert {cache.offset for cache in caches} == {len(prompt) + 3}, "what was computed is given back whole"
 
 
 def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,10 +255,10 @@ def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monke
         cancelled.set()
         return 50
 
-    monkeypatch.setattr(generation, "chunk_tokens", chunk)
+    monkeypatch.setattr(batching, "chunk_tokens", chunk)
     caches = model.new_caches()
     with pytest.raises(Cancelled):
-        model.generator.run(caches, prompt, Decoding(1000), lambda _: None, cancelled)
+        finished(model, TurnJob(prompt, lambda: caches, Decoding(1000), lambda _: None, cancelled))
     assert chunks == [0]
     assert caches[0].offset == 50
 
@@ -266,7 +281,7 @@ def test_stop_string_across_tokens_is_cut_off(model: LoadedModel, prompt: list[i
 
 def test_prefill_alone_holds_the_whole_sequence(model: LoadedModel, prompt: list[int]) -> None:
     caches = model.new_caches()
-    result = model.generator.run(caches, prompt, None, lambda _: None, threading.Event())
+    result = finished(model, TurnJob(prompt, lambda: caches, None, lambda _: None, threading.Event()))
     assert (result.token_ids, result.reason) == ([], types_pb2.FINISH_REASON_PREFILLED)
     assert {cache.offset for cache in caches} == {len(prompt)}
 

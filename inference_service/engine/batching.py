@@ -1,0 +1,200 @@
+"""The engine's heart: one decode step for all that generate, then one chunk of one prompt, again and again.
+
+Prompts are computed one sequence at a time, unpadded, and join the running batch when they are done; so no stream waits
+for a stranger's long prompt longer than one chunk. Decoding runs in mlx-lm's GenerationBatch over our batch caches.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import GenerationBatch, StopSequences
+
+from inference_service.engine.generation import CacheLengthError, TurnJob
+from inference_service.engine.geometry import Caches
+from inference_service.engine.sampling import processors
+from inference_service.engine.scheduling import Waiting, next_prompt
+from inference_service.memory.chunks import chunk_tokens
+from inference_service.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+_NO_STOPS = StopSequences([])
+_NO_LIMIT = 1 << 60
+
+
+class BatchEngine:
+    """Runs the turns of one model. Engine thread only: `add`, then `tick` as long as it says that there is more.
+
+    A turn's error is its own: whatever a prompt raises ends that turn, and when a decode step raises, every row is
+    built again from its tokens, in a group of its own, and only those that fail there are ended.
+    """
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, new_caches: Callable[[], Caches]) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._new_caches = new_caches
+        self._waiting: list[TurnJob] = []
+        self._running: dict[int, TurnJob] = {}
+        self._groups: list[GenerationBatch] = []
+        self._next_uid = 0
+        self._tokens_per_second = 0.0
+
+    @property
+    def running(self) -> int:
+        """Turns that generate."""
+        return len(self._running)
+
+    def add(self, job: TurnJob) -> None:
+        """Queue a turn, unless its future was cancelled meanwhile."""
+        if job.future.set_running_or_notify_cancel():
+            self._waiting.append(job)
+
+    def tick(self) -> bool:
+        """Do one decode step and one chunk; whether anything is left to do."""
+        self._drop_cancelled()
+        for group in list(self._groups):
+            self._guarded(partial(self._decode, group), partial(self._rebuild, group))
+        if self._waiting:
+            self._advance()
+        return bool(self._waiting or self._running)
+
+    def _drop_cancelled(self) -> None:
+        for job in [job for job in self._waiting if job.cancelled.is_set()]:
+            self._waiting.remove(job)
+            job.cancel()
+        for group in list(self._groups):
+            gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
+            self._leave(group, gone, TurnJob.cancel)
+
+    def _advance(self) -> None:
+        """Compute one chunk of the prompt that has the least left to do."""
+        states = [Waiting(len(job.history) - job.position, job.waited_ticks) for job in self._waiting]
+        job = self._waiting[next_prompt(states)]
+        for other in self._waiting:
+            other.waited_ticks = 0 if other is job else other.waited_ticks + 1
+
+        def fail(error: Exception) -> None:
+            self._waiting.remove(job)
+            job.fail(error)
+
+        self._guarded(lambda: self._prefill(job), fail)
+
+    def _prefill(self, job: TurnJob) -> None:
+        if not job.started:
+            job.take_up()
+        # The last token is left for the batch: its logits are what decoding starts from.
+        history = job.history
+        last = len(history) - (1 if job.decoding else 0)
+        if job.position < last:
+            self._chunk(job, history[:last])
+        if job.position < last:
+            return
+        mx.clear_cache()
+        job.prefilled()
+        if job.decoding:
+            self._join(job)
+        self._waiting.remove(job)
+        if not job.decoding:
+            job.finish()
+
+    def _chunk(self, job: TurnJob, prompt: Sequence[int]) -> None:
+        position = job.position
+        chunk = prompt[position : position + chunk_tokens(position, self._tokens_per_second)]
+        started = time.monotonic()
+        self._model(mx.array([chunk]), cache=job.caches)
+        mx.eval([cache.state for cache in job.caches])
+        if len(chunk) >= 128:
+            self._tokens_per_second = len(chunk) / (time.monotonic() - started)
+
+    def _join(self, job: TurnJob) -> None:
+        """Give the caches to the batch: a row of its own, which is fed the prompt's last token at once."""
+        assert job.decoding is not None
+        uid, self._next_uid = self._next_uid, self._next_uid + 1
+        history = job.history
+        row = GenerationBatch(
+            model=self._model,
+            uids=[uid],
+            inputs=mx.array(history[-1:]),
+            prompt_cache=[type(cache).merge([cache]) for cache in job.caches],  # type: ignore[list-item]
+            tokens=[history[:-1]],
+            samplers=[job.sampler],
+            fallback_sampler=job.sampler,
+            logits_processors=[processors(job.decoding.sampling, len(job.sequence))],
+            stop_sequences=[_NO_STOPS],
+            max_tokens=[_NO_LIMIT],
+        )
+        job.caches.clear()
+        self._running[uid] = job
+        shared = next((group for group in self._groups if not self._running[group.uids[0]].alone), None)
+        if job.alone or shared is None:
+            self._groups.append(row)
+        else:
+            shared.extend(row)
+
+    def _decode(self, group: GenerationBatch) -> None:
+        """One step for every row of a group; those that end, or whose token cannot be told, leave."""
+        ended: list[int] = []
+        errors: dict[TurnJob, Exception] = {}
+        failed: list[int] = []
+        for response in group.next():
+            job = self._running[response.uid]
+            self._guarded(
+                partial(job.take, response.token, response.logprobs, self._tokenizer), partial(errors.__setitem__, job)
+            )
+            if job in errors:
+                failed.append(response.uid)
+            elif job.over:
+                ended.append(response.uid)
+        self._leave(group, ended, self._finish)
+        self._leave(group, failed, lambda job: job.fail(errors[job]))
+
+    def _finish(self, job: TurnJob) -> None:
+        self._guarded(job.finish, job.fail)
+
+    def _leave(self, group: GenerationBatch, uids: list[int], end: Callable[[TurnJob], None]) -> None:
+        """Give rows their caches back, copied out of the batch; take them out of it; end their turns."""
+        if not uids:
+            return
+        for uid in uids:
+            caches = self._running[uid].caches
+            caches[:] = group.extract_cache(group.uids.index(uid))
+            mx.eval([cache.state for cache in caches])
+        keep = [row for row, uid in enumerate(group.uids) if uid not in uids]
+        group.filter(keep)
+        if not keep:
+            self._groups.remove(group)
+        for uid in uids:
+            end(self._running.pop(uid))
+
+    def _rebuild(self, group: GenerationBatch, error: Exception) -> None:
+        """A step failed: go on with every row from its tokens, each in a group of its own.
+
+        A row that was alone is the one that fails; so is one that has left the batch half-way.
+        """
+        log.warning("a decode step of %d rows failed", len(group.uids), exc_info=error)
+        self._groups.remove(group)
+        for uid in [uid for uid in group.uids if uid in self._running]:
+            job = self._running.pop(uid)
+            if job.alone or job.over:
+                job.fail(error)
+            else:
+                job.restart(self._new_caches())
+                self._waiting.append(job)
+
+    def _guarded(self, work: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+        try:
+            work()
+        except (
+            ArithmeticError,
+            CacheLengthError,
+            LookupError,
+            MemoryError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            failed(error)

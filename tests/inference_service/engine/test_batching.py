@@ -1,0 +1,227 @@
+"""The engine with several turns at once: right, fair, and nobody's fault is another's."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from agentmem.errors import Cancelled
+from inference_service.domain import Sampling, TokenEvent
+from inference_service.engine import batching
+from inference_service.engine.fingerprint import ContentHashes
+from inference_service.engine.generation import Decoding, Generated, TurnJob
+from inference_service.engine.loading import LoadedModel, load
+from tests.oracle import Oracle
+from tests.tiny_models import write_gemma3, write_llama
+
+TEXT = "The boat by the sea, ü€😀 nobody knows. "
+
+
+@dataclass
+class Turn:
+    """A turn and what it was told."""
+
+    job: TurnJob
+    events: list[TokenEvent] = field(default_factory=list)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def generated(self) -> Generated:
+        return self.job.future.result(0)[1]
+
+
+@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return request.param(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
+
+
+def begin(model: LoadedModel, prompt: list[int], tokens: int | None = 12, sampling: Sampling | None = None) -> Turn:
+    turn = Turn(None)  # type: ignore[arg-type] - the job needs the lists that the turn holds
+    sampling = sampling or Sampling(ignore_eos=True)
+    decoding = None if tokens is None else Decoding(tokens, sampling=sampling, top_logprobs=0)
+    turn.job = TurnJob(prompt, model.new_caches, decoding, turn.events.append, turn.cancelled)
+    model.engine.add(turn.job)
+    return turn
+
+
+def prompt_of(model: LoadedModel, number: int, repeats: int) -> list[int]:
+    return model.tokenizer.encode(f"{number} " + TEXT * repeats, parse_special=False)
+
+
+def run(model: LoadedModel, ticks: int = 10_000) -> int:
+    """Tick until nothing is left; how many ticks it took."""
+    for tick in range(ticks):
+        if not model.engine.tick():
+            return tick + 1
+    raise AssertionError("the engine does not come to an end")
+
+
+def right(oracle: Oracle, turn: Turn) -> bool:
+    sequence = turn.job.sequence
+    wanted = oracle.logprobs_of([*sequence, *(e.token_id for e in turn.events)], len(sequence))
+    return bool(np.abs(wanted - np.array([e.logprob for e in turn.events])).max() < 1e-3)
+
+
+def test_turns_that_come_and_go_are_each_right(model: LoadedModel, directory: Path) -> None:
+    oracle = Oracle(directory)
+    turns = []
+    for number, (repeats, tokens) in enumerate([(9, 6), (1, 30), (16, 12), (2, 9), (5, 20)]):
+        turns.append(begin(model, prompt_of(model, number, repeats), tokens))
+        for _ in range(3):
+            model.engine.tick()
+    run(model)
+    assert all(right(oracle, turn) for turn in turns)
+    assert [len(turn.generated.token_ids) for turn in turns] == [6, 30, 12, 9, 20]
+    for turn in turns:
+        caches, generated = turn.job.future.result(0)
+        assert {c.offset for c in caches} == {len(turn.job.sequence) + len(generated.token_ids)}
+    assert len({token for turn in turns for token in turn.generated.token_ids}) > 15
+
+
+def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm turn of some 50 tokens gets its first token within two ticks, whatever long prompt is under way."""
+    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: 64)
+    long = begin(model, prompt_of(model, 0, 60), tokens=2)
+    for _ in range(5):
+        model.engine.tick()
+    assert not long.events
+    short = begin(model, prompt_of(model, 1, 2)[:50], tokens=4)
+    for _ in range(2):
+        model.engine.tick()
+    assert short.events
+    assert not long.events
+    run(model)
+    assert long.generated.sampled == 2
+
+
+def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: 64)
+    stream = begin(model, prompt_of(model, 0, 1), tokens=40)
+    for _ in range(3):
+        model.engine.tick()
+    begin(model, prompt_of(model, 1, 60), tokens=1)
+    for tick in range(20):
+        before = len(stream.events)
+        model.engine.tick()
+        assert len(stream.events) == before + 1, f"no token in tick {tick}"
+    run(model)
+
+
+def test_seeds_and_penalties_do_not_depend_on_the_company(model: LoadedModel) -> None:
+    sampling = Sampling(
+        temperature=1.0, top_p=0.95, seed=7, frequency_penalty=0.5, repetition_penalty=1.1, ignore_eos=True
+    )
+    prompt = prompt_of(model, 0, 4)
+    alone = begin(model, prompt, 15, sampling)
+    run(model)
+    others = [begin(model, prompt_of(model, n, n), 25, Sampling(temperature=1.0, ignore_eos=True)) for n in (1, 6)]
+    model.engine.tick()
+    accompanied = begin(model, prompt, 15, sampling)
+    run(model)
+    assert accompanied.generated.token_ids == alone.generated.token_ids
+    assert all(other.generated.sampled == 25 for other in others)
+
+
+def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) -> None:
+    """A prompt full of a token does not make that token less likely."""
+    greedy = begin(model, prompt_of(model, 0, 4), 1)
+    run(model)
+    (favourite,) = greedy.generated.token_ids
+    filled = begin(model, [favourite] * 40 + prompt_of(model, 0, 4), 1)
+    run(model)
+    penalized = begin(
+        model, [favourite] * 40 + prompt_of(model, 0, 4), 1, Sampling(frequency_penalty=2.0, ignore_eos=True)
+    )
+    run(model)
+    assert penalized.generated.token_ids == filled.generated.token_ids
+
+
+@pytest.mark.parametrize("where", ["sampler", "emit"])
+def test_one_bad_turn_harms_no_other(
+    model: LoadedModel, directory: Path, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    oracle = Oracle(directory)
+    good = [begin(model, prompt_of(model, n, 2 + 3 * n), 16) for n in range(2)]
+    bad = begin(model, prompt_of(model, 9, 2), 16)
+
+    def poison(original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            if len(bad.events) >= 4:
+                raise ValueError("poisoned")
+            return original(*arguments)
+
+        return called
+
+    if where == "sampler":
+        bad.job.sampler = poison(bad.job.sampler)  # type: ignore[assignment]
+    else:
+        bad.job._emit = poison(bad.job._emit)
+    run(model)
+    with pytest.raises(ValueError, match="poisoned"):
+        bad.job.future.result(0)
+    assert [turn.generated.sampled for turn in good] == [16, 16]
+    assert all(right(oracle, turn) for turn in good), "whether their step had to be done again or not"
+    assert ("a decode step of" in caplog.text) == (where == "sampler")
+    after = begin(model, prompt_of(model, 5, 2), 5)
+    run(model)
+    assert right(oracle, after)
+
+
+def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
+    good = begin(model, prompt_of(model, 0, 2), 5)
+    bad = begin(model, prompt_of(model, 1, 2), 5)
+
+    def broken() -> Any:
+        raise MemoryError("no room")
+
+    bad.job._make_caches = broken
+    run(model)
+    with pytest.raises(MemoryError):
+        bad.job.future.result(0)
+    assert good.generated.sampled == 5
+
+
+def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, directory: Path) -> None:
+    turns = [begin(model, prompt_of(model, n, 3 * n + 1), 30) for n in range(3)]
+    while any(len(turn.events) < 4 for turn in turns):
+        model.engine.tick()
+    seen = len(turns[1].events)
+    turns[1].cancelled.set()
+    model.engine.tick()
+    with pytest.raises(Cancelled):
+        turns[1].job.future.result(0)
+    assert len(turns[1].events) == seen
+    run(model)
+    oracle = Oracle(directory)
+    assert all(right(oracle, turn) for turn in (turns[0], turns[2]))
+    assert len(turns[1].job.caches) == model.geometry.layers, "what was computed is given back whole"
+
+
+def test_a_future_that_was_cancelled_before_it_began_is_not_run(model: LoadedModel) -> None:
+    job = TurnJob(prompt_of(model, 0, 1), model.new_caches, Decoding(5), lambda _: None, threading.Event())
+    assert job.future.cancel()
+    model.engine.add(job)
+    assert not model.engine.tick()
+
+
+def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
+    def round_of_turns() -> int:
+        turns = [begin(model, prompt_of(model, n, 6), 6) for n in range(4)]
+        run(model)
+        del turns
+        mx.clear_cache()
+        return int(mx.get_active_memory())
+
+    round_of_turns()
+    before = round_of_turns()
+    assert max(round_of_turns() for _ in range(5)) <= before + 4096
