@@ -2,11 +2,9 @@
 
 import logging
 import time
-from collections.abc import Sequence
 
 from agentmem import logs
 from agentmem.errors import AgentmemError
-from agentmem.keys import AgentKey
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.answers import duration, tier_tokens
 from inference_service.engine.generation import Generated
@@ -107,11 +105,6 @@ class TurnMeasures:
             prefill_ms=round(generated.prefill_seconds * 1000, 1),
             total_ms=round((time.monotonic() - turn.arrived) * 1000, 1),
         )
-
-    def evicted(self, agents: Sequence[AgentKey]) -> None:
-        """Agents were dropped from memory to make room."""
-        if agents:
-            self._metrics.evictions.labels("hot", "capacity").inc(len(agents))
 
     def replayed(self) -> None:
         """A committed turn was answered again."""

@@ -8,9 +8,8 @@ cancelled before its commit leaves the ledger as it was.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 from agentmem.errors import (
     Aborted,
@@ -21,30 +20,26 @@ from agentmem.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from inference_service.answers import delta, duration, tier_tokens
 from inference_service.domain import TurnRequest
-from inference_service.engine.generation import CacheLengthError, Generated, TurnJob, check_lengths, settle
+from inference_service.engine.generation import Generated, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel
-from inference_service.engine.tensors import extract_block
 from inference_service.engine.thread import EngineThread
 from inference_service.hot import HotAgents, HotState
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
-from inference_service.memory.restore import headers
 from inference_service.metrics import WorkerMetrics
 from inference_service.models import Models
 from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto
+from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.measuring import TurnMeasures
-from inference_service.turns.persisting import Block, Persister
+from inference_service.turns.persisting import Persister
 from inference_service.turns.preparing import Prepared, Preparer, check_tokens
 from inference_service.turns.running import RunningTurn
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 LAST_SECONDS = 3.0
 """What is left at shut-down for turns to end after they were cancelled, and then for blocks to be written."""
@@ -72,6 +67,7 @@ class TurnRunner:
         self._store = store
         self._preparer = preparer
         self._persister = persister
+        self._keeper = Keeper(engine, hot, persister, metrics)
         self._measures = TurnMeasures(metrics)
         self._hot = hot
         self._locks = locks
@@ -173,15 +169,15 @@ class TurnRunner:
                 finished.durable = True
         except AgentmemError as error:
             self._end(turn, error)
-            await self._roll_back(key, prepared)
+            await self._keeper.roll_back(key, prepared)
             raise
         turn.say(inference_pb2.GenerateResponse(finished=finished))
         self._measures.completed(turn, prepared, generated)
         self._end(turn)
         if version is None:
-            await self._roll_back(key, prepared)
+            await self._keeper.roll_back(key, prepared)
         else:
-            await self._keep(key, version, model, prepared, caches, generated)
+            await self._keeper.keep(key, version, model, prepared, caches, generated)
 
     async def _compute(
         self, turn: RunningTurn, model: LoadedModel, prepared: Prepared
@@ -265,67 +261,6 @@ class TurnRunner:
         if replayed is not None:
             raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
         return version
-
-    async def _keep(
-        self,
-        key: AgentKey,
-        version: Version,
-        model: LoadedModel,
-        prepared: Prepared,
-        caches: Caches,
-        generated: Generated,
-    ) -> None:
-        """Bring the caches to exactly the ledger, keep them hot, and have their new blocks written."""
-        sequence = (*prepared.plan.sequence, *generated.token_ids)
-        published = prepared.hot.published if prepared.hot is not None else prepared.reuse.published
-        blocks = list(headers(model.fingerprint, key.namespace, sequence))
-        # Without a window no position of a hybrid model can be resumed from disk, so its blocks are not written.
-        writes = model.geometry.sliding is None and self._persister.has_room
-        new = [header for header in blocks if writes and header.chain_hash not in published]
-
-        def copy() -> list[Block]:
-            check_lengths(caches, len(sequence))
-            return [
-                (header, extract_block(caches, model.geometry, header.first_token, header.token_count))
-                for header in new
-            ]
-
-        copies = await self._settled(copy)
-        if copies is None:
-            return
-        ledger = prepared.ledger.kept(prepared.keep_tokens)
-        added = sequence[len(ledger) :]
-        ledger = ledger.followed_by(added, model.tokenizer.pieces(added), model.tokenizer.hash)
-        state = prepared.hot or HotState(version, ledger, caches, published)
-        state.version, state.ledger, state.caches = version, ledger, caches
-        self._measures.evicted(self._hot.put(key, state))
-        references = [header.chain_hash for header in blocks]
-        self._persister.publish(key, version, state, copies, references, model.geometry)
-
-    async def _roll_back(self, key: AgentKey, prepared: Prepared) -> None:
-        """Put the hot state back as it was where the turn only went on from its ledger; else let it go."""
-        hot = prepared.hot
-        if hot is None or prepared.keep_tokens < len(hot.ledger):
-            return
-
-        def trim() -> Caches:
-            settle(hot.caches, len(hot.ledger))
-            return hot.caches
-
-        if hot.caches and await self._settled(trim):
-            self._measures.evicted(self._hot.put(key, hot))
-
-    async def _settled(self, settle: Callable[[], _T]) -> _T | None:
-        """What `settle` gives on the engine thread; None, and a line in the log, where it fails: KV is only dropped."""
-        if not self._engine.alive:
-            return None
-        future = self._engine.submit(settle)
-        await self._engine.wait(future)
-        if error := future.exception():
-            known = isinstance(error, AgentmemError | CacheLengthError)
-            log.warning("KV was dropped after a turn: %s", error, exc_info=None if known else error)
-            return None
-        return future.result()
 
 
 def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:

@@ -137,6 +137,33 @@ class KVBuffers:
         return buffer
 
 
+class BufferedCache:
+    """What all Q4 caches have in common. mlx-lm asks for these. Engine thread only."""
+
+    def __init__(self, bits: int, group_size: int) -> None:
+        self.bits = bits
+        self.group_size = group_size
+        self.buffers = KVBuffers()
+
+    def size(self) -> int:
+        """Tokens stored, padding included."""
+        return self.buffers.filled
+
+    def empty(self) -> bool:
+        """Nothing was ever written."""
+        return self.buffers.keys is None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers, garbage and padding included."""
+        return self.buffers.nbytes
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays, for `mx.eval`."""
+        return self.buffers.arrays
+
+
 def quantize(x: mx.array, bits: int, group_size: int) -> Quantized:
     """Quantize along the last axis."""
     return Quantized(*mx.quantize(x, group_size=group_size, bits=bits))

@@ -1,20 +1,18 @@
 """Caches of layers with full attention."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import KVBuffers, Quantized, quantize
+from inference_service.engine.caches.buffers import BufferedCache, KVBuffers, Quantized, quantize
 
 
-class QuantizedKVCache:
+class QuantizedKVCache(BufferedCache):
     """One layer's K and V of one sequence. `offset` is how many tokens it holds. Engine thread only."""
 
     def __init__(self, bits: int = 4, group_size: int = 64) -> None:
-        self.bits = bits
-        self.group_size = group_size
-        self.buffers = KVBuffers()
+        super().__init__(bits, group_size)
 
     @classmethod
     def restored(cls, keys: Quantized, values: Quantized, offset: int, bits: int, group_size: int) -> Self:
@@ -54,31 +52,13 @@ class QuantizedKVCache:
         self.buffers.filled -= n
         return n
 
-    def size(self) -> int:
-        """Tokens."""
-        return self.offset
-
-    def empty(self) -> bool:
-        """Nothing was ever written."""
-        return self.buffers.keys is None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffers."""
-        return self.buffers.nbytes
-
-    @property
-    def state(self) -> list[mx.array]:
-        """The arrays, for `mx.eval`."""
-        return self.buffers.arrays
-
     @classmethod
     def merge(cls, caches: "Sequence[QuantizedKVCache]") -> "BatchQuantizedKVCache":
         """A batch of one row per cache."""
         return BatchQuantizedKVCache.merge(caches)
 
 
-class BatchQuantizedKVCache:
+class BatchQuantizedKVCache(BufferedCache):
     """One layer's K and V of several sequences, left-padded so that all end at the same index.
 
     The write index is common (`buffers.filled`), the offset is each row's own, and padding is the difference: mixing
@@ -86,9 +66,7 @@ class BatchQuantizedKVCache:
     """
 
     def __init__(self, left_padding: Sequence[int], bits: int = 4, group_size: int = 64) -> None:
-        self.bits = bits
-        self.group_size = group_size
-        self.buffers = KVBuffers()
+        super().__init__(bits, group_size)
         self.padding = list(left_padding)
         self._right_padding: list[int] | None = None
 
@@ -200,21 +178,3 @@ class BatchQuantizedKVCache:
         n = min(n, self.buffers.filled)
         self.buffers.filled -= n
         return n
-
-    def size(self) -> int:
-        """The common write index."""
-        return self.buffers.filled
-
-    def empty(self) -> bool:
-        """Nothing was ever written."""
-        return self.buffers.keys is None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffers, padding included."""
-        return self.buffers.nbytes
-
-    @property
-    def state(self) -> list[Any]:
-        """The arrays, for `mx.eval`."""
-        return list(self.buffers.arrays)

@@ -11,23 +11,21 @@ trimmed once it is full.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import KVBuffers, Quantized, quantize
+from inference_service.engine.caches.buffers import BufferedCache, KVBuffers, Quantized, quantize
 
 SLACK = 256
 
 
-class _Sliding:
+class _Sliding(BufferedCache):
     """What one sequence and a batch have in common: how tokens are written and dropped."""
 
     def __init__(self, window: int, bits: int, group_size: int) -> None:
+        super().__init__(bits, group_size)
         self.window = window
-        self.bits = bits
-        self.group_size = group_size
-        self.buffers = KVBuffers()
 
     def _kept_before(self, n: int) -> int:
         """How many of the stored tokens stand before the next `n` in what attention sees."""
@@ -52,24 +50,6 @@ class _Sliding:
     def is_trimmable(self) -> bool:
         """In general not: see `can_trim`."""
         return False
-
-    def size(self) -> int:
-        """Tokens stored."""
-        return self.buffers.filled
-
-    def empty(self) -> bool:
-        """Nothing was ever written."""
-        return self.buffers.keys is None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffers."""
-        return self.buffers.nbytes
-
-    @property
-    def state(self) -> list[Any]:
-        """The arrays, for `mx.eval`."""
-        return list(self.buffers.arrays)
 
 
 class SlidingQuantizedKVCache(_Sliding):
