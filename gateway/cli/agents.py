@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agentmem.errors import NotFound
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from gateway.cli.client import ask, gateway_option, json_option, retrying, write_json
+from gateway.cli.client import agent_argument, ask, gateway_option, json_option, retrying, write_json
 from gateway.cli.text import age, byte_size, console, iso_time, printable
 from gateway.memory_report import tier_name
 
@@ -42,7 +42,7 @@ def list_agents(gateway: str, model: str, as_json: bool) -> None:
 
 
 @agents.command()
-@click.argument("agent")
+@agent_argument
 @_model_option
 @gateway_option
 @json_option
@@ -62,7 +62,7 @@ def show(agent: str, gateway: str, model: str, as_json: bool) -> None:
 
 
 @agents.command()
-@click.argument("agent")
+@agent_argument
 @_model_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @gateway_option

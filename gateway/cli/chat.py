@@ -13,11 +13,21 @@ import grpc
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from gateway.cli.agents import find
-from gateway.cli.client import ask, gateway_option, json_option, model_option, retrying, write_json
+from gateway.cli.answer import Answer
+from gateway.cli.client import (
+    agent_argument,
+    ask,
+    gateway_option,
+    json_option,
+    model_option,
+    outlasting,
+    write_json,
+)
 from gateway.cli.models import registered
-from gateway.cli.text import printable
 from gateway.memory_report import memory_report
 from gateway.openai.chat_response import finish_reason
+
+_INTERRUPTED = 130
 
 
 @dataclass
@@ -87,7 +97,7 @@ class Turn:
 
 
 @click.command()
-@click.argument("agent")
+@agent_argument
 @click.option("--message", "messages", multiple=True, metavar="TEXT", help="Say this and end; repeatable.")
 @click.option("--system", default="", metavar="TEXT", help="The system message of a new agent.")
 @model_option
@@ -108,6 +118,14 @@ def chat(
     """Talk with AGENT, line by line from standard input. What was said before is remembered by the server."""
     sampling = types_pb2.Sampling(temperature=temperature)
     conversation = Conversation(agent, model, system, sampling, max_tokens)
+    try:
+        _talk(gateway, conversation, messages, as_json=as_json)
+    except KeyboardInterrupt:
+        click.echo()
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+
+
+def _talk(gateway: str, conversation: Conversation, messages: tuple[str, ...], *, as_json: bool) -> None:
     ask(gateway, lambda channel: open_conversation(channel, conversation))
     for text in messages or _lines():
         turn = ask(gateway, partial(take_turn, conversation=conversation, text=text, echo=not as_json))
@@ -121,14 +139,19 @@ def chat(
 async def open_conversation(channel: grpc.aio.Channel, conversation: Conversation) -> None:
     """Find out which model is meant and whether the agent has a memory on it.
 
-    Raises FailedPrecondition where a system message is given to an agent that has one.
+    A worker that is starting again is waited for. Raises FailedPrecondition where a system message is given to an agent
+    that has one.
     """
-    if not conversation.model_id:
-        models = await registered(channel)
-        if not models:
-            raise NotFound("model", "", "none is registered")
-        conversation.model_id = models[0].model_id
-    known = await find(channel, conversation.agent_id, conversation.model_id)
+
+    async def attempt() -> bool:
+        if not conversation.model_id:
+            models = await registered(channel)
+            if not models:
+                raise NotFound("model", "", "none is registered")
+            conversation.model_id = models[0].model_id
+        return bool(await find(channel, conversation.agent_id, conversation.model_id))
+
+    known = await outlasting(attempt, _tell_of_outage, gateway_too=False)
     conversation.is_new = not known
     if known and conversation.system:
         raise FailedPrecondition(
@@ -137,11 +160,17 @@ async def open_conversation(channel: grpc.aio.Channel, conversation: Conversatio
 
 
 async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, text: str, echo: bool) -> Turn:
-    """Run one turn, writing the answer as it comes if `echo`. Tried again only while nothing was written."""
+    """Run one turn, writing the answer as it comes if `echo`.
+
+    A turn that fails because the worker or the gateway is gone is sent again with the same request_id: the worker
+    replays it where it was committed, and computes it again where it was not.
+    """
     request = conversation.request(text)
-    turn = Turn()
+    answer = Answer(partial(click.echo, nl=False) if echo else lambda _: None)
 
     async def attempt() -> Turn:
+        turn = Turn()
+        answer.begin()
         call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)
         try:
             async for event in call:
@@ -150,17 +179,21 @@ async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, te
                         turn.started = event.started
                     case "delta":
                         turn.text += event.delta.text
-                        if echo:
-                            click.echo(printable(event.delta.text, keep="\n\t"), nl=False)
+                        answer.add(event.delta.text)
                     case "finished":
                         turn.finished = event.finished
         finally:
             call.cancel()
+        answer.end()
         return turn
 
-    done = await retrying(attempt, may_retry=lambda: not turn.text)
+    done = await outlasting(attempt, lambda: _tell_of_outage(mid_line=echo and answer.is_mid_line), gateway_too=True)
     conversation.is_new = False
     return done
+
+
+def _tell_of_outage(*, mid_line: bool = False) -> None:
+    click.echo("\n" * mid_line + "… the worker is starting again", err=True)
 
 
 def _lines() -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -11,16 +12,40 @@ import grpc
 from agentmem import errors
 from agentmem.channels import connect
 from gateway import upstream
+from gateway.addresses import parse_address
 
 DEFAULT_GATEWAY = "127.0.0.1:50051"
 MAX_ATTEMPTS = 4
+PATIENCE = 60.0
+"""Seconds that a conversation waits for a worker that is starting again."""
 _LONGEST_WAIT = 10.0
 
 _T = TypeVar("_T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+
+def _host_and_port(_: click.Context, __: click.Parameter, value: str) -> str:
+    try:
+        parse_address(value)
+    except ValueError as error:
+        raise click.ClickException(f"--gateway: {error}") from error
+    return value
+
+
+def _not_empty(_: click.Context, __: click.Parameter, value: str) -> str:
+    if not value:
+        raise click.ClickException("the agent's name must not be empty")
+    return value
+
+
+agent_argument = click.argument("agent", callback=_not_empty)
 gateway_option = click.option(
-    "--gateway", metavar="HOST:PORT", default=DEFAULT_GATEWAY, show_default=True, help="The gateway's gRPC address."
+    "--gateway",
+    metavar="HOST:PORT",
+    default=DEFAULT_GATEWAY,
+    show_default=True,
+    callback=_host_and_port,
+    help="The gateway's gRPC address.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 model_option = click.option("--model", default="", help="The model's name; without it the default model.")
@@ -48,12 +73,11 @@ def ask(gateway: str, question: Callable[[grpc.aio.Channel], Coroutine[Any, Any,
 
 async def retrying(
     attempt: Callable[[], Awaitable[_T]],
-    may_retry: Callable[[], bool] = lambda: True,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> _T:
     """The result of `attempt`, tried again where the server says UNAVAILABLE, after as long as it says.
 
-    Gives up, with the last failure, after MAX_ATTEMPTS, where `may_retry` says no, or where no gateway answers at all.
+    Gives up, with the last failure, after MAX_ATTEMPTS, or where no gateway answers at all.
     """
     for left in reversed(range(MAX_ATTEMPTS)):
         try:
@@ -61,11 +85,41 @@ async def retrying(
         except grpc.aio.AioRpcError as error:
             failure = errors.from_rpc(error)
             again = isinstance(failure, errors.Unavailable) and not upstream.is_unreachable(error)
-            if not (again and left and may_retry()):
+            if not (again and left):
                 raise
             assert isinstance(failure, errors.Unavailable)
             await sleep(min(failure.retry_after, _LONGEST_WAIT))
     raise AssertionError("the last attempt returns or raises")
+
+
+async def outlasting(
+    attempt: Callable[[], Awaitable[_T]],
+    on_outage: Callable[[], None],
+    *,
+    gateway_too: bool,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> _T:
+    """The result of `attempt`, tried again through an outage: UNAVAILABLE for up to PATIENCE seconds.
+
+    Waits as long as the server says, and calls `on_outage` before the first wait. With `gateway_too` a gateway that
+    does not answer is waited for as well. Gives up with the last failure.
+    """
+    deadline: float | None = None
+    while True:
+        try:
+            return await attempt()
+        except grpc.aio.AioRpcError as error:
+            failure = errors.from_rpc(error)
+            if not isinstance(failure, errors.Unavailable) or (upstream.is_unreachable(error) and not gateway_too):
+                raise
+            if deadline is None:
+                deadline = clock() + PATIENCE
+                on_outage()
+            delay = min(failure.retry_after, _LONGEST_WAIT)
+            if clock() + delay > deadline:
+                raise
+        await sleep(delay)
 
 
 def write_json(data: object) -> None:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import click
 import grpc
 import pytest
 from grpc_status import rpc_status
 
 from agentmem import errors
-from gateway.cli.client import MAX_ATTEMPTS, ask, retrying
+from gateway.cli.client import MAX_ATTEMPTS, ask, outlasting, retrying
 
 
 def failed(error: errors.AgentmemError) -> grpc.aio.AioRpcError:
@@ -46,24 +44,40 @@ async def test_gives_up() -> None:
     assert len(attempts.waits) == MAX_ATTEMPTS - 1
 
 
+NO_GATEWAY = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), None, None)
+
+
 @pytest.mark.parametrize(
-    ("error", "may_retry"),
-    [
-        (failed(errors.NotFound("agent", "a")), lambda: True),
-        (failed(errors.ResourceExhausted("full")), lambda: True),
-        (failed(errors.Unavailable("loading")), lambda: False),
-        (
-            grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), None, None),
-            lambda: True,
-        ),
-    ],
-    ids=["not-found", "full", "not-allowed", "no-gateway"],
+    "error",
+    [failed(errors.NotFound("agent", "a")), failed(errors.ResourceExhausted("full")), NO_GATEWAY],
+    ids=["not-found", "full", "no-gateway"],
 )
-async def test_does_not_try_again(error: grpc.aio.AioRpcError, may_retry: Callable[[], bool]) -> None:
-    attempts = Attempts(error)
+async def test_does_not_try_again(error: grpc.aio.AioRpcError) -> None:
+    attempts = Attempts(error, error)
     with pytest.raises(grpc.aio.AioRpcError):
-        await retrying(attempts, may_retry, attempts.sleep)
+        await retrying(attempts, attempts.sleep)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await outlasting(attempts, pytest.fail, gateway_too=False, sleep=attempts.sleep)
     assert attempts.waits == []
+
+
+async def test_outlasts_an_outage_and_tells_of_it_once() -> None:
+    loading = [failed(errors.Unavailable("loading", 2.5)) for _ in range(20)]
+    attempts, told = Attempts(NO_GATEWAY, *loading), []
+    done = await outlasting(
+        attempts, lambda: told.append(1), gateway_too=True, sleep=attempts.sleep, clock=lambda: sum(attempts.waits)
+    )
+    assert (done, told) == ("done", [1])
+    assert attempts.waits == [1.0, *[2.5] * 20]
+
+
+async def test_an_outage_that_does_not_end() -> None:
+    attempts = Attempts(*(failed(errors.Unavailable("loading", 7)) for _ in range(100)))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await outlasting(
+            attempts, lambda: None, gateway_too=True, sleep=attempts.sleep, clock=lambda: sum(attempts.waits)
+        )
+    assert sum(attempts.waits) == 56
 
 
 def test_one_clear_line() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from agentmem.v1 import agent_pb2, types_pb2
 from gateway.cli.main import main
 from gateway.process import Gateway
 
-from ..scripted import ScriptedWorker, delta, started
+from ..scripted import ScriptedWorker, delta, finished, started
 
 Command = Callable[..., Coroutine[Any, Any, Result]]
 
@@ -148,16 +149,101 @@ async def test_chat_tries_again_with_the_same_id(worker: ScriptedWorker, agentme
     assert len(set(seen)) == 1
 
 
+async def test_chat_waits_for_the_worker_before_its_first_turn(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.error = errors.Unavailable("the store is starting", retry_after=0.01)
+
+    async def heal() -> None:
+        while len(worker.requests) < 6:
+            await asyncio.sleep(0.01)
+        worker.error = None
+
+    said, _ = await asyncio.gather(agentmem("chat", "bob", "--message", "hi"), heal())
+    assert said.exit_code == 0
+    assert said.stderr == "… the worker is starting again\n"
+
+
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [(["half an answer", "."], "half an answer.\n"), (["another", " answer"], "half an ans\nanother answer\n")],
+    ids=["replayed", "different"],
+)
+async def test_chat_goes_on_after_an_outage_in_mid_answer(
+    worker: ScriptedWorker, agentmem: Command, again: list[str], expected: str
+) -> None:
+    ids: list[str] = []
+
+    async def broken_twice(request: Any) -> AsyncIterator[Any]:
+        ids.append(request.request_id)
+        yield started()
+        for text in again if len(ids) == 3 else ["half", " an ans"] if len(ids) == 1 else []:
+            yield delta(text)
+        if len(ids) < 3:
+            raise errors.Unavailable("the engine died", retry_after=0.01)
+        yield finished()
+
+    worker.script = broken_twice
+    said = await agentmem("chat", "bob", "--message", "hi")
+    assert said.exit_code == 0
+    assert said.stdout.startswith(f"{expected}EXTEND")
+    assert said.stderr == "\n… the worker is starting again\n"
+    assert len(ids) == 3
+    assert len(set(ids)) == 1
+
+
+async def test_chat_outlasts_a_worker_that_is_gone(worker: ScriptedWorker, agentmem: Command, run_dir: Path) -> None:
+    successor = ScriptedWorker(f"{run_dir}/worker.sock")
+
+    async def killed(request: Any) -> AsyncIterator[Any]:
+        yield started()
+        yield delta("Hel")
+        asyncio.get_running_loop().create_task(replace())
+        await asyncio.sleep(60)
+
+    async def replace() -> None:
+        await worker.stop()
+        await successor.start()
+
+    worker.script = killed
+    said = await agentmem("chat", "bob", "--message", "hi")
+    assert said.exit_code == 0
+    assert said.stdout.startswith("Hello 🌍\n")
+    assert successor.requests[-1] == worker.requests[-1]
+    await successor.stop()
+
+
 async def test_chat_that_fails_in_mid_answer_says_so(worker: ScriptedWorker, agentmem: Command) -> None:
     async def broken(_: Any) -> AsyncIterator[Any]:
         yield started()
         yield delta("half an ans")
-        raise errors.Unavailable("the engine died", retry_after=0.01)
+        raise errors.FailedPrecondition("the context is full")
 
     worker.script = broken
     said = await agentmem("chat", "bob", "--message", "hi")
     assert said.exit_code == 1
-    assert "Error: the engine died" in said.output
+    assert "Error: the context is full" in said.output
+
+
+async def test_chat_that_is_interrupted_ends_quietly(
+    worker: ScriptedWorker, agentmem: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gateway.cli.chat._lines", interrupt)
+    said = await agentmem("chat", "bob")
+    assert (said.exit_code, said.output) == (130, "\n")
+
+
+@pytest.mark.parametrize("command", [["chat", ""], ["agents", "show", ""], ["agents", "delete", ""]])
+def test_an_agent_has_a_name(command: list[str]) -> None:
+    said = CliRunner().invoke(main, command)
+    assert (said.exit_code, said.output) == (1, "Error: the agent's name must not be empty\n")
+
+
+@pytest.mark.parametrize("gateway", ["foo", "foo:", ":1", "foo:bar", ""])
+def test_a_gateway_has_a_port(gateway: str) -> None:
+    said = CliRunner().invoke(main, ["models", "--gateway", gateway])
+    assert (said.exit_code, said.output) == (1, f"Error: --gateway: {gateway!r} is not HOST:PORT\n")
 
 
 async def test_errors_are_one_line(worker: ScriptedWorker, agentmem: Command) -> None:
