@@ -14,7 +14,7 @@ from agentmem import errors
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway import upstream
 from gateway.http.requests import agent_id, json_bytes, request_id, until_disconnect
-from gateway.http.rim import as_our_error
+from gateway.http.rim import as_our_error, tell
 from gateway.http.sse import EventStream, ReaderStalled
 from gateway.metrics import GatewayMetrics
 from gateway.openai.chat_request import to_generate
@@ -40,7 +40,9 @@ class ChatCompletions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         agent, turn = agent_id(request.headers), request_id(request.headers)
+        tell(scope, agent=agent)
         chat = parse_body(await json_bytes(request, self.max_body_bytes), ChatRequest)
+        tell(scope, model=chat.model)
         generate = to_generate(chat, agent, turn, self.namespace)
         answer = ChatAnswer(
             f"chatcmpl-{uuid.uuid4().hex}",

@@ -1,4 +1,7 @@
-"""The rim of the HTTP door: every request is counted, and every error becomes a page in the dialect's shape."""
+"""The rim of the HTTP door: every request is counted and logged, and every error becomes a page in the dialect's shape.
+
+The log has one line per request, with the id that the answer carries as x-request-id, and nothing that was said.
+"""
 
 import asyncio
 import json
@@ -20,6 +23,10 @@ from gateway.openai.errors import error_body
 log = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
+
+_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+_TOLD = "agentmem.told"
+_LONGEST_TOLD = 256
 
 
 class ErrorPage(JSONResponse):
@@ -58,8 +65,13 @@ async def http_error_page(_: Request, error: Exception) -> Response:
     return JSONResponse(body, error.status_code, error.headers)
 
 
+def tell(scope: Scope, **fields: str) -> None:
+    """Add fields to the request's line in the log, such as its agent."""
+    scope[_TOLD].update({name: value[:_LONGEST_TOLD] for name, value in fields.items()})
+
+
 class Rim:
-    """ASGI middleware: counts requests by route and status, answers what nobody caught, and sets x-request-id."""
+    """ASGI middleware: counts and logs requests, answers what nobody caught, and sets x-request-id."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -71,6 +83,7 @@ class Rim:
             return
         began = time.monotonic()
         status = 0
+        scope[_TOLD] = {}
         request_id = _echoed(scope) or f"req-{uuid.uuid4().hex}".encode()
 
         async def counting(message: Message) -> None:
@@ -95,9 +108,16 @@ class Rim:
             route = getattr(scope.get("route"), "path", "unmatched")
             self._metrics.http_answered(route, scope["method"], status or CLIENT_CLOSED)
             event(
-                log, "answered", logging.DEBUG, route=route, method=scope["method"], status=status or CLIENT_CLOSED,
-                seconds=round(time.monotonic() - began, 3),
-            )  # fmt: skip
+                log,
+                "answered",
+                logging.DEBUG if route in _PROBES else logging.INFO,
+                method=scope["method"],
+                route=route,
+                status=status or CLIENT_CLOSED,
+                ms=round((time.monotonic() - began) * 1000),
+                request_id=request_id.decode("ascii"),
+                **scope[_TOLD],
+            )
 
 
 def _echoed(scope: Scope) -> bytes:

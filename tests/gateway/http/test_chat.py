@@ -140,6 +140,32 @@ async def test_request_ids(worker: ScriptedWorker, http: httpx.AsyncClient) -> N
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "X-Request-ID")
 
 
+async def test_one_line_of_the_log_per_request(
+    worker: ScriptedWorker, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    body = {**BODY, "messages": [{"role": "user", "content": "a secret"}]}
+    answer = await http.post("/v1/chat/completions", json=body, headers={"X-Agent-ID": "bob"})
+    refused = await http.post("/v1/chat/completions", json={**body, "model": 1}, headers={"X-Request-ID": "mine"})
+    await http.get("/healthz")
+    lines = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
+    assert [{**line, "ms": 0} for line in lines] == [
+        {
+            "method": "POST",
+            "route": "/v1/chat/completions",
+            "status": status,
+            "ms": 0,
+            "request_id": request_id,
+            **told,
+        }
+        for status, request_id, told in (
+            (200, answer.headers["x-request-id"], {"agent": "bob", "model": BODY["model"]}),
+            (refused.status_code, "mine", {"agent": ""}),
+        )
+    ]
+    assert "secret" not in str([vars(record) for record in caplog.records if record.name.startswith("gateway")])
+
+
 async def test_bad_bodies(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
     for body in (b"", b"{", b"[" * 60_000, b'{"model": NaN}', b'{"model": "\\ud800"}', b"\xff"):
         answer = await http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
