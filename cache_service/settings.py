@@ -9,7 +9,11 @@ from agentmem.settings import ServiceSettings
 
 
 class StoreSettings(ServiceSettings):
-    """What `agentmem-store` can be told."""
+    """Keeps the ledgers and KV of agents in one data directory, for one worker.
+
+    Each flag is also a variable, AGENTMEM_STORE_…, and a key of the table [store] in the TOML file that AGENTMEM_CONFIG
+    names.
+    """
 
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_STORE_", cli_prog_name="agentmem-store")
     toml_table = "store"

@@ -22,16 +22,20 @@ def _namespace(value: str) -> str:
 
 
 class GatewaySettings(ServiceSettings):
-    """Filled from flags, AGENTMEM_GATEWAY_… and the TOML table [gateway]."""
+    """Serves OpenAI's chat API over HTTP, and the contract over gRPC, before one worker.
+
+    Each flag is also a variable, AGENTMEM_GATEWAY_…, and a key of the table [gateway] in the TOML file that
+    AGENTMEM_CONFIG names.
+    """
 
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_GATEWAY_", cli_prog_name="agentmem-gateway")
     toml_table: ClassVar[str] = "gateway"
 
     run_dir: Path = Field(RUN_DIR, description="directory of the sockets")
-    worker: str = Field("", description="the worker's gRPC target; default unix:<run-dir>/worker.sock")
+    worker: str = Field("", description="the worker's gRPC target (default: unix:RUN_DIR/worker.sock)")
     http: LoopbackAddress = Field("127.0.0.1:8080", description="HOST:PORT of the HTTP door; port 0 takes any")
     grpc: LoopbackAddress = Field("127.0.0.1:50051", description="HOST:PORT of the gRPC door; port 0 takes any")
-    metrics: OptionalLoopbackAddress = Field("127.0.0.1:9464", description="HOST:PORT of /metrics; empty for none")
+    metrics: OptionalLoopbackAddress = Field("127.0.0.1:9464", description="HOST:PORT of /metrics; empty: none")
     namespace: Annotated[str, AfterValidator(_namespace)] = Field(
         DEFAULT_NAMESPACE, description="the namespace of all callers"
     )

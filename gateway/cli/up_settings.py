@@ -13,7 +13,12 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class UpSettings(ServiceSettings):
-    """Filled from flags, AGENTMEM_UP_… and the TOML table [up]."""
+    """Starts store, worker and gateway, and keeps them running until Ctrl-C.
+
+    Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
+    names. All other options of the services can be given there in [worker], [store] and [gateway], or as
+    AGENTMEM_WORKER_…, AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
+    """
 
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_UP_", cli_prog_name="agentmem up")
     toml_table: ClassVar[str] = "up"
@@ -23,11 +28,12 @@ class UpSettings(ServiceSettings):
         description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default",
     )
     data: Path = Field(Path("~/.agentmem"), description="directory of all that is kept")
-    run_dir: Path | None = Field(None, description="directory of the sockets; default DATA/run")
+    run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
     http: LoopbackAddress = Field("127.0.0.1:8080", description="HOST:PORT of the HTTP door")
     grpc: LoopbackAddress = Field("127.0.0.1:50051", description="HOST:PORT of the gRPC door")
     metrics: OptionalLoopbackAddress = Field(
-        "127.0.0.1:9464", description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2"
+        "127.0.0.1:9464",
+        description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2; empty: none",
     )
     grace: float = Field(10.0, ge=0, description="seconds that running requests get at shutdown")
 

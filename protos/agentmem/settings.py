@@ -4,14 +4,18 @@ Each service has one settings class with `env_prefix` such as `AGENTMEM_STORE_`.
 which key is wrong and where it came from.
 """
 
+import argparse
+import inspect
 import os
+import re
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -67,17 +71,62 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
     _refuse_unknown_variables(settings_cls)
     try:
         cli: CliSettingsSource[Any] = CliSettingsSource(
-            settings_cls, cli_parse_args=list(sys.argv[1:] if arguments is None else arguments)
+            settings_cls,
+            cli_parse_args=list(sys.argv[1:] if arguments is None else arguments),
+            formatter_class=_HelpFormatter,
         )
         return settings_cls(_cli_settings_source=cli)  # type: ignore[call-arg]
     except UnreadableSetting as error:
         raise SettingsError(f'{error}; lists are JSON in the environment, such as ["demo"]') from error
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-        )
-        raise SettingsError(problems) from error
+        raise SettingsError("; ".join(_problem(settings_cls, details) for details in error.errors())) from error
+
+
+def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
+    """One mistake in our words: the setting, what is wrong, and the file and table where it is from there."""
+    key = str(details["loc"][0]) if details["loc"] else "settings"
+    if details["type"] == "extra_forbidden":
+        known = ", ".join(sorted(name.replace("_", "-") for name in settings_cls.model_fields))
+        return f"{_place(settings_cls)}: unknown key {key}; known are {known}"
+    field = settings_cls.model_fields.get(key)
+    limits = details.get("ctx", {})
+    said = {
+        "string_pattern_mismatch": f"{details['input']!r} is not allowed: {field.description if field else ''}",
+        "float_parsing": f"{details['input']!r} is not a number",
+        "int_parsing": f"{details['input']!r} is not a whole number",
+        "greater_than": f"must be greater than {limits.get('gt')}",
+        "greater_than_equal": f"must be at least {limits.get('ge')}",
+        "less_than_equal": f"must be at most {limits.get('le')}",
+        "string_type": "must be text",
+        "list_type": "must be a list",
+        "literal_error": f"must be {limits.get('expected')}",
+    }.get(details["type"], details["msg"].removeprefix("Value error, "))
+    table = _toml_table(settings_cls.toml_table)
+    from_file = key in table and table[key] == details["input"]  # and not a flag's or variable's, which go first
+    return f"{_place(settings_cls)}: {key}: {said}" if from_file else f"{key}: {said}"
+
+
+def _place(settings_cls: type[ServiceSettings]) -> str:
+    return f"{os.environ.get(CONFIG_VARIABLE, 'settings')} [{settings_cls.toml_table}]"
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Says what a flag takes in words of the command line, and no default where there is none."""
+
+    _WORDS: ClassVar = {"str": "TEXT", "list[str]": "TEXT", "Path": "PATH", "int": "N", "float": "N"}
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
+        word = self._WORDS.get(str(action.metavar), action.metavar)
+        known = word if isinstance(word, str) else default_metavar
+        return lambda size: (known,) * size
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        paragraphs = inspect.cleandoc(text).split("\n\n")
+        return "\n\n".join(fill(p, width, indent) for p in paragraphs)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return re.sub(r" \(default(: null|: |: \[\]| factory: .*)\)$", "", action.help or "")
 
 
 def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:

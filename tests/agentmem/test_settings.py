@@ -9,12 +9,16 @@ from agentmem.settings import CONFIG_VARIABLE, ServiceSettings, SettingsError, l
 
 
 class Settings(ServiceSettings):
+    """Does what a test needs."""
+
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_STORE_", cli_prog_name="test")
     toml_table: ClassVar[str] = "store"
 
     run_dir: str = "default"
     grace: float = Field(10.0, ge=0)
-    model: list[str] = Field(default_factory=list)
+    model: list[str] = Field(default_factory=list, description="models")
+    listen: str | None = Field(None, description="address")
+    target: str = Field("", description="address")
 
 
 @pytest.fixture
@@ -51,6 +55,44 @@ def test_keys_of_the_toml_file_are_spelled_with_either_dash(toml: Path) -> None:
 def test_tables_of_other_services_are_left_to_them(toml: Path) -> None:
     toml.write_text('[worker]\nanything = 1\n[gateway]\n[up]\n[store]\nrun-dir = "x"\n')
     assert load(Settings, []).run_dir == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "[store]\nrun-dri = 1\n",
+            "[store]: unknown key run_dri; known are grace, listen, log-format, log-level, model, run-dir, target",
+        ),
+        ("[store]\ngrace = -1\n", "[store]: grace: must be at least 0.0"),
+        ('[store]\ngrace = "x"\n', "[store]: grace: 'x' is not a number"),
+        ("[store]\nrun-dir = 1\n", "[store]: run_dir: must be text"),
+        ('[store]\nmodel = "a"\n', "[store]: model: must be a list"),
+        ('[store]\nlog-format = "xml"\n', "[store]: log_format: 'xml' is not allowed: text or json"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_with_its_place(toml: Path, text: str, problem: str) -> None:
+    toml.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(Settings, [])
+    assert str(caught.value) == f"{toml} {problem}"
+
+
+def test_a_mistake_in_a_flag_is_not_the_files(toml: Path) -> None:
+    toml.write_text("[store]\ngrace = 1\n")
+    with pytest.raises(SettingsError, match=r"^grace: must be at least 0"):
+        load(Settings, ["--grace", "-1"])
+
+
+def test_help_speaks_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(Settings, ["--help"])
+    told = capsys.readouterr().out
+    assert "Does what a test needs.\n" in told
+    assert "--model TEXT" in told
+    assert "--grace N" in told
+    assert "(default: 10.0)" in told
+    assert not any(word in told for word in ("list[", "factory", "null", "(default: )", "str"))
 
 
 @pytest.mark.parametrize(
