@@ -67,7 +67,8 @@ def models_table(found: Sequence[model_pb2.Model]) -> Table:
     table.add_column("state")
     table.add_column("context", justify="right")
     table.add_column("architecture")
-    table.add_column("weights", justify="right")
+    table.add_column("weights in memory", justify="right")
+    table.add_column("computes in")
     table.add_column("KV per token", justify="right")
     table.add_column("note", overflow="fold")
     for model in found:
@@ -76,7 +77,8 @@ def models_table(found: Sequence[model_pb2.Model]) -> Table:
             state_name(model),
             f"{model.context_length:,}",
             Text(printable(model.architecture)),
-            byte_size(model.weight_bytes),
+            byte_size(model.weight_bytes) if model.weight_bytes else "",
+            model.dtype,
             f"{byte_size(model.kv_bytes_per_token)} at {model.kv_bits} bits" if model.kv_bits else "",
             Text(printable(model.error) or ("default" if model.is_default else "")),
         )

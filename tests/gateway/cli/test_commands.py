@@ -90,8 +90,11 @@ async def test_delete(worker: ScriptedWorker, agentmem: Command) -> None:
 
 
 async def test_models(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.models[0].weight_bytes, worker.models[0].dtype = 27_000_000, "float32"
     output = (await agentmem("models")).output
     assert "demo" in output
+    assert "weights in memory  computes in" in output
+    assert "27.0 MB  float32" in output
     assert "default" in output
     told = json.loads((await agentmem("models", "--json")).output)
     assert [(one["model_id"], one["state"]) for one in told] == [("demo", "loaded"), ("org/large", "registered")]
