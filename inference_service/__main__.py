@@ -19,13 +19,14 @@ from inference_service.worker import Worker
 
 log = logging.getLogger(__name__)
 
-_ENGINE_DIED = 70
+_FAILED = 70
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT.
 
-    Exit status 2: a wrong setting or address; 1: the model cannot be served; 70: the engine thread died, start again.
+    Exit status 2: a wrong setting or address; 1: the model cannot be served; 70: it failed, or its engine thread died,
+    and should be started again.
     """
     try:
         settings = load(WorkerSettings, arguments)
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _give_up(2, error)
     except AgentmemError as error:
         _give_up(1, error)
+    except Exception:
+        log.critical("the worker failed", exc_info=True)
+        raise SystemExit(_FAILED) from None
     if status is not None:
         # The engine thread died, or is in the middle of something long: nothing can be taken down in order any more.
         os._exit(status)
@@ -66,7 +70,7 @@ async def serve(settings: WorkerSettings) -> int | None:
         await worker.stop()
         await asyncio.to_thread(metrics.stop)
     if worker.failed.is_set():
-        return _ENGINE_DIED
+        return _FAILED
     return 0 if worker.engine_alive else None
 
 

@@ -111,27 +111,46 @@ class AttentionSeam:
         return error
 
     def _group_error(self, queries: int, geometry: Geometry, group: LayerGroup, with_sinks: bool) -> float:
-        tokens = 300  # so that the buffers are longer than what counts, and the views of them strided
-        keys = mx.random.split(mx.random.key(7), 4)
+        """The largest error: of one sequence for prefill, of a batch of two unequal ones for decode."""
+        lengths = (300, 170) if queries == 1 else (300,)  # longer than a step of the buffers, so that views are strided
+        keys = iter(mx.random.split(mx.random.key(7), 16))
 
-        def random(key: mx.array, heads: int, n: int, width: int) -> mx.array:
-            return mx.random.normal((1, heads, n, width), key=key).astype(geometry.dtype)
+        def random(*shape: int) -> mx.array:
+            return mx.random.normal(shape, key=next(keys)).astype(geometry.dtype)
 
-        cache: QuantizedKVCache | SlidingQuantizedKVCache = QuantizedKVCache(geometry.bits, geometry.group_size)
-        if group.window is not None:
-            cache = SlidingQuantizedKVCache(group.window, geometry.bits, geometry.group_size)
-        k = random(keys[0], group.kv_heads, tokens, group.k_dim)
-        v = random(keys[1], group.kv_heads, tokens, group.v_dim)
-        cache.update_and_fetch(k[:, :, :-queries], v[:, :, :-queries])
-        mask = cache.make_mask(queries)
-        seen = cache.update_and_fetch(k[:, :, -queries:], v[:, :, -queries:])
-        q = random(keys[2], geometry.heads, queries, group.k_dim)
-        sinks = mx.random.normal((geometry.heads,), key=keys[3]).astype(geometry.dtype) if with_sinks else None
+        caches: list[Any] = []
+        for tokens in lengths:
+            caches.append(_cache(geometry, group))
+            before = tokens - queries
+            caches[-1].update_and_fetch(
+                random(1, group.kv_heads, before, group.k_dim), random(1, group.kv_heads, before, group.v_dim)
+            )
+        cache = type(caches[0]).merge(caches) if queries == 1 else caches[0]
+        rows = len(lengths)
+        q = random(rows, geometry.heads, queries, group.k_dim)
+        k = random(rows, group.kv_heads, queries, group.k_dim)
+        v = random(rows, group.kv_heads, queries, group.v_dim)
+        sinks = random(geometry.heads) if with_sinks else None
         scale = group.k_dim**-0.5
-        found = self.attend(q, *seen, cache, scale, mask, sinks)
-        wanted = plain_attention(q, *seen, cache, scale, group.window, sinks)
-        error: float = (mx.abs(found.astype(mx.float32) - wanted).max() / mx.abs(wanted).max()).item()  # type: ignore[assignment]
+        wanted = []
+        if cache is not caches[0]:
+            for row, alone in enumerate(caches):
+                k_seen, v_seen = alone.update_and_fetch(k[row : row + 1], v[row : row + 1])
+                wanted.append(plain_attention(q[row : row + 1], k_seen, v_seen, alone, scale, group.window, sinks))
+        mask = cache.make_mask(queries)
+        k_seen, v_seen = cache.update_and_fetch(k, v)
+        if not wanted:
+            wanted.append(plain_attention(q, k_seen, v_seen, cache, scale, group.window, sinks))
+        found = self.attend(q, k_seen, v_seen, cache, scale, mask, sinks).astype(mx.float32)
+        truth = mx.concatenate(wanted, axis=0)
+        error: float = (mx.abs(found - truth).max() / mx.abs(truth).max()).item()  # type: ignore[assignment]
         return error
+
+
+def _cache(geometry: Geometry, group: LayerGroup) -> QuantizedKVCache | SlidingQuantizedKVCache:
+    if group.window is not None:
+        return SlidingQuantizedKVCache(group.window, geometry.bits, geometry.group_size)
+    return QuantizedKVCache(geometry.bits, geometry.group_size)
 
 
 class _Dispatch:

@@ -13,8 +13,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import GenerationBatch, StopSequences
 
-from inference_service.engine.generation import CacheLengthError, TurnJob
-from inference_service.engine.geometry import Caches
+from inference_service.engine.generation import TurnJob
+from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.sampling import processors
 from inference_service.engine.scheduling import Waiting, next_prompt
 from inference_service.memory.chunks import chunk_tokens
@@ -56,8 +56,7 @@ class BatchEngine:
     def tick(self) -> bool:
         """Do one decode step and one chunk; whether anything is left to do."""
         self._drop_cancelled()
-        for group in list(self._groups):
-            self._guarded(partial(self._decode, group), partial(self._rebuild, group))
+        self._step()
         if self._waiting:
             self._advance()
         return bool(self._waiting or self._running)
@@ -68,7 +67,11 @@ class BatchEngine:
             job.cancel()
         for group in list(self._groups):
             gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
-            self._leave(group, gone, TurnJob.cancel)
+            self._guarded(partial(self._leave, group, gone, TurnJob.cancel), partial(self._rebuild, group))
+
+    def _step(self) -> None:
+        for group in list(self._groups):
+            self._guarded(partial(self._decode, group), partial(self._rebuild, group))
 
     def _advance(self) -> None:
         """Compute one chunk of the prompt that has the least left to do."""
@@ -78,7 +81,8 @@ class BatchEngine:
             other.waited_ticks = 0 if other is job else other.waited_ticks + 1
 
         def fail(error: Exception) -> None:
-            self._waiting.remove(job)
+            if job in self._waiting:
+                self._waiting.remove(job)
             job.fail(error)
 
         self._guarded(lambda: self._prefill(job), fail)
@@ -97,9 +101,9 @@ class BatchEngine:
         job.prefilled()
         if job.decoding:
             self._join(job)
-        self._waiting.remove(job)
-        if not job.decoding:
-            job.finish()
+        else:
+            self._waiting.remove(job)
+            self._finish(job)
 
     def _chunk(self, job: TurnJob, prompt: Sequence[int]) -> None:
         position = job.position
@@ -119,7 +123,7 @@ class BatchEngine:
             model=self._model,
             uids=[uid],
             inputs=mx.array(history[-1:]),
-            prompt_cache=[type(cache).merge([cache]) for cache in job.caches],  # type: ignore[list-item]
+            prompt_cache=merged(job.caches),
             tokens=[history[:-1]],
             samplers=[job.sampler],
             fallback_sampler=job.sampler,
@@ -127,13 +131,14 @@ class BatchEngine:
             stop_sequences=[_NO_STOPS],
             max_tokens=[_NO_LIMIT],
         )
-        job.caches.clear()
+        self._waiting.remove(job)
         self._running[uid] = job
+        job.caches.clear()
         shared = next((group for group in self._groups if not self._running[group.uids[0]].alone), None)
         if job.alone or shared is None:
             self._groups.append(row)
         else:
-            shared.extend(row)
+            self._guarded(partial(shared.extend, row), partial(self._rebuild, shared, joining=uid))
 
     def _decode(self, group: GenerationBatch) -> None:
         """One step for every row of a group; those that end, or whose token cannot be told, leave."""
@@ -149,52 +154,62 @@ class BatchEngine:
                 failed.append(response.uid)
             elif job.over:
                 ended.append(response.uid)
-        self._leave(group, ended, self._finish)
         self._leave(group, failed, lambda job: job.fail(errors[job]))
+        self._leave(group, ended, self._finish)
 
     def _finish(self, job: TurnJob) -> None:
         self._guarded(job.finish, job.fail)
 
     def _leave(self, group: GenerationBatch, uids: list[int], end: Callable[[TurnJob], None]) -> None:
-        """Give rows their caches back, copied out of the batch; take them out of it; end their turns."""
+        """Give rows their caches back, copied out of the batch; end their turns; take them out of the batch.
+
+        The turns end before the batch is touched, so that they are over even if that fails. A row whose caches cannot
+        be copied goes without them: its tokens are right, and its KV can be computed again.
+        """
         if not uids:
             return
-        for uid in uids:
-            caches = self._running[uid].caches
-            caches[:] = group.extract_cache(group.uids.index(uid))
-            mx.eval([cache.state for cache in caches])
         keep = [row for row, uid in enumerate(group.uids) if uid not in uids]
-        group.filter(keep)
-        if not keep:
-            self._groups.remove(group)
+        for uid in uids:
+            job = self._running[uid]
+            self._guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
         for uid in uids:
             end(self._running.pop(uid))
+        if keep:
+            group.filter(keep)
+        else:
+            self._groups.remove(group)
 
-    def _rebuild(self, group: GenerationBatch, error: Exception) -> None:
+    def _rebuild(self, group: GenerationBatch, error: Exception, joining: int | None = None) -> None:
         """A step failed: go on with every row from its tokens, each in a group of its own.
 
-        A row that was alone is the one that fails; so is one that has left the batch half-way.
+        `joining` is a row that was about to become one of the group. A row that was alone is the one that fails.
         """
-        log.warning("a decode step of %d rows failed", len(group.uids), exc_info=error)
-        self._groups.remove(group)
-        for uid in [uid for uid in group.uids if uid in self._running]:
+        log.warning("a step of %d rows failed", len(group.uids), exc_info=error)
+        if group in self._groups:
+            self._groups.remove(group)
+        for uid in [uid for uid in {*group.uids, joining} if uid in self._running]:
             job = self._running.pop(uid)
-            if job.alone or job.over:
+            if job.cancelled.is_set():
+                job.cancel()
+            elif job.alone:
                 job.fail(error)
             else:
                 job.restart(self._new_caches())
                 self._waiting.append(job)
 
     def _guarded(self, work: Callable[[], object], failed: Callable[[Exception], object]) -> None:
+        """One turn's fault must not end the thread, and with it everybody's turns."""
         try:
             work()
-        except (
-            ArithmeticError,
-            CacheLengthError,
-            LookupError,
-            MemoryError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except Exception as error:  # noqa: BLE001 - the rim of a turn: it, and only it, gets the error
             failed(error)
+
+
+def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:
+    job.caches[:] = group.extract_cache(row)
+    mx.eval([cache.state for cache in job.caches])
+
+
+def _without_caches(job: TurnJob, error: Exception) -> None:
+    log.warning("a row's caches could not be copied; they will be computed again", exc_info=error)
+    job.caches.clear()

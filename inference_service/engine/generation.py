@@ -1,5 +1,6 @@
 """One turn as the engine sees it: what is wanted, what came of it, and how far it is."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,13 +10,15 @@ from typing import Any
 
 import mlx.core as mx
 
-from agentmem.errors import Cancelled
+from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.geometry import Caches
 from inference_service.engine.sampling import TokenSampler, top_logprobs
 from inference_service.text.streaming import TextStream
 from inference_service.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class TurnJob:
         emit: Callable[[TokenEvent], None],
         cancelled: threading.Event,
         taken_up: Callable[[float, float], None] = lambda at, seconds: None,  # noqa: ARG005
+        reused: int = 0,
     ) -> None:
         self.sequence = list(sequence)
         self.decoding = decoding
@@ -79,6 +83,7 @@ class TurnJob:
         self.result = Generated()
         self.sampler = TokenSampler(decoding.sampling if decoding else Sampling())
         self.waited_ticks = 0
+        self._reused = reused
         self.over = False
         """The last token was taken."""
         self.alone = False
@@ -96,13 +101,14 @@ class TurnJob:
 
     @property
     def position(self) -> int:
-        """Tokens in the caches."""
-        return self.caches[0].offset if self.caches else 0
+        """Tokens in the caches, or that will be in them when the turn is taken up."""
+        return self.caches[0].offset if self.caches else self._reused
 
     def take_up(self) -> None:
         """Make the caches."""
         self.started = time.monotonic()
         self.caches = self._make_caches()
+        self._reused = 0
         check_lengths(self.caches, self.position)
         self._taken_up(self.started, time.monotonic() - self.started)
 
@@ -114,6 +120,7 @@ class TurnJob:
         """Go on from the tokens alone, with empty caches."""
         self.alone = True
         self.caches[:] = caches
+        self.sampler.rewind(len(self.result.token_ids))
 
     def take(self, token_id: int, logprobs: mx.array, tokenizer: Tokenizer) -> None:
         """Take a generated token, given the log-probabilities [vocabulary] that it was chosen from."""
@@ -137,19 +144,27 @@ class TurnJob:
         self.over = True
 
     def finish(self) -> None:
-        """Resolve the future."""
+        """Resolve the future. Where the caches cannot be made to fit, they are left empty: the tokens are right."""
         result = self.result
         result.sampled = len(result.token_ids)
         result.stop_string = self._text.matched or ""
         result.rest = self._text.finish()
         del result.token_ids[self._text.tokens_before_stop() :]
         result.decode_seconds = time.monotonic() - self.started - result.prefill_seconds
-        settle(self.caches, len(self.sequence) + len(result.token_ids))
-        self.future.set_result((self.caches, result))
+        try:
+            settle(self.caches, len(self.sequence) + len(result.token_ids))
+        except CacheLengthError as error:
+            log.warning("KV of a turn is dropped: %s", error)
+            self.caches.clear()
+        if not self.future.done():
+            self.future.set_result((self.caches, result))
 
     def fail(self, error: Exception) -> None:
-        """End the turn by an error."""
-        self.future.set_exception(error)
+        """End the turn by an error. Its traceback goes to the log only, because it holds on to caches."""
+        if not isinstance(error, AgentmemError):
+            log.error("a turn failed", exc_info=error)
+        if not self.future.done():
+            self.future.set_exception(error.with_traceback(None))
 
     def cancel(self) -> None:
         """End the turn because its caller left."""
@@ -158,6 +173,8 @@ class TurnJob:
 
 def settle(caches: Caches, tokens: int) -> None:
     """Trim the caches to exactly `tokens` tokens. Raises CacheLengthError where that cannot be. Engine thread."""
+    if not caches:
+        raise CacheLengthError("there are no caches")
     check_lengths(caches, caches[0].offset)
     surplus = max(0, caches[0].offset - tokens)
     if not all(cache.can_trim(surplus) for cache in caches):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
@@ -102,6 +103,11 @@ class Geometry:
 
 def _elements(group: LayerGroup) -> int:
     return len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim)
+
+
+def merged(caches: Sequence[Any]) -> list[Any]:
+    """A batch of one row, per layer: each layer's cache merged by its own kind."""
+    return [type(cache).merge([cache]) for cache in caches]
 
 
 def group_layers(caches: Sequence[QuantizedKVCache | SlidingQuantizedKVCache]) -> tuple[LayerGroup, LayerGroup | None]:

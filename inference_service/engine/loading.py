@@ -15,7 +15,7 @@ from inference_service.engine.attention import AttentionSeam, PathReport
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.fingerprint import ContentHashes, fingerprint
-from inference_service.engine.geometry import Caches, Geometry, group_layers
+from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 
@@ -123,10 +123,11 @@ def _measure(
         for tokens in ([[0, 0]], [[0]]):
             logits = model(mx.array(tokens), cache=caches)
             mx.eval(logits)
+        mx.eval(model(mx.array([[0]]), cache=merged(caches)))
         full, sliding = group_layers(caches)
-    except (ValueError, NotImplementedError) as error:
+    except (ValueError, NotImplementedError, AttributeError, TypeError) as error:
         raise FailedPrecondition(f"model {model_id!r} cannot run over a Q4 cache: {error}") from error
-    if seam.calls != 2 * len(caches):
+    if seam.calls != 3 * len(caches):
         raise FailedPrecondition(f"model {model_id!r} computes attention outside the Q4 path on some layers")
     dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
     geometry = Geometry(seam.heads, dtype, quantization.bits, quantization.group_size, full, sliding)

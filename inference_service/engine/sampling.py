@@ -24,7 +24,14 @@ class TokenSampler:
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._key = mx.random.key(secrets.randbits(63) if sampling.seed is None else sampling.seed)
+        self._first_key = mx.random.key(secrets.randbits(63) if sampling.seed is None else sampling.seed)
+        self._key = self._first_key
+
+    def rewind(self, tokens: int) -> None:
+        """Go on as after so many tokens: what was sampled ahead and thrown away does not count."""
+        self._key = self._first_key
+        for _ in range(tokens if self._sampling.temperature else 0):
+            self._key, _ = mx.random.split(self._key)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
         s = self._sampling

@@ -71,7 +71,14 @@ class EngineThread:
 
     def begin(self, start: Callable[[], object], future: "Future[Any]") -> None:
         """Queue a function that starts something which ticks will end, and then resolve `future`. As `submit`."""
-        self._queue(_Task(start), future)
+        task = _Task(start)
+
+        def forward(started: "Future[Any]") -> None:
+            if not started.cancelled() and (error := started.exception()) and not future.done():
+                future.set_exception(error)
+
+        task.future.add_done_callback(forward)
+        self._queue(task, future)
 
     def attach(self, tick: Callable[[], bool]) -> None:
         """Call `tick` between functions, again and again as long as it says that there is more to do."""
@@ -93,6 +100,9 @@ class EngineThread:
         if self.alive:
             self._tasks.put(None)
             await asyncio.to_thread(self._thread.join, seconds)
+        for future in list(self._pending):
+            if not future.done():
+                future.set_exception(Unavailable("the worker is shutting down"))
 
     def _queue(self, task: _Task, future: "Future[Any]") -> None:
         if not self.alive:
@@ -105,7 +115,7 @@ class EngineThread:
         try:
             busy = False
             while True:
-                if not busy or not self._tasks.empty():
+                for _ in range(max(0 if busy else 1, self._tasks.qsize())):
                     task = self._tasks.get()
                     if task is None:
                         return

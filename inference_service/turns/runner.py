@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 
 from agentmem.errors import (
     Aborted,
-    AgentmemError,
     Cancelled,
     Internal,
     InvalidArgument,
@@ -167,7 +166,7 @@ class TurnRunner:
                 version = await self._commit(turn, model, prepared, generated, started, finished)
                 finished.version.CopyFrom(version_to_proto(version))
                 finished.durable = True
-        except AgentmemError as error:
+        except Exception as error:
             self._end(turn, error)
             await self._keeper.roll_back(key, prepared)
             raise
@@ -195,6 +194,7 @@ class TurnRunner:
             turn.token_from_engine,
             turn.cancelled,
             taken_up,
+            prepared.reuse.tokens,
         )
         turn.interrupt = None  # The engine looks at the flag before every step.
         self._engine.begin(lambda: model.engine.add(job), job.future)
@@ -241,6 +241,7 @@ class TurnRunner:
         finished: inference_pb2.Finished,
     ) -> Version:
         turn.check()
+        turn.committing = True
         request, plan = turn.request, prepared.plan
         token_ids = (*plan.sequence[prepared.keep_tokens :], *generated.token_ids)
         record = cache_store_pb2.TurnRecord(

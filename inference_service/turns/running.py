@@ -34,6 +34,8 @@ class RunningTurn:
         self._ready: list[inference_pb2.GenerateResponse] = []
         self._rest = ""
         self.ended = False
+        self.committing = False
+        """The ledger is being written: the turn can no longer be cancelled."""
         self.error: Exception | None = None
         """What ended the turn, or will."""
         self._changed = asyncio.Event()
@@ -62,7 +64,7 @@ class RunningTurn:
 
         `error` is what the caller gets; by default, that it was cancelled.
         """
-        if self.ended or self.cancelled.is_set():
+        if self.ended or self.committing or self.cancelled.is_set():
             return
         self.error = self.error or error
         self.cancelled.set()

@@ -110,15 +110,16 @@ class BatchSlidingQuantizedKVCache(_Sliding):
 
     @classmethod
     def merge(cls, caches: Sequence[SlidingQuantizedKVCache]) -> Self:
-        """A batch of one row per cache, copied. None may be empty."""
+        """A batch of one row per cache, copied. All are empty, or none."""
         first = caches[0]
         longest = max(cache.buffers.filled for cache in caches)
         missing = [longest - cache.buffers.filled for cache in caches]
         merged = cls(first.window, missing, first.bits, first.group_size)
         merged.offsets = [cache.offset for cache in caches]
-        merged.buffers = KVBuffers.stacked(
-            cache.buffers.padded(padding) for cache, padding in zip(caches, missing, strict=True)
-        )
+        if any(not cache.empty() for cache in caches):
+            merged.buffers = KVBuffers.stacked(
+                cache.buffers.padded(padding) for cache, padding in zip(caches, missing, strict=True)
+            )
         return merged
 
     @property

@@ -9,13 +9,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.generate import GenerationBatch
 
 from agentmem.errors import Cancelled
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
 from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import Decoding, Generated, TurnJob
+from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel, load
+from inference_service.engine.sampling import TokenSampler
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -45,11 +48,19 @@ def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedMo
     return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
 
 
-def begin(model: LoadedModel, prompt: list[int], tokens: int | None = 12, sampling: Sampling | None = None) -> Turn:
+def begin(
+    model: LoadedModel,
+    prompt: list[int],
+    tokens: int | None = 12,
+    sampling: Sampling | None = None,
+    warm: Caches | None = None,
+) -> Turn:
     turn = Turn(None)  # type: ignore[arg-type] - the job needs the lists that the turn holds
     sampling = sampling or Sampling(ignore_eos=True)
     decoding = None if tokens is None else Decoding(tokens, sampling=sampling, top_logprobs=0)
-    turn.job = TurnJob(prompt, model.new_caches, decoding, turn.events.append, turn.cancelled)
+    make = (lambda: warm) if warm else model.new_caches
+    reused = warm[0].offset if warm else 0
+    turn.job = TurnJob(prompt, make, decoding, turn.events.append, turn.cancelled, reused=reused)
     model.engine.add(turn.job)
     return turn
 
@@ -91,11 +102,15 @@ def test_turns_that_come_and_go_are_each_right(model: LoadedModel, directory: Pa
 def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm turn of some 50 tokens gets its first token within two ticks, whatever long prompt is under way."""
     monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: 64)
+    past = prompt_of(model, 1, 80)
+    remembered = begin(model, past, tokens=None)
+    run(model)
+    caches, _ = remembered.job.future.result(0)
     long = begin(model, prompt_of(model, 0, 60), tokens=2)
     for _ in range(5):
         model.engine.tick()
     assert not long.events
-    short = begin(model, prompt_of(model, 1, 2)[:50], tokens=4)
+    short = begin(model, [*past, *prompt_of(model, 1, 2)[:50]], tokens=4, warm=caches)
     for _ in range(2):
         model.engine.tick()
     assert short.events
@@ -148,7 +163,11 @@ def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) ->
 
 @pytest.mark.parametrize("where", ["sampler", "emit"])
 def test_one_bad_turn_harms_no_other(
-    model: LoadedModel, directory: Path, caplog: pytest.LogCaptureFixture, where: str
+    model: LoadedModel,
+    directory: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
 ) -> None:
     oracle = Oracle(directory)
     good = [begin(model, prompt_of(model, n, 2 + 3 * n), 16) for n in range(2)]
@@ -162,8 +181,12 @@ def test_one_bad_turn_harms_no_other(
 
         return called
 
+    def poison_only(sampler: TokenSampler, original: Callable[..., Any]) -> Callable[..., Any]:
+        poisoned = poison(original)
+        return lambda self, logprobs: (poisoned if self is sampler else original)(self, logprobs)
+
     if where == "sampler":
-        bad.job.sampler = poison(bad.job.sampler)  # type: ignore[assignment]
+        monkeypatch.setattr(TokenSampler, "__call__", poison_only(bad.job.sampler, TokenSampler.__call__))
     else:
         bad.job._emit = poison(bad.job._emit)
     run(model)
@@ -171,7 +194,8 @@ def test_one_bad_turn_harms_no_other(
         bad.job.future.result(0)
     assert [turn.generated.sampled for turn in good] == [16, 16]
     assert all(right(oracle, turn) for turn in good), "whether their step had to be done again or not"
-    assert ("a decode step of" in caplog.text) == (where == "sampler")
+    assert ("a step of" in caplog.text) == (where == "sampler")
+    monkeypatch.undo()
     after = begin(model, prompt_of(model, 5, 2), 5)
     run(model)
     assert right(oracle, after)
@@ -225,3 +249,84 @@ def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
     round_of_turns()
     before = round_of_turns()
     assert max(round_of_turns() for _ in range(5)) <= before + 4096
+
+
+@pytest.mark.parametrize("call", ["extract_cache", "filter", "extend", "next"])
+def test_a_batch_that_fails_once_loses_nobody(
+    model: LoadedModel, directory: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Whichever operation of the batch raises half-way, every turn ends right, and the engine comes to rest."""
+    original, failures = getattr(GenerationBatch, call), [MemoryError("no room")]
+
+    def failing(self: GenerationBatch, *arguments: Any) -> Any:
+        result = original(self, *arguments)
+        if failures and len(self) >= (0 if call == "extract_cache" else 2):
+            raise failures.pop()
+        return result
+
+    monkeypatch.setattr(GenerationBatch, call, failing)
+    sampling = Sampling(temperature=1.0, seed=5, ignore_eos=True)
+    turns = [begin(model, prompt_of(model, n, 2 * n + 1), 6 + 4 * n, sampling) for n in range(4)]
+    run(model)
+    assert not failures, "the fault was met"
+    assert [len(turn.events) for turn in turns] == [turn.generated.sampled for turn in turns] == [6, 10, 14, 18]
+    assert model.engine.running == 0
+    oracle = Oracle(directory)
+    assert all(right(oracle, turn) for turn in turns)
+    monkeypatch.undo()
+    again = [begin(model, prompt_of(model, n, 2 * n + 1), 6 + 4 * n, sampling) for n in range(4)]
+    run(model)
+    assert [t.generated.token_ids for t in again] == [t.generated.token_ids for t in turns], "seeds hold through it"
+
+
+def test_a_cancelled_turn_whose_caches_cannot_be_copied_is_only_cancelled(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [begin(model, prompt_of(model, n, 2), 20) for n in range(2)]
+    while any(len(turn.events) < 3 for turn in turns):
+        model.engine.tick()
+
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(GenerationBatch, "extract_cache", failing)
+    turns[0].cancelled.set()
+    model.engine.tick()
+    monkeypatch.undo()
+    with pytest.raises(Cancelled):
+        turns[0].job.future.result(0)
+    run(model)
+    assert turns[1].generated.sampled == 20
+
+
+def test_a_prompt_of_one_token(model: LoadedModel, directory: Path) -> None:
+    turn = begin(model, [5], 6)
+    run(model)
+    assert right(Oracle(directory), turn)
+
+
+def test_a_stop_string_that_cannot_be_trimmed_off_costs_only_kv(directory: Path, model: LoadedModel) -> None:
+    """Right after a sliding layer dropped what is older than its window, a long stop string cannot be taken back."""
+    met = dropped = 0
+    for number in range(8):
+        prompt = prompt_of(model, number, 16)[:300]  # with a window of 64, layers drop tokens some 20 steps later
+        free = begin(model, prompt, 30)
+        run(model)
+        ends = [sum(len(event.text) for event in free.events[: n + 1]) for n in range(30)]
+        text = "".join(event.text for event in free.events)
+        for stop, end in ((text[end - 3 : end], end) for end in ends[17:26]):
+            if len(stop) < 3 or "\ufffd" in stop or text.index(stop) != end - 3:
+                continue
+            turn = Turn(None)  # type: ignore[arg-type]
+            decoding = Decoding(30, sampling=Sampling(ignore_eos=True), stop=(stop,), top_logprobs=0)
+            turn.job = TurnJob(prompt, model.new_caches, decoding, turn.events.append, turn.cancelled)
+            model.engine.add(turn.job)
+            run(model)
+            caches, generated = turn.job.future.result(0)
+            assert generated.stop_string == stop
+            assert not caches or {c.offset for c in caches} == {len(prompt) + len(generated.token_ids)}
+            met, dropped = met + 1, dropped + (not caches)
+        if met and (dropped or model.geometry.sliding is None):
+            break
+    assert met > dropped
+    assert bool(dropped) == (model.geometry.sliding is not None)
