@@ -10,7 +10,11 @@ from agentmem.settings import ServiceSettings
 
 
 class WorkerSettings(ServiceSettings):
-    """Flags of `agentmem-worker`, variables `AGENTMEM_WORKER_…`, table `[worker]` of the TOML file."""
+    """Computes turns: loads models, keeps agents' KV in memory, restores it from the cache store.
+
+    Each flag is also a variable, AGENTMEM_WORKER_…, and a key of the table [worker] in the TOML file that
+    AGENTMEM_CONFIG names.
+    """
 
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_WORKER_", cli_prog_name="agentmem-worker")
     toml_table: ClassVar[str] = "worker"
@@ -20,17 +24,17 @@ class WorkerSettings(ServiceSettings):
         description="a local path or hub id, or NAME= one of them, or demo; repeatable, the first is the default",
     )
     data: Path = Field(Path("~/.agentmem"), description="data directory; the worker keeps weight hashes there")
-    run_dir: Path | None = Field(None, description="directory of the sockets; default <data>/run")
-    listen: str = Field("", description="address to serve; default unix:<run-dir>/worker.sock")
-    store: str = Field("", description="address of the cache store; default unix:<run-dir>/store.sock")
-    metrics: str = Field("127.0.0.1:9465", description="address of the metrics page; empty for none")
+    run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
+    listen: str = Field("", description="address to serve (default: unix:RUN_DIR/worker.sock)")
+    store: str = Field("", description="address of the cache store (default: unix:RUN_DIR/store.sock)")
+    metrics: str = Field("127.0.0.1:9465", description="HOST:PORT of /metrics; empty: none")
     grace: float = Field(10.0, ge=0, description="seconds that running requests get at shut-down")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="compute dtype; auto is float32 on CPU and the model's own elsewhere"
     )
     kv_bits: Literal[4, 8] = Field(4, description="bits per KV element")
     kv_group_size: Literal[32, 64] = Field(64, description="elements per quantization group")
-    context_length: int | None = Field(None, ge=1, description="tokens of context; default what the model says")
+    context_length: int | None = Field(None, ge=1, description="tokens of context (default: what the model says)")
     default_max_tokens: int = Field(1024, ge=1, description="max_tokens of requests that name none")
     hot_bytes: int = Field(2 << 30, ge=0, description="bytes of KV of idle agents kept in memory")
     max_waiting: int = Field(64, ge=1, description="requests that may wait before others are refused")
