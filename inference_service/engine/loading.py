@@ -11,7 +11,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.utils import hf_repo_to_path
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine.attention import AttentionSeam, PathReport
+from inference_service.engine.attention import AttentionSeam, PathReport, PathSpeeds
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.fingerprint import ContentHashes, fingerprint
@@ -61,11 +61,13 @@ def load(
     quantization: Quantization = Quantization(),
     context_length: int | None = None,
     hashes: ContentHashes,
+    speeds: PathSpeeds | None = None,
 ) -> LoadedModel:
     """Load the model from a local directory, or by its hub id. Engine thread; takes seconds to minutes.
 
-    `dtype` "auto" is float32 on CPU, where everything else is slower, and the model's own elsewhere. Raises
-    FailedPrecondition for a model that cannot run in Q4, and for files that are missing or damaged.
+    `dtype` "auto" is float32 on CPU, where everything else is slower, and the model's own elsewhere. Without
+    `speeds`, decode paths are chosen without measuring. Raises FailedPrecondition for a model that cannot run in Q4,
+    and for files that are missing or damaged.
     """
     try:
         model, wrapper, config = mlx_lm.load(source, lazy=True, return_config=True)
@@ -83,7 +85,7 @@ def load(
     seam = AttentionSeam()
     seam.install(model)
     geometry, vocab_size = _measure(model_id, model, seam, caches, quantization)
-    paths = seam.self_test(geometry)
+    paths = seam.self_test(geometry, speeds)
     return LoadedModel(
         model_id=model_id,
         architecture=str(config.get("model_type", type(model).__module__)),

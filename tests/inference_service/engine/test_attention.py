@@ -1,38 +1,82 @@
-"""The seam's self-test: what it proves, and what it must find."""
+"""The seam's self-test: what it proves, what it must find, and how it chooses among paths that are right."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine import attention
-from inference_service.engine.attention import DEQUANTIZE_FUSED, QUANTIZED_MATMUL, AttentionSeam
+from inference_service.engine.attention import (
+    DEQUANTIZE_FUSED,
+    FLASH_DECODING,
+    QUANTIZED_MATMUL,
+    AttentionSeam,
+    PathSpeeds,
+    paths,
+)
+from inference_service.engine.attention.choice import MEASURED, Figures, PathChoice, like
+from inference_service.engine.attention.flash_decoding import available, flash_decoding
+from inference_service.engine.attention.self_test import decode_error
+from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches.buffers import quantize
 from inference_service.engine.geometry import Geometry, LayerGroup
+
+needs_cuda = pytest.mark.skipif(not available(), reason="the kernels are for NVIDIA GPUs")
+right_here = paths.candidates()[0]
 
 
 def geometry(
-    kv_heads: int = 2, v_dim: int = 64, dtype: mx.Dtype = mx.float32, bits: int = 4, window: int = 0
+    kv_heads: int = 2, v_dim: int = 64, dtype: mx.Dtype = mx.float32, bits: int = 4, window: int = 0, **other: int
 ) -> Geometry:
-    full = LayerGroup((0, 2), kv_heads, 64, v_dim)
-    return Geometry(4, dtype, bits, 32, full, LayerGroup((1,), kv_heads, 64, v_dim, window) if window else None)
+    k_dim, heads, group = other.get("k_dim", 64), other.get("heads", 4), other.get("group", 32)
+    full = LayerGroup((0, 2), kv_heads, k_dim, v_dim)
+    sliding = LayerGroup((1,), kv_heads, k_dim, v_dim, window) if window else None
+    return Geometry(heads, dtype, bits, group, full, sliding)
 
 
+SHAPES = [
+    geometry(),
+    geometry(kv_heads=1),
+    geometry(kv_heads=4),
+    geometry(v_dim=32),
+    geometry(bits=8),
+    geometry(window=40),
+    geometry(window=3),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
+    prefill, *decode = AttentionSeam().self_test(shape)
+    assert (prefill.phase, prefill.path) == ("prefill", DEQUANTIZE_FUSED)
+    assert [(report.phase, report.path, report.note) for report in decode] == [("decode", right_here, "")]
+    assert max(prefill.relative_error, decode[0].relative_error) < 1e-4
+
+
+@pytest.mark.parametrize("path", [QUANTIZED_MATMUL, DEQUANTIZE_FUSED])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_path_of_mlx_operations_is_right(path: str, shape: Geometry) -> None:
+    assert decode_error(paths.ONE_QUERY[path], shape) < 1e-4
+
+
+@needs_cuda
 @pytest.mark.parametrize(
     "shape",
     [
-        geometry(),
-        geometry(kv_heads=1),
-        geometry(kv_heads=4),
-        geometry(v_dim=32),
-        geometry(bits=8),
-        geometry(window=40),
-        geometry(window=3),
+        *SHAPES,
+        geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),  # Llama 3.1 8B
+        geometry(kv_heads=8, heads=16, k_dim=256, v_dim=256, dtype=mx.bfloat16, group=64, window=512),  # Gemma 3 12B
+        geometry(kv_heads=16, heads=16, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),  # DeepSeek-V2-Lite
+        geometry(kv_heads=8, heads=64, k_dim=64, v_dim=64, dtype=mx.bfloat16, group=64, window=128),  # GPT-OSS
+        geometry(kv_heads=2, heads=14, k_dim=64, v_dim=64, dtype=mx.float16, group=64),  # Qwen 2.5 0.5B
+        geometry(kv_heads=8, heads=32, k_dim=96, v_dim=96, dtype=mx.float16, group=32),
+        geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, bits=8, group=64),
     ],
 )
-def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
-    prefill, decode = AttentionSeam().self_test(shape)
-    assert (prefill.phase, prefill.path) == ("prefill", DEQUANTIZE_FUSED)
-    assert (decode.phase, decode.path, decode.note) == ("decode", QUANTIZED_MATMUL, "")
-    assert max(prefill.relative_error, decode.relative_error) < 1e-4
+def test_the_kernels_are_right(shape: Geometry) -> None:
+    assert decode_error(paths.ONE_QUERY[FLASH_DECODING], shape) < (1e-4 if shape.dtype == mx.float32 else 3e-2)
 
 
 def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,17 +88,163 @@ def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         AttentionSeam().self_test(geometry())
 
 
-def test_a_wrong_or_missing_decode_kernel_is_replaced_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> mx.array:
-        raise RuntimeError("no kernel for strided K")
+def missing(*_: object) -> mx.array:
+    raise RuntimeError("no kernel for strided K")
 
-    def wrong(queries: mx.array, *_: object) -> mx.array:
-        return mx.zeros((*queries.shape[:3], 64))
 
-    for fault, words in ((missing, "no kernel for strided K"), (wrong, "differs")):
-        monkeypatch.setattr(attention, "_one_query", fault)
-        seam = AttentionSeam()
-        _, decode = seam.self_test(geometry())
-        assert decode.path == seam.decode_path == DEQUANTIZE_FUSED
-        assert words in decode.note
-        assert decode.relative_error < 1e-4
+def zeros(queries: mx.array, keys: object, values: object, *_: object) -> mx.array:
+    return mx.zeros((*queries.shape[:3], 64))
+
+
+def ignores_masks(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
+    return paths.unfused(queries, keys, values, by, scale, None, sinks)
+
+
+def ignores_sinks(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
+    return paths.unfused(queries, keys, values, by, scale, mask, None)
+
+
+def forgets_the_last_token(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
+    keys, values = (side.between(0, side.tokens - 1) for side in (keys, values))
+    mask = mask if mask is None else mask[..., :-1]
+    return paths.unfused(queries, keys, values, by, scale, mask, sinks)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (missing, "no kernel for strided K"),
+        (zeros, "differs"),
+        (ignores_masks, "differs"),
+        (ignores_sinks, "differs"),
+        (forgets_the_last_token, "differs"),
+    ],
+)
+def test_a_wrong_or_missing_decode_kernel_is_replaced_and_said(
+    fault: paths.Path, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(paths, "available", lambda: False)
+    monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, fault)
+    seam = AttentionSeam()
+    _, decode = seam.self_test(geometry(), PathSpeeds(tmp_path / "speeds.json", measured_as({QUANTIZED_MATMUL: 0.0})))
+    assert decode.path == seam.choice.at(1, 100) == DEQUANTIZE_FUSED, "however fast the wrong one is"
+    assert f"{QUANTIZED_MATMUL}: " in decode.note and words in decode.note
+    assert decode.relative_error < 1e-4
+
+
+def test_a_model_is_refused_where_no_path_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in list(paths.ONE_QUERY):
+        monkeypatch.setitem(paths.ONE_QUERY, path, zeros)
+    with pytest.raises(FailedPrecondition, match=r"quantized_matmul: .*differs.*dequantize\+fused: .*differs"):
+        AttentionSeam().self_test(geometry())
+
+
+def measured_as(seconds: dict[str, float]):  # type: ignore[no-untyped-def]
+    """A measurement that finds these, the same for all shapes, and everything else slow. `calls` counts."""
+
+    def measure(_: Geometry, names: Sequence[str]) -> Figures:
+        measure.calls += 1  # type: ignore[attr-defined]
+        return {shape: {name: seconds.get(name, 1.0) for name in names} for shape in MEASURED}
+
+    measure.calls = 0  # type: ignore[attr-defined]
+    return measure
+
+
+def test_the_fastest_of_the_right_paths_is_taken_where_it_is_the_fastest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(paths, "available", lambda: False)
+
+    def measure(_: Geometry, names: Sequence[str]) -> Figures:
+        assert list(names) == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED]
+        return {shape: {QUANTIZED_MATMUL: 2e-6, DEQUANTIZE_FUSED: 1e-6 * shape.rows} for shape in MEASURED}
+
+    seam = AttentionSeam()
+    _, *decode = seam.self_test(geometry(), PathSpeeds(tmp_path / "speeds.json", measure))
+    assert [seam.choice.at(rows, 5000) for rows in (1, 2, 3, 8, 100)] == [DEQUANTIZE_FUSED] * 2 + [QUANTIZED_MATMUL] * 3
+    assert [report.path for report in decode] == [DEQUANTIZE_FUSED, QUANTIZED_MATMUL]
+    assert decode[0].note.startswith("1 x 1024 tokens: dequantize+fused 1 µs, quantized_matmul 2 µs; 1 x 16384 tokens:")
+    assert "8 x" not in decode[0].note and "1 x" not in decode[1].note
+
+
+def test_what_stands_for_what() -> None:
+    assert [like(1, 1), like(2, 4095), like(1, 4096), like(3, 10), like(64, 1 << 20)] == [
+        MEASURED[0],
+        MEASURED[0],
+        MEASURED[1],
+        MEASURED[2],
+        MEASURED[3],
+    ]
+    assert PathChoice(["a", "b"]).taken == ["a"], "the first where nothing was measured"
+
+
+def test_the_seam_takes_the_path_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    seam, taken = AttentionSeam(), []
+    seam.choice = PathChoice(
+        [QUANTIZED_MATMUL, DEQUANTIZE_FUSED],
+        {shape: {QUANTIZED_MATMUL: shape.rows, DEQUANTIZE_FUSED: 2.0} for shape in MEASURED},
+    )
+    for name, path in list(paths.ONE_QUERY.items()):
+        monkeypatch.setitem(paths.ONE_QUERY, name, lambda *a, name=name, path=path: (taken.append(name), path(*a))[1])
+    for rows in (1, 8):
+        k = quantize(mx.random.normal((rows, 2, 9, 64)), 4, 64)
+        seam.attend(mx.random.normal((rows, 4, 1, 64)), k, k, QuantizedKVCache(4, 64), 0.125, None)
+    assert taken == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED]
+
+
+def test_speed_is_measured_once_per_geometry_and_set_of_paths(tmp_path: Path) -> None:
+    file, names = tmp_path / "worker" / "speeds.json", ["a", "b"]
+    measure = measured_as({"a": 0.5})
+    found = PathSpeeds(file, measure).of(geometry(), names)
+    assert PathSpeeds(file, measure).of(geometry(), names) == found
+    assert measure.calls == 1
+    PathSpeeds(file, measure).of(geometry(kv_heads=1), names)
+    PathSpeeds(file, measure).of(geometry(), [*names, "c"])
+    assert measure.calls == 3
+    assert PathSpeeds(file, measure).of(geometry(), names) == found
+    assert measure.calls == 3, "each is remembered"
+
+
+@pytest.mark.parametrize("damage", ["", "not json", "[]", '"text"', "null", "number", "shape", "path"])
+def test_a_damaged_memory_of_speeds_is_only_a_miss(damage: str, tmp_path: Path) -> None:
+    file, names = tmp_path / "speeds.json", ["a", "b"]
+    measure = measured_as({"a": 0.5})
+    found = PathSpeeds(file, measure).of(geometry(), names)
+    [[key, shapes]] = json.loads(file.read_text()).items()
+    first = next(iter(shapes))
+    damaged = {
+        "number": {key: {**shapes, first: {"a": "fast", "b": 1}}},
+        "shape": {key: {first: shapes[first]}},
+        "path": {key: {**shapes, first: {"a": 1.0}}},
+    }
+    file.write_text(json.dumps(damaged[damage]) if damage in damaged else damage)
+    assert PathSpeeds(file, measure).of(geometry(), names) == found
+    assert measure.calls == 2
+    assert PathSpeeds(file, measure).of(geometry(), names) == found
+    assert measure.calls == 2, "and written again"
+
+
+def test_a_memory_that_cannot_be_written_is_not_missed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    measure = measured_as({})
+    PathSpeeds(tmp_path / "file" / "speeds.json", measure).of(geometry(), ["a", "b"])
+    assert measure.calls == 1
+
+
+def test_a_real_measurement_has_a_figure_for_all(tmp_path: Path) -> None:
+    small = Geometry(2, mx.float32, 4, 32, LayerGroup((0,), 1, 32, 32))
+    figures = PathSpeeds(tmp_path / "speeds.json").of(small, [QUANTIZED_MATMUL, DEQUANTIZE_FUSED])
+    assert set(figures) == set(MEASURED)
+    assert all(seconds > 0 for each in figures.values() for seconds in each.values())
+
+
+@pytest.mark.parametrize(
+    "changed", [{"bits": 3}, {"width": 520}, {"scales": mx.float16}], ids=["bits", "width", "scales"]
+)
+def test_flash_decoding_refuses_what_its_kernels_do_not_know(changed: dict[str, object]) -> None:
+    bits, width = changed.get("bits", 4), changed.get("width", 64)
+    side = quantize(mx.zeros((1, 1, 4, 64)), 4, 32)
+    if "scales" in changed:
+        side = side._replace(scales=side.scales.astype(mx.float16))
+    with pytest.raises(ValueError, match="flash decoding"):
+        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, bits, 32, 1.0, None, None)  # type: ignore[arg-type]

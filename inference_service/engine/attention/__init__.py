@@ -1,0 +1,20 @@
+"""Attention over Q4 caches: the seam that models come through, and the ways to compute what they ask for.
+
+`seam` puts itself into models; `paths` are the ways for one query per row, of which `flash_decoding` is one; `choice`
+says which of them is taken where; `self_test` proves them right, and `speed` measures them.
+"""
+
+from inference_service.engine.attention.choice import PathChoice
+from inference_service.engine.attention.paths import DEQUANTIZE_FUSED, FLASH_DECODING, QUANTIZED_MATMUL
+from inference_service.engine.attention.seam import AttentionSeam, PathReport
+from inference_service.engine.attention.speed import PathSpeeds
+
+__all__ = [
+    "DEQUANTIZE_FUSED",
+    "FLASH_DECODING",
+    "QUANTIZED_MATMUL",
+    "AttentionSeam",
+    "PathChoice",
+    "PathReport",
+    "PathSpeeds",
+]

@@ -1,0 +1,116 @@
+"""The proof that attention over Q4 caches is right on this backend, at load, for the model's own geometry."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from agentmem.errors import FailedPrecondition
+from inference_service.engine.attention.paths import Quantization
+from inference_service.engine.caches import Quantized, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.geometry import Geometry, LayerGroup
+
+Attend = Callable[[mx.array, Quantized, Quantized, Any, float, Any, mx.array | None], mx.array]
+"""(queries, K, V, cache, scale, mask, sinks) to the output."""
+
+_TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
+_PREFILL, _DECODE = 5, 1
+
+
+def prefill_error(attend: Attend, geometry: Geometry) -> float:
+    """The largest error of a few queries of one sequence. Raises FailedPrecondition where it is too large."""
+    return _error(attend, "prefill", _PREFILL, geometry)
+
+
+def decode_error(attend: Attend, geometry: Geometry) -> float:
+    """The largest error of one query per row, of one row and of unequal ones. Raises as `prefill_error` does."""
+    return _error(attend, "decode", _DECODE, geometry)
+
+
+def _error(attend: Attend, phase: str, queries: int, geometry: Geometry) -> float:
+    """The largest error over all layer groups, with and without sinks, relative to the largest output."""
+    groups = [group for group in (geometry.full, geometry.sliding) if group is not None]
+    # Longer than a step of the buffers, so that views are strided; and than a chunk of what splits the tokens.
+    lengths = [(700,)] if queries > 1 else [(700,), (300, 170), (90, 1300, 600)]
+    error = max(
+        _group_error(attend, queries, each, geometry, group, sinks)
+        for each in lengths
+        for group in groups
+        for sinks in (False, True)
+    )
+    if not error <= _TOLERANCE[geometry.dtype]:
+        raise FailedPrecondition(f"Q4 attention is wrong on this backend: {phase} differs by {error:.2g}")
+    return error
+
+
+def _group_error(
+    attend: Attend,
+    queries: int,
+    lengths: tuple[int, ...],
+    geometry: Geometry,
+    group: LayerGroup,
+    with_sinks: bool,
+) -> float:
+    """The largest error, of one sequence as it is or of several merged into a batch."""
+    keys = iter(mx.random.split(mx.random.key(7), 16))
+
+    def random(*shape: int) -> mx.array:
+        return mx.random.normal(shape, key=next(keys)).astype(geometry.dtype)
+
+    caches: list[Any] = []
+    for tokens in lengths:
+        caches.append(_cache(geometry, group))
+        before = tokens - queries
+        caches[-1].update_and_fetch(
+            random(1, group.kv_heads, before, group.k_dim), random(1, group.kv_heads, before, group.v_dim)
+        )
+    rows = len(lengths)
+    cache = type(caches[0]).merge(caches) if rows > 1 else caches[0]
+    q = random(rows, geometry.heads, queries, group.k_dim)
+    k = random(rows, group.kv_heads, queries, group.k_dim)
+    v = random(rows, group.kv_heads, queries, group.v_dim)
+    sinks = random(geometry.heads) if with_sinks else None
+    scale = group.k_dim**-0.5
+    wanted = []
+    if rows > 1:
+        for row, alone in enumerate(caches):
+            k_seen, v_seen = alone.update_and_fetch(k[row : row + 1], v[row : row + 1])
+            wanted.append(plain_attention(q[row : row + 1], k_seen, v_seen, alone, scale, group.window, sinks))
+    mask = cache.make_mask(queries)
+    k_seen, v_seen = cache.update_and_fetch(k, v)
+    if rows == 1:
+        wanted.append(plain_attention(q, k_seen, v_seen, cache, scale, group.window, sinks))
+    found = attend(q, k_seen, v_seen, cache, scale, mask, sinks).astype(mx.float32)
+    truth = mx.concatenate(wanted, axis=0)
+    error: float = (mx.abs(found - truth).max() / mx.abs(truth).max()).item()  # type: ignore[assignment]
+    return error
+
+
+def _cache(geometry: Geometry, group: LayerGroup) -> QuantizedKVCache | SlidingQuantizedKVCache:
+    if group.window is not None:
+        return SlidingQuantizedKVCache(group.window, geometry.bits, geometry.group_size)
+    return QuantizedKVCache(geometry.bits, geometry.group_size)
+
+
+def plain_attention(
+    queries: mx.array,
+    keys: Quantized,
+    values: Quantized,
+    by: Quantization,
+    scale: float,
+    window: int | None = None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """The reference: softmax(q k^T) v in float32 over dequantized values, causal, with the scores spelled out."""
+    k, v = (mx.dequantize(*part, group_size=by.group_size, bits=by.bits).astype(mx.float32) for part in (keys, values))
+    group = queries.shape[1] // k.shape[1]
+    k, v = mx.repeat(k, group, axis=1), mx.repeat(v, group, axis=1)
+    scores = (queries.astype(mx.float32) * scale) @ k.swapaxes(-1, -2)
+    n, total = scores.shape[-2:]
+    at, seen = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
+    visible = (at >= seen) & (at < seen + (window or total))
+    scores = mx.where(visible, scores, -mx.inf)
+    if sinks is not None:
+        sink = mx.broadcast_to(sinks.astype(mx.float32).reshape(1, -1, 1, 1), (*scores.shape[:3], 1))
+        return mx.softmax(mx.concatenate([scores, sink], axis=-1), axis=-1)[..., :-1] @ v
+    return mx.softmax(scores, axis=-1) @ v

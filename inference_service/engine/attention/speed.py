@@ -1,0 +1,117 @@
+"""How fast the ways for one query per row are here: measured once, and remembered on disk."""
+
+import importlib.metadata
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import mlx.core as mx
+
+from inference_service.engine.attention.choice import MEASURED, Figures, Shape
+from inference_service.engine.attention.paths import ONE_QUERY
+from inference_service.engine.caches import Quantized, QuantizedKVCache
+from inference_service.engine.caches.buffers import STEP, quantize
+from inference_service.engine.geometry import Geometry
+
+Measure = Callable[[Geometry, Sequence[str]], Figures]
+
+
+class PathSpeeds:
+    """Figures by device, version of MLX and geometry, remembered in one JSON file. Engine thread only.
+
+    What cannot be read from the file is measured again; a file that cannot be written is not missed.
+    """
+
+    def __init__(self, memory: Path, measure: Measure | None = None) -> None:
+        self._memory = memory
+        self._measure = measure or measured
+
+    def of(self, geometry: Geometry, paths: Sequence[str]) -> Figures:
+        """Figures of these paths, from memory where they are there. Takes seconds where they are not."""
+        key = _key(geometry, paths)
+        known = self._read()
+        try:
+            return {shape: {path: float(known[key][_name(shape)][path]) for path in paths} for shape in MEASURED}
+        except (KeyError, TypeError, ValueError):
+            figures = self._measure(geometry, paths)
+        known[key] = {_name(shape): dict(seconds) for shape, seconds in figures.items()}
+        self._write(known)
+        return figures
+
+    def _read(self) -> dict[str, dict[str, dict[str, float]]]:
+        try:
+            known = json.loads(self._memory.read_text())
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def _write(self, known: dict[str, dict[str, dict[str, float]]]) -> None:
+        try:
+            self._memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._memory.write_text(json.dumps(known, indent=1))
+        except OSError:
+            return
+
+
+def measured(geometry: Geometry, paths: Sequence[str]) -> Figures:
+    """Measure one layer with full attention: each shape, each path. Needs about 1 GiB for a geometry of 8B models."""
+    figures: dict[Shape, dict[str, float]] = {}
+    for shape in MEASURED:
+        layers = 1 if mx.default_device().type == mx.DeviceType.cpu else 4
+        inputs = [_random_layer(geometry, shape, seed) for seed in range(layers)]
+        mask = None
+        if shape.rows > 1:  # as in a batch of unequal rows
+            padding = mx.arange(shape.rows)[:, None, None, None] * (shape.tokens // (2 * shape.rows))
+            mask = padding <= mx.arange(shape.tokens)
+        figures[shape] = {path: _seconds(path, inputs, geometry, mask) / layers for path in paths}
+        del inputs
+    mx.clear_cache()
+    return figures
+
+
+Layer = tuple[mx.array, Quantized, Quantized]
+
+
+def _random_layer(geometry: Geometry, shape: Shape, seed: int) -> Layer:
+    """Queries, and views of K and V in buffers that are longer, as caches give them."""
+    group, dtype = geometry.full, geometry.dtype
+    keys = mx.random.split(mx.random.key(seed), 3)
+
+    def random(heads: int, tokens: int, width: int, key: mx.array) -> mx.array:
+        return mx.random.normal((shape.rows, heads, tokens, width), dtype=dtype, key=key)
+
+    sides = []
+    for width, key in ((group.k_dim, keys[1]), (group.v_dim, keys[2])):
+        whole = quantize(random(group.kv_heads, shape.tokens + STEP, width, key), geometry.bits, geometry.group_size)
+        mx.eval(whole)
+        sides.append(whole.between(0, shape.tokens))
+    queries = random(geometry.heads, 1, group.k_dim, keys[0])
+    mx.eval(queries)
+    return queries, sides[0], sides[1]
+
+
+def _seconds(path: str, layers: Sequence[Layer], geometry: Geometry, mask: mx.array | None) -> float:
+    """The shortest of a few passes over the layers; the first, which compiles and allocates, does not count."""
+    by, scale = QuantizedKVCache(geometry.bits, geometry.group_size), geometry.full.k_dim**-0.5
+    best = float("inf")
+    for run in range(6):
+        started = time.perf_counter()
+        mx.eval([ONE_QUERY[path](*layer, by, scale, mask, None) for layer in layers])
+        took = time.perf_counter() - started
+        best = min(best, took if run else best)
+        if run and took > 0.1:
+            break
+    return best
+
+
+def _key(geometry: Geometry, paths: Sequence[str]) -> str:
+    full = geometry.full
+    shape = f"{geometry.heads} heads, {full.kv_heads} of {full.k_dim} and {full.v_dim}"
+    kept = f"{geometry.bits} bits by {geometry.group_size}, {geometry.dtype}"
+    version = importlib.metadata.version("mlx")
+    return f"{mx.device_info()['device_name']}; mlx {version}; {shape}; {kept}; {' '.join(sorted(paths))}"
+
+
+def _name(shape: Shape) -> str:
+    return f"{shape.rows}x{shape.tokens}"
