@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from inference_service.engine.attention import PathSpeeds
 from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.loading import LoadedModel, Quantization, load
 from inference_service.engine.thread import EngineThread
@@ -50,7 +51,8 @@ class Models:
     async def load_default(self) -> LoadedModel:
         """Load the default model. Raises what `loading.load` raises."""
         settings = self._settings
-        hashes = ContentHashes(settings.data.expanduser() / "worker" / "weights.json")
+        remembered = settings.data.expanduser() / "worker"
+        hashes, speeds = ContentHashes(remembered / "weights.json"), PathSpeeds(remembered / "attention.json")
         quantization = Quantization(settings.kv_bits, settings.kv_group_size)
 
         def run() -> LoadedModel:
@@ -61,6 +63,7 @@ class Models:
                 quantization=quantization,
                 context_length=settings.context_length,
                 hashes=hashes,
+                speeds=speeds,
             )
 
         self.loaded = await self._engine.call(run)
