@@ -72,9 +72,16 @@ __device__ void attend_chunk(
   using Value = Share<T, BITS, GROUP, V_WIDTH, V_LANES>;
   constexpr int WARPS = THREADS / 32;
   constexpr unsigned ALL = 0xFFFFFFFFu;
+  __shared__ float scaled_queries[HEADS][K_WIDTH];
   __shared__ float weights[CHUNK][HEADS];
   __shared__ float outputs[WARPS][HEADS][V_WIDTH];
   int thread = threadIdx.x, warp = thread / 32;
+
+  for (int i = thread; i < HEADS * K_WIDTH; i += THREADS) {
+    float x = queries[i / K_WIDTH * head_step + i % K_WIDTH * width_step];
+    scaled_queries[i / K_WIDTH][i % K_WIDTH] = x * (scale * LOG2E);
+  }
+  __syncthreads();
 
   {  // Scores.
     int lane = thread % K_LANES, first = thread / K_LANES;
@@ -82,10 +89,7 @@ __device__ void attend_chunk(
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) {
 #pragma unroll
-      for (int i = 0; i < Key::SIZE; ++i) {
-        float x = queries[h * head_step + (lane * Key::SIZE + i) * width_step];
-        query[h][i] = x * (scale * LOG2E);
-      }
+      for (int i = 0; i < Key::SIZE; ++i) query[h][i] = scaled_queries[h][lane * Key::SIZE + i];
 #pragma unroll
       for (int g = 0; g < Key::GROUPS; ++g) {
         sums[h][g] = 0;
@@ -94,7 +98,7 @@ __device__ void attend_chunk(
       }
     }
     // All lanes go round equally often, because they exchange values: those that are past the end repeat the last.
-#pragma unroll 2
+#pragma unroll 4
     for (int start = 0; start < tokens; start += THREADS / K_LANES) {
       int token = start + first;
       Key key(keys, min(token, tokens - 1), lane);
@@ -157,7 +161,7 @@ __device__ void attend_chunk(
   {  // Weighted sum of the values: each lane over its tokens, then over the lanes of a warp, then over the warps.
     int lane = thread % V_LANES, first = thread / V_LANES;
     float sum[HEADS][Value::SIZE] = {}, biases[HEADS][Value::GROUPS] = {};
-#pragma unroll 2
+#pragma unroll 4
     for (int token = first; token < tokens; token += THREADS / V_LANES) {
       Value value(values, token, lane);
       float weight[HEADS];

@@ -13,11 +13,11 @@ import mlx.core as mx
 
 from inference_service.engine.caches import Quantized
 
-_THREADS = 128
+_THREADS = 256
 _LONGEST_CHUNK = 512
 _SHORTEST_CHUNK = 64
-_BLOCKS = 1024
-"""Blocks to aim at: about eight on each multiprocessor of a large GPU."""
+_BLOCKS = 384
+"""Blocks to aim at: about three on each multiprocessor of a large GPU. More would cost more to merge."""
 _FLOATS = 64
 """Registers that a lane may spend on queries, and then on outputs."""
 
@@ -127,9 +127,9 @@ def _split(group: int, k_dim: int, v_dim: int, bits: int, group_size: int) -> _S
 
 
 def _lanes(words: int) -> int:
-    """Lanes for a row of so many words: two words each, or as near as a power of two comes."""
+    """Lanes for a row of so many words: a power of two, so that lanes can exchange what they have."""
     lanes = 16
-    while lanes > 1 and (words % lanes or words // lanes < 2):
+    while words % lanes:
         lanes //= 2
     return lanes
 

@@ -18,7 +18,7 @@ from inference_service.engine.attention import (
 )
 from inference_service.engine.attention.choice import MEASURED, Figures, PathChoice, like
 from inference_service.engine.attention.flash_decoding import available, flash_decoding
-from inference_service.engine.attention.self_test import decode_error
+from inference_service.engine.attention.self_test import decode_error, tolerance
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.buffers import quantize
 from inference_service.engine.geometry import Geometry, LayerGroup
@@ -51,14 +51,20 @@ SHAPES = [
 def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
     prefill, *decode = AttentionSeam().self_test(shape)
     assert (prefill.phase, prefill.path) == ("prefill", DEQUANTIZE_FUSED)
-    assert [(report.phase, report.path, report.note) for report in decode] == [("decode", right_here, "")]
-    assert max(prefill.relative_error, decode[0].relative_error) < 1e-4
+    assert [(report.phase, report.path) for report in decode] == [("decode", right_here)]
+    assert all(" x " not in report.note for report in decode), "nothing was measured"
+    assert max(prefill.relative_error, decode[0].relative_error) < tolerance(mx.float32)
 
 
-@pytest.mark.parametrize("path", [QUANTIZED_MATMUL, DEQUANTIZE_FUSED])
+@pytest.mark.skipif(available(), reason="MLX on CUDA has no quantized matmul over strided K")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_path_of_mlx_operations_is_right(path: str, shape: Geometry) -> None:
-    assert decode_error(paths.ONE_QUERY[path], shape) < 1e-4
+def test_quantized_matmul_is_right(shape: Geometry) -> None:
+    assert decode_error(paths.unfused, shape) < tolerance(mx.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dequantization_is_right(shape: Geometry) -> None:
+    assert decode_error(paths.dequantized, shape) < tolerance(mx.float32)
 
 
 @needs_cuda
@@ -97,17 +103,17 @@ def zeros(queries: mx.array, keys: object, values: object, *_: object) -> mx.arr
 
 
 def ignores_masks(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
-    return paths.unfused(queries, keys, values, by, scale, None, sinks)
+    return paths.dequantized(queries, keys, values, by, scale, None, sinks)
 
 
 def ignores_sinks(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
-    return paths.unfused(queries, keys, values, by, scale, mask, None)
+    return paths.dequantized(queries, keys, values, by, scale, mask, None)
 
 
 def forgets_the_last_token(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
     keys, values = (side.between(0, side.tokens - 1) for side in (keys, values))
     mask = mask if mask is None else mask[..., :-1]
-    return paths.unfused(queries, keys, values, by, scale, mask, sinks)
+    return paths.dequantized(queries, keys, values, by, scale, mask, sinks)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +139,7 @@ def test_a_wrong_or_missing_decode_kernel_is_replaced_and_said(
 
 
 def test_a_model_is_refused_where_no_path_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "available", lambda: False)
     for path in list(paths.ONE_QUERY):
         monkeypatch.setitem(paths.ONE_QUERY, path, zeros)
     with pytest.raises(FailedPrecondition, match=r"quantized_matmul: .*differs.*dequantize\+fused: .*differs"):
@@ -154,6 +161,7 @@ def test_the_fastest_of_the_right_paths_is_taken_where_it_is_the_fastest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(paths, "available", lambda: False)
+    monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, paths.dequantized)  # CUDA has none
 
     def measure(_: Geometry, names: Sequence[str]) -> Figures:
         assert list(names) == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED]
@@ -179,6 +187,7 @@ def test_what_stands_for_what() -> None:
 
 
 def test_the_seam_takes_the_path_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, paths.dequantized)  # CUDA has none
     seam, taken = AttentionSeam(), []
     seam.choice = PathChoice(
         [QUANTIZED_MATMUL, DEQUANTIZE_FUSED],
@@ -233,7 +242,7 @@ def test_a_memory_that_cannot_be_written_is_not_missed(tmp_path: Path) -> None:
 
 def test_a_real_measurement_has_a_figure_for_all(tmp_path: Path) -> None:
     small = Geometry(2, mx.float32, 4, 32, LayerGroup((0,), 1, 32, 32))
-    figures = PathSpeeds(tmp_path / "speeds.json").of(small, [QUANTIZED_MATMUL, DEQUANTIZE_FUSED])
+    figures = PathSpeeds(tmp_path / "speeds.json").of(small, [right_here, DEQUANTIZE_FUSED])
     assert set(figures) == set(MEASURED)
     assert all(seconds > 0 for each in figures.values() for seconds in each.values())
 
