@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ _PACKAGES = ("agentmem", "mlx", "mlx-lm", "grpcio", "numpy")
 
 def environment() -> dict[str, str]:
     """Device, system and versions."""
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    versions = {name: _version(name) for name in _PACKAGES}
     return {
         "device": _processor(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -39,6 +40,13 @@ def write(name: str, command: str, figures: dict[str, Any]) -> Path:
     return path
 
 
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -49,5 +57,8 @@ def _processor() -> str:
 
 
 def _commit() -> str:
+    """Of the checkout, or what AGENTMEM_COMMIT says where the code was copied without one."""
+    if commit := os.environ.get("AGENTMEM_COMMIT"):
+        return commit
     result = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return result.stdout.strip() or "unknown"

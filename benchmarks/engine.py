@@ -1,0 +1,240 @@
+"""The engine against mlx-lm over the same weights, in one process and one run.
+
+    python -m benchmarks.engine demo --prefill 1024 2048 --decode 1024 --agents 1 2
+    python -m benchmarks.engine llama-3.1-8b
+
+Contestants are mlx-lm's BatchGenerator over its default caches, and, where there is one agent, mlx-lm's model over its
+default caches and over QuantizedKVCache without a generator. Measured are: tokens/s and peak memory over the weights of
+prompts up to their first token; tokens/s of agents that generate together; what it costs when one more joins and
+leaves; how long KV at rest takes to become caches; bytes of KV. The contestants take turns sample by sample, and the
+first sample of each, which compiles, is kept apart. In a batch agents differ in length by 16 tokens where caches can be
+trimmed, as agents do. Geometries stand for models: their weights are random and 4-bit (`benchmarks/geometries.py`), the
+demo model's are its own.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm
+from mlx.utils import tree_flatten
+
+from benchmarks import results
+from benchmarks.contestants import Alone, Contestant, MlxLm, Ours, Row
+from benchmarks.geometries import GEOMETRIES, random_model
+from inference_service.engine.attention import PathSpeeds
+
+_DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
+_STAGGER = 16
+_WARM_UP = 8
+
+
+def prompt(tokens: int) -> list[int]:
+    """So many tokens that do not repeat."""
+    return [3 + i * 7919 % 900 for i in range(tokens)]
+
+
+class Bench:
+    """All measurements over one model. `figures` grows as they are made."""
+
+    def __init__(self, name: str, samples: int, steps: int, command: str) -> None:
+        if name == "demo":
+            model, _ = mlx_lm.load(str(_DEMO))
+            if mx.default_device().type == mx.DeviceType.cpu:
+                model.set_dtype(mx.float32)
+        else:
+            model = random_model(GEOMETRIES[name])
+        with tempfile.TemporaryDirectory() as directory:
+            self.ours = Ours(model, PathSpeeds(Path(directory) / "attention.json"))
+        self.plain = MlxLm(model)
+        self.alone = [Alone.plain(model), Alone.quantized(model)]
+        self._name, self._samples, self._steps, self._command = name, samples, steps, command
+        self.figures: dict[str, Any] = {
+            "device": mx.device_info()["device_name"],
+            "weights": sum(array.nbytes for _, array in tree_flatten(model.parameters())),
+            "paths": [vars(path) for path in self.ours.paths],
+        }
+        self._rows: dict[tuple[str, int], Row] = {}
+
+    def prefill(self, lengths: Sequence[int]) -> None:
+        """Prompts of each length, the contestants by turns."""
+        for tokens in lengths:
+            runs = self._by_turns(
+                [self.ours, self.plain, *self.alone], lambda c, n=tokens: self._prefilled(c, n), self._samples
+            )
+            self._note("prefill", tokens, runs, lambda s, n=tokens: n / s["seconds"], "tokens_per_second")
+            found = self.figures["prefill"][str(tokens)]
+            found["peak_over_weights"] = {
+                name: max(s["peak"] for s in each) for name, each in runs.items() if isinstance(each, list)
+            }
+            self._ratio(found["peak_over_weights"])
+            self._write()
+
+    def _prefilled(self, contestant: Contestant, tokens: int) -> dict[str, float]:
+        self._rows.pop((contestant.name, tokens), None)
+        done = contestant.prefill(prompt(tokens))
+        self._rows[contestant.name, tokens] = done.row
+        return {"seconds": done.seconds, "peak": done.peak}
+
+    def row(self, contestant: Contestant, tokens: int) -> Row:
+        """An agent of so many tokens."""
+        if (contestant.name, tokens) not in self._rows:
+            self._prefilled(contestant, tokens)
+        return self._rows[contestant.name, tokens]
+
+    def decode(self, agents: int, tokens: int) -> None:
+        """Agents that generate together, each contestant in one go of warm-up and samples."""
+        contestants = [self.ours, self.plain, *(self.alone if agents == 1 else [])]
+
+        def measure(contestant: Contestant) -> list[float]:
+            running = contestant.running(self._agents(contestant, agents, tokens))
+            for _ in range(_WARM_UP):
+                running.step()
+            seconds = []
+            for _ in range(self._samples + 1):
+                started = time.perf_counter()
+                for _ in range(self._steps):
+                    running.step()
+                seconds.append(time.perf_counter() - started)
+            return seconds
+
+        runs = self._by_turns(contestants, measure, 0)
+        flat = {
+            name: [{"seconds": s} for s in each[0]] if isinstance(each, list) else each for name, each in runs.items()
+        }
+        tokens_made = agents * self._steps
+        self._note("decode", f"{agents} x {tokens}", flat, lambda s: tokens_made / s["seconds"], "tokens_per_second")
+        self._write()
+
+    def joining(self, agents: int, tokens: int) -> None:
+        """The last of so many agents joins and leaves; `step` is an ordinary one with all of them."""
+
+        def measure(contestant: Contestant) -> list[dict[str, float]]:
+            *rows, last = self._agents(contestant, agents, tokens)
+            running = contestant.running(rows)
+            samples = []
+            for _ in range(self._samples + 1):
+                sample = {}
+                for what, act in (
+                    ("join", lambda: running.join(last)),
+                    ("step", lambda: [running.step() for _ in range(_WARM_UP)]),
+                    ("leave", running.leave),
+                ):
+                    mx.synchronize()
+                    started = time.perf_counter()
+                    act()
+                    sample[what] = (time.perf_counter() - started) / (_WARM_UP if what == "step" else 1)
+                running.step()
+                samples.append(sample)
+            return samples
+
+        runs = self._by_turns([self.ours, self.plain], measure, 0)
+        self.figures["join_and_leave"] = {
+            "agents": agents,
+            "tokens": tokens,
+            **{name: each[0] if isinstance(each, list) else each for name, each in runs.items()},
+        }
+        self._write()
+
+    def resume(self, tokens: int) -> None:
+        """KV at rest to caches that can decode, and what the same KV costs to compute; bytes of KV."""
+        contestants: list[Contestant] = [self.ours, self.plain]
+        runs = self._by_turns(contestants, lambda c: {"seconds": c.resume(self.row(c, tokens))}, max(5, self._samples))
+        self._note("resume", tokens, runs, lambda s: s["seconds"], "seconds")
+        found = {c.name: self.row(c, tokens).nbytes for c in contestants}
+        self.figures["kv_bytes"] = {"tokens": tokens, **found}
+        self._ratio(self.figures["kv_bytes"])
+        self._write()
+
+    def _agents(self, contestant: Contestant, agents: int, tokens: int) -> list[Row]:
+        row = self.row(contestant, tokens)
+        stagger = 0 if self.ours.geometry.sliding else _STAGGER  # mlx-lm's rotating caches cannot be trimmed
+        return [row.shortened(stagger * i) for i in range(agents)]
+
+    def _by_turns(
+        self, contestants: Sequence[Any], measure: Callable[[Any], Any], samples: int
+    ) -> dict[str, list[Any] | str]:
+        """A warm-up and so many samples of each; who fails once is out, with the reason instead of samples."""
+        runs: dict[str, list[Any] | str] = {contestant.name: [] for contestant in contestants}
+        for _ in range(samples + 1):
+            for contestant in contestants:
+                before = runs[contestant.name]
+                if isinstance(before, str):
+                    continue
+                try:
+                    before.append(measure(contestant))
+                except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
+                    runs[contestant.name] = f"{type(error).__name__}: {error}"
+                mx.clear_cache()
+        return runs
+
+    def _note(
+        self,
+        kind: str,
+        key: object,
+        runs: dict[str, list[Any] | str],
+        value: Callable[[dict[str, float]], float],
+        unit: str,
+    ) -> None:
+        found: dict[str, Any] = {}
+        for name, each in runs.items():
+            if isinstance(each, str):
+                found[name] = {"error": each}
+                continue
+            first, *counted = each
+            found[name] = {
+                unit: statistics.median(value(sample) for sample in counted),
+                "samples": counted,
+                "first": first,
+            }
+        ratio = {name: each[unit] for name, each in found.items() if unit in each}
+        self._ratio(ratio)
+        ratios = {name: each for name, each in ratio.items() if name.startswith("ratio")}
+        found.update(ratios)
+        self.figures.setdefault(kind, {})[str(key)] = found
+        shown = [f"{name} {found[name][unit]:.4g}" if unit in found[name] else f"{name} failed" for name in runs]
+        shown += [f"{name} {each:.3f}" for name, each in ratios.items()]
+        print(f"{kind} {key} in {unit}: {', '.join(shown)}", flush=True)
+
+    def _ratio(self, values: dict[str, Any]) -> None:
+        """Ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence alone."""
+        for name, other in (("ratio", self.plain), ("ratio_to_alone", self.alone[0])):
+            if {self.ours.name, other.name} <= values.keys():
+                values[name] = values[self.ours.name] / values[other.name]
+
+    def _write(self) -> None:
+        """After each measurement, so that a run that is cut short leaves what it has."""
+        where = "gpu" if mx.default_device().type == mx.DeviceType.gpu else "cpu"
+        results.write(f"engine-{self._name}-{where}", self._command, self.figures)
+
+
+def main(arguments: argparse.Namespace, command: str) -> None:
+    """Measure all."""
+    bench = Bench(arguments.model, arguments.samples, arguments.steps, command)
+    bench.prefill(arguments.prefill)
+    for tokens in arguments.decode:
+        for agents in arguments.agents:
+            bench.decode(agents, tokens)
+    for tokens in arguments.alone:
+        bench.decode(1, tokens)
+    bench.joining(max(2, *arguments.agents), arguments.decode[-1])
+    bench.resume(arguments.resume)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=["demo", *GEOMETRIES])
+    parser.add_argument("--prefill", type=int, nargs="+", default=[1024, 4096, 8192, 16384, 32768])
+    parser.add_argument("--decode", type=int, nargs="+", default=[1024, 8192])
+    parser.add_argument("--agents", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--alone", type=int, nargs="*", default=[16384], help="lengths for one agent alone")
+    parser.add_argument("--resume", type=int, default=16384)
+    parser.add_argument("--samples", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=32, help="decode steps of one sample")
+    sys.exit(main(parser.parse_args(), "python -m benchmarks.engine " + " ".join(sys.argv[1:])))

@@ -1,0 +1,106 @@
+"""Models of real shape with random weights, in 4 bits by groups of 64, that compute in bfloat16."""
+
+from importlib import import_module
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+BITS, GROUP_SIZE = 4, 64
+
+LLAMA_31_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "tie_word_embeddings": False,
+}
+
+GEMMA_3_12B = {
+    "model_type": "gemma3_text",
+    "hidden_size": 3840,
+    "num_hidden_layers": 48,
+    "intermediate_size": 15360,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    "sliding_window": 1024,
+    "sliding_window_pattern": 6,
+}
+
+DEEPSEEK_V2_LITE = {
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "num_hidden_layers": 27,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "kv_lora_rank": 512,
+    "q_lora_rank": None,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_shared_experts": 2,
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 6,
+    "routed_scaling_factor": 1.0,
+    "topk_method": "greedy",
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 102400,
+    "max_position_embeddings": 163840,
+    "rope_theta": 10000.0,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+    },
+}
+
+GEOMETRIES = {"llama-3.1-8b": LLAMA_31_8B, "gemma-3-12b": GEMMA_3_12B, "deepseek-v2-lite": DEEPSEEK_V2_LITE}
+
+
+def random_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
+    """The model of a configuration, its weights in memory."""
+    module = import_module(f"mlx_lm.models.{config['model_type']}")
+    mx.random.seed(seed)
+    model: nn.Module = module.Model(module.ModelArgs.from_dict(config))
+    model.set_dtype(mx.bfloat16)
+    nn.quantize(model, GROUP_SIZE, BITS, class_predicate=_fits)
+    for _, array in tree_flatten(model.parameters()):
+        mx.eval(array)  # one by one, so that no more than one unquantized matrix exists at a time
+    mx.clear_cache()
+    return model
+
+
+def _fits(_: str, module: nn.Module) -> bool:
+    return hasattr(module, "to_quantized") and module.weight.shape[-1] % GROUP_SIZE == 0
