@@ -10,7 +10,7 @@ import grpc
 from agentmem import errors
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
-from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
 
 _TIMEOUT_SECONDS = 30.0
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -149,7 +149,8 @@ async def _raising(call: Any) -> Any:
 
 
 def _ledger(ledger: cache_store_pb2.Ledger) -> Ledger:
-    return Ledger(tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash)
+    turns = tuple(TurnPlace(turn.end_token, turn.generated_tokens) for turn in ledger.turns)
+    return Ledger(tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash, turns)
 
 
 def _name(block_hash: bytes) -> cache_store_pb2.FileName:

@@ -10,7 +10,7 @@ from agentmem.channels import connect
 from agentmem.keys import AgentKey
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
-from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
 from inference_service.storage.client import Commit, StoreClient, version_to_proto
 
 KEY = AgentKey("ns", "agent", "org/model")
@@ -77,14 +77,20 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
     file = cache_store_pb2.StoredFile(chain_hash=b"h1", kind=BLOCK, path="/x", digest=b"d", size_bytes=9)
     store.answer = cache_store_pb2.OpenCacheResponse(
         version=types_pb2.AgentVersion(uid="u", version=3),
-        ledger=cache_store_pb2.Ledger(token_ids=[1, 2], text=b"ab\xf0", offsets=[1, 3], tokenizer_hash="t"),
+        ledger=cache_store_pb2.Ledger(
+            token_ids=[1, 2],
+            text=b"ab\xf0",
+            offsets=[1, 3],
+            tokenizer_hash="t",
+            turns=[cache_store_pb2.LedgerTurn(version=3, end_token=2, generated_tokens=1)],
+        ),
         files=[file],
         evicted_hashes=[b"h2"],
         turn=cache_store_pb2.CommittedTurn(request_digest=b"q"),
     )
     opened = await client.open(KEY, Version("u", 2), "r", [b"h1", b"h2"])
     assert opened.version == Version("u", 3)
-    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t")
+    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1),))
     assert opened.files == {b"h1": file}
     assert opened.evicted == {b"h2"}
     assert opened.turn is not None
