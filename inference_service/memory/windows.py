@@ -38,7 +38,8 @@ class WindowCandidate(NamedTuple):
 
     def header(self, fingerprint: str, namespace: str, tokens: int) -> BlockHeader:
         """What the header of its file must say if `tokens` tokens are stored."""
-        return BlockHeader(fingerprint, namespace, self.name, self.parent, self.position - tokens, tokens)
+        first = self.position - tokens
+        return BlockHeader(fingerprint, namespace, self.name, self.parent, first, tokens, window=True)
 
 
 def window_candidates(

@@ -272,7 +272,7 @@ def test_a_window_is_named_like_a_block_that_ends_there(size: int, data: st.Data
         window_headers(FINGERPRINT, NAMESPACE, tokens, windows), sorted(windows.items()), strict=True
     ):
         *_, block = headers(FINGERPRINT, NAMESPACE, tokens[:position])
-        assert header == replace(block, first_token=position - stored, token_count=stored)
+        assert header == replace(block, first_token=position - stored, token_count=stored, window=True)
 
 
 def test_headers_are_what_candidates_want() -> None:
