@@ -10,7 +10,7 @@ from agentmem import blockfile
 from agentmem.blockfile import BlockFileError, BlockHeader
 from agentmem.keys import AgentKey
 from cache_service.agents import Version
-from cache_service.files import FileName, disk_errors, open_regular, sync
+from cache_service.files import FileName, Kind, disk_errors, open_regular, sync
 from cache_service.references import FileRow
 
 
@@ -55,8 +55,15 @@ def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
             raise BlockFileError("truncated", f"{size} bytes instead of {file.size_bytes}")
         prefix = os.pread(descriptor, blockfile.header_bytes(os.pread(descriptor, 8, 0)), 0)
         found, _ = blockfile.parse(prefix, size)
+        kind, chain_hash = file.name
         wanted = BlockHeader(
-            fingerprint, namespace, file.name.chain_hash, found.parent, file.first_token, file.token_count
+            fingerprint,
+            namespace,
+            chain_hash,
+            found.parent,
+            file.first_token,
+            file.token_count,
+            window=kind is Kind.WINDOW,
         )
         blockfile.verify(found, wanted)
         if len(found.parent) not in (0, len(found.chain_hash)):

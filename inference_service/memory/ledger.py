@@ -16,31 +16,52 @@ class Version(NamedTuple):
 NO_VERSION = Version()
 
 
+class TurnPlace(NamedTuple):
+    """A turn that is wholly in a ledger: how many tokens there were at its end, and how many of them it generated."""
+
+    end_token: int
+    generated_tokens: int
+
+
 @dataclass(frozen=True)
 class Ledger:
-    """Token ids, the bytes they stand for, and each token's end offset in those bytes.
+    """Token ids, the bytes they stand for, and each token's end offset in those bytes; and its turns, oldest first.
 
-    Invariants: as many offsets as tokens, never decreasing, the last one is len(text).
+    Invariants: as many offsets as tokens, never decreasing, the last one is len(text); no turn ends behind the tokens.
     """
 
     token_ids: tuple[int, ...] = ()
     text: bytes = b""
     offsets: tuple[int, ...] = ()
     tokenizer_hash: str = ""
+    turns: tuple[TurnPlace, ...] = ()
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     def kept(self, tokens: int) -> "Ledger":
-        """The first `tokens` tokens."""
+        """The first `tokens` tokens, and the turns that are wholly in them."""
         end = self.offsets[tokens - 1] if tokens else 0
-        return Ledger(self.token_ids[:tokens], self.text[:end], self.offsets[:tokens], self.tokenizer_hash)
+        turns = tuple(turn for turn in self.turns if turn.end_token <= tokens)
+        return Ledger(self.token_ids[:tokens], self.text[:end], self.offsets[:tokens], self.tokenizer_hash, turns)
 
-    def followed_by(self, token_ids: Sequence[int], pieces: Sequence[bytes], tokenizer_hash: str) -> "Ledger":
-        """The ledger with more tokens, each standing for one of `pieces`."""
+    def followed_by(
+        self,
+        token_ids: Sequence[int],
+        pieces: Sequence[bytes],
+        tokenizer_hash: str,
+        generated_tokens: int | None = None,
+    ) -> "Ledger":
+        """The ledger with more tokens, each standing for one of `pieces`.
+
+        They are a turn that ends with so many generated tokens, or none where `generated_tokens` is None.
+        """
+        end = len(self) + len(token_ids)
+        turn = () if generated_tokens is None else (TurnPlace(end, generated_tokens),)
         return Ledger(
             (*self.token_ids, *token_ids),
             self.text + b"".join(pieces),
             (*self.offsets, *(len(self.text) + end for end in accumulate(map(len, pieces)))),
             tokenizer_hash,
+            (*self.turns, *turn),
         )

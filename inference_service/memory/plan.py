@@ -1,6 +1,9 @@
 """Which tokens of the ledger stay and which are new: from a match to the exact tokens that the model will see."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import types_pb2
@@ -22,6 +25,8 @@ class Plan:
     `sequence` is all of it. `keep_tokens` may be less than the match says: tokens at a cut are given back where whole
     tokenization would have split elsewhere, and the last token is always run again. Planning raises InvalidArgument
     for a prompt that has no tokens.
+
+    `checkpoints` are numbers of tokens after which a later prompt may leave this one: increasing, neither 0 nor all.
     """
 
     kind: Kind
@@ -29,6 +34,7 @@ class Plan:
     keep_tokens: int
     new_ids: tuple[int, ...]
     sequence: tuple[int, ...]
+    checkpoints: tuple[int, ...] = ()
 
 
 class Planner:
@@ -49,7 +55,11 @@ class Planner:
         new = tuple(self._renderer.encode(addition, continues=bool(len(ledger))))
         kind = types_pb2.MATCH_EXTEND if len(ledger) else types_pb2.MATCH_NEW
         reason = types_pb2.MISS_REASON_UNSPECIFIED if len(ledger) else types_pb2.MISS_REASON_ABSENT
-        return _plan(Matched(kind, len(ledger), reason), len(ledger), (*ledger.token_ids, *new))
+        pieces = self._tokenizer.pieces(new)
+        inside: list[int] = []
+        if b"".join(pieces) == addition.text:
+            inside = [len(ledger) + each for each in _tokens_inside(addition.checkpoints, pieces)]
+        return _plan(Matched(kind, len(ledger), reason), len(ledger), (*ledger.token_ids, *new), inside)
 
     def for_text(self, ledger: Ledger, prompt: Rendered, *, heal_extension: bool) -> Plan:
         """A whole prompt as text. `heal_extension` is for raw prompts, which may go on in the middle of a word."""
@@ -64,10 +74,12 @@ class Planner:
             sequence = ledger.token_ids[: keep + 1]
         else:
             sequence = (*ledger.token_ids[:keep], *self._renderer.encode(prompt, start))
-        if self._tokenizer.decode(sequence) != prompt.text:
-            # A tokenizer that rewrites text (normalizes, adds a space): only its own whole tokenization can be trusted.
+        pieces = self._tokenizer.pieces(sequence)
+        if b"".join(pieces) != prompt.text:
+            # A tokenizer that rewrites text (normalizes, adds a space): only its own whole tokenization can be trusted,
+            # and positions in the text say nothing of positions in that.
             return self.for_tokens(ledger, tuple(self._renderer.encode(prompt)))
-        return _plan(matched, keep, sequence)
+        return _plan(matched, keep, sequence, _tokens_inside(prompt.checkpoints, pieces))
 
     def specials(self, ledger: Ledger) -> list[Span]:
         """Where the ledger's special tokens are in its text."""
@@ -104,13 +116,20 @@ class Planner:
         return first + len(before[:at].encode())
 
 
-def _plan(matched: Matched, keep: int, sequence: tuple[int, ...]) -> Plan:
+def _plan(matched: Matched, keep: int, sequence: tuple[int, ...], checkpoints: Sequence[int] = ()) -> Plan:
     if not sequence:
         raise InvalidArgument("input", "the model's tokenizer makes no tokens of it")
     kind, reason, keep = matched.kind, matched.reason, min(keep, len(sequence) - 1)
     if not keep and kind == types_pb2.MATCH_PARTIAL:
         kind, reason = types_pb2.MATCH_DIVERGE, types_pb2.MISS_REASON_DIVERGED
-    return Plan(kind, reason, keep, sequence[keep:], sequence)
+    places = tuple(sorted({at for at in checkpoints if 0 < at < len(sequence)}))
+    return Plan(kind, reason, keep, sequence[keep:], sequence, places)
+
+
+def _tokens_inside(places: Sequence[int], pieces: Sequence[bytes]) -> list[int]:
+    """How many of the tokens that stand for `pieces` are wholly before each of these bytes."""
+    ends = list(accumulate(map(len, pieces))) if places else []
+    return [bisect_right(ends, place) for place in places]
 
 
 def _back_to_character(ledger: Ledger, keep: int, text: bytes) -> int:

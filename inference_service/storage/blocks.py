@@ -1,4 +1,4 @@
-"""Block files: written in staging, read with every byte verified. I/O threads; no MLX arrays."""
+"""Files of blocks and windows: written in staging, read with every byte verified. I/O threads; no MLX arrays."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from safetensors import TensorSpec, serialize
 from agentmem import blockfile
 from agentmem.blockfile import BlockFileError, BlockHeader
 from agentmem.v1 import types_pb2
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.geometry import Geometry, TensorShapes
 from inference_service.engine.tensors import HostTensors
 from inference_service.memory.match import Reason
 
@@ -34,7 +34,7 @@ class BlockMiss(Exception):
 
 
 def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """The tensors of a file: all of its bytes hashed, its header and shapes compared with what is wanted.
+    """The tensors of a block's or a window's file: all bytes hashed, header and shapes compared with what is wanted.
 
     One read; the arrays are views of the bytes that were hashed. Raises BlockMiss.
     """
@@ -49,7 +49,7 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
             raise BlockFileError("digest", "the bytes are not those that were published")
         header, specs = blockfile.parse(data, len(data))
         blockfile.verify(header, wanted)
-        for name, (dtype, shape) in geometry.block_shapes(wanted.token_count).items():
+        for name, (dtype, shape) in _shapes(wanted, geometry).items():
             if (specs[name].dtype, specs[name].shape) != (dtype, shape):
                 raise BlockFileError("header", f"{name} has another shape than the model's")
     except BlockFileError as error:
@@ -58,8 +58,11 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
 
 
 def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> tuple[bytes, int]:
-    """Write and fsync a new file; its digest and size. The digest is of the bytes in memory. Raises OSError."""
-    shapes = geometry.block_shapes(header.token_count)
+    """Write and fsync a new file of a block or a window; its digest and size. Raises OSError.
+
+    The digest is of the bytes in memory.
+    """
+    shapes = _shapes(header, geometry)
     entries = {
         name: TensorSpec(
             dtype=_SERIALIZE_DTYPE[dtype],
@@ -76,6 +79,10 @@ def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], ge
         file.flush()
         os.fsync(file.fileno())
     return blockfile.digest(data), len(data)
+
+
+def _shapes(header: BlockHeader, geometry: Geometry) -> TensorShapes:
+    return geometry.window_shapes(header.token_count) if header.window else geometry.block_shapes(header.token_count)
 
 
 def _address(data: bytes) -> int:

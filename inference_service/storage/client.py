@@ -3,26 +3,54 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import grpc
 
 from agentmem import errors
+from agentmem.blockfile import BlockHeader
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
-from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
 
 _TIMEOUT_SECONDS = 30.0
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
+class FileName(NamedTuple):
+    """A file's name. A window at a block's end has the block's chain hash, so the kind is a part of it."""
+
+    kind: cache_store_pb2.FileKind.ValueType
+    chain_hash: bytes
+
+    @classmethod
+    def of(cls, header: BlockHeader) -> Self:
+        """The name of the file that has this header."""
+        kind = cache_store_pb2.FILE_KIND_WINDOW if header.window else cache_store_pb2.FILE_KIND_BLOCK
+        return cls(kind, header.chain_hash)
+
+    @classmethod
+    def block(cls, chain_hash: bytes) -> Self:
+        """The name of a block."""
+        return cls(cache_store_pb2.FILE_KIND_BLOCK, chain_hash)
+
+    @classmethod
+    def window(cls, chain_hash: bytes) -> Self:
+        """The name of a window."""
+        return cls(cache_store_pb2.FILE_KIND_WINDOW, chain_hash)
+
+
 @dataclass(frozen=True)
 class Opened:
-    """What the store has of an agent. `ledger` is None where the known version is still right."""
+    """What the store has of an agent. `ledger` is None where the known version is still right.
+
+    `files` are blocks and `windows` are windows, both by chain hash.
+    """
 
     version: Version
     ledger: Ledger | None
     files: Mapping[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
+    windows: Mapping[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
     evicted: frozenset[bytes] = frozenset()
     turn: cache_store_pb2.CommittedTurn | None = None
 
@@ -50,17 +78,27 @@ class StoreClient:
         self._agents = agent_pb2_grpc.AgentServiceStub(channel)
 
     async def open(
-        self, key: AgentKey, known: Version = NO_VERSION, request_id: str = "", block_hashes: Iterable[bytes] = ()
+        self,
+        key: AgentKey,
+        known: Version = NO_VERSION,
+        request_id: str = "",
+        block_hashes: Iterable[bytes] = (),
+        window_hashes: Iterable[bytes] = (),
     ) -> Opened:
-        """The agent's state and ledger, the turn committed as `request_id`, and which blocks exist."""
+        """The agent's state and ledger, the turn committed as `request_id`, and which blocks and windows exist."""
         request = cache_store_pb2.OpenCacheRequest(
-            key=key.to_proto(), known=version_to_proto(known), request_id=request_id, block_hashes=block_hashes
+            key=key.to_proto(),
+            known=version_to_proto(known),
+            request_id=request_id,
+            block_hashes=block_hashes,
+            window_hashes=window_hashes,
         )
         answer = await _raising(self._store.OpenCache(request, timeout=_TIMEOUT_SECONDS))
         return Opened(
             version=Version(answer.version.uid, answer.version.version),
             ledger=_ledger(answer.ledger) if answer.HasField("ledger") else None,
-            files={bytes(file.chain_hash): file for file in answer.files},
+            files=_of_kind(answer.files, cache_store_pb2.FILE_KIND_BLOCK),
+            windows=_of_kind(answer.files, cache_store_pb2.FILE_KIND_WINDOW),
             evicted=frozenset(answer.evicted_hashes),
             turn=answer.turn if answer.HasField("turn") else None,
         )
@@ -84,34 +122,33 @@ class StoreClient:
         replayed = answer.replayed if answer.HasField("replayed") else None
         return Version(answer.version.uid, answer.version.version), replayed
 
-    async def stage(self, namespace: str, block_hashes: Iterable[bytes]) -> dict[bytes, str]:
-        """Paths for those blocks that do not exist yet."""
-        names = [_name(block_hash) for block_hash in block_hashes]
-        request = cache_store_pb2.StageBlocksRequest(namespace=namespace, names=names)
+    async def stage(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, str]:
+        """Paths for those files that do not exist yet."""
+        request = cache_store_pb2.StageBlocksRequest(namespace=namespace, names=map(_name, names))
         answer = await _raising(self._store.StageBlocks(request, timeout=_TIMEOUT_SECONDS))
-        return {bytes(file.chain_hash): file.path for file in answer.files}
+        return {FileName(file.kind, bytes(file.chain_hash)): file.path for file in answer.files}
 
     async def publish(
         self,
         key: AgentKey,
         version: Version,
         files: Iterable[cache_store_pb2.StoredFile],
-        references: Iterable[bytes],
+        references: Iterable[FileName],
         fingerprint: str,
     ) -> None:
-        """Make staged files visible, and say which blocks the agent's state consists of."""
+        """Make staged files visible, and say which files the agent's state consists of."""
         request = cache_store_pb2.PublishBlocksRequest(
             key=key.to_proto(),
             version=version_to_proto(version),
             files=files,
-            references=[_name(block_hash) for block_hash in references],
+            references=map(_name, references),
             fingerprint=fingerprint,
         )
         await _raising(self._store.PublishBlocks(request, timeout=_TIMEOUT_SECONDS))
 
-    async def quarantine(self, namespace: str, block_hash: bytes, reason: str) -> None:
+    async def quarantine(self, namespace: str, name: FileName, reason: str) -> None:
         """Take a file out of use."""
-        request = cache_store_pb2.QuarantineBlockRequest(namespace=namespace, name=_name(block_hash), reason=reason)
+        request = cache_store_pb2.QuarantineBlockRequest(namespace=namespace, name=_name(name), reason=reason)
         await _raising(self._store.QuarantineBlock(request, timeout=_TIMEOUT_SECONDS))
 
     async def get_agent(self, request: agent_pb2.GetAgentRequest) -> agent_pb2.GetAgentResponse:
@@ -149,8 +186,15 @@ async def _raising(call: Any) -> Any:
 
 
 def _ledger(ledger: cache_store_pb2.Ledger) -> Ledger:
-    return Ledger(tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash)
+    turns = tuple(TurnPlace(turn.end_token, turn.generated_tokens) for turn in ledger.turns)
+    return Ledger(tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash, turns)
 
 
-def _name(block_hash: bytes) -> cache_store_pb2.FileName:
-    return cache_store_pb2.FileName(kind=cache_store_pb2.FILE_KIND_BLOCK, chain_hash=block_hash)
+def _of_kind(
+    files: Iterable[cache_store_pb2.StoredFile], kind: cache_store_pb2.FileKind.ValueType
+) -> dict[bytes, cache_store_pb2.StoredFile]:
+    return {bytes(file.chain_hash): file for file in files if file.kind == kind}
+
+
+def _name(name: FileName) -> cache_store_pb2.FileName:
+    return cache_store_pb2.FileName(kind=name.kind, chain_hash=name.chain_hash)

@@ -5,7 +5,7 @@ a Unicode noncharacter before rendering, so that after rendering the template's 
 look-alikes can be told apart; the marks are removed and the look-alikes are tokenized as ordinary text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ import jinja2
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
+from inference_service.text.checkpoints import before_cue, shared_beginning
 from inference_service.text.tokenizer import Tokenizer
 
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -37,15 +38,30 @@ class Rendered:
     """A prompt as text. `specials` are its special tokens, in order; all else is ordinary text.
 
     `literal` says that `text` also spells special tokens that are ordinary text, so that it must not be parsed whole.
+    `checkpoints` are byte positions worth resuming at, in order: the end of what all chats with this system prompt have
+    in common, and the end of the last message before the cue that makes the model answer. Raw text has none.
     """
 
     text: bytes
     specials: tuple[Span, ...] = ()
     literal: bool = False
+    checkpoints: tuple[int, ...] = ()
 
     def __add__(self, other: "Rendered") -> "Rendered":
-        moved = tuple(Span(s.start + len(self.text), s.end + len(self.text)) for s in other.specials)
-        return Rendered(self.text + other.text, self.specials + moved, self.literal or other.literal)
+        size = len(self.text)
+        return Rendered(
+            self.text + other.text,
+            self.specials + tuple(Span(s.start + size, s.end + size) for s in other.specials),
+            self.literal or other.literal,
+            self.checkpoints + tuple(at + size for at in other.checkpoints),
+        )
+
+
+class _Marked(NamedTuple):
+    """A rendering that still has its marks, and its checkpoints in characters."""
+
+    text: str
+    checkpoints: tuple[int, ...] = ()
 
 
 class Renderer:
@@ -68,7 +84,13 @@ class Renderer:
 
     def messages(self, chat: MessagesInput, *, cue: bool, parse_special: bool) -> Rendered:
         """The whole chat. `cue` adds what makes the model answer."""
-        return self._marked(chat, parse_special, lambda marked: self._apply(marked, cue=cue))
+
+        def whole(marked: MessagesInput) -> _Marked:
+            text = self._apply(marked, cue)
+            shared = shared_beginning(self._apply, marked, text)
+            return _Marked(text, (shared, before_cue(self._apply, marked, text) if cue else 0))
+
+        return self._marked(chat, parse_special, whole)
 
     def continuation(self, ledger: Rendered, chat: MessagesInput, *, cue: bool, parse_special: bool) -> Rendered:
         """What `chat` adds to a conversation that exists, behind a missing end of turn.
@@ -81,17 +103,20 @@ class Renderer:
             return self.messages(chat, cue=cue, parse_special=parse_special)
         stub = ({"role": "user", "content": "the question of the stub"}, {"role": "assistant", "content": _STUB_ANSWER})
 
-        def difference(marked: MessagesInput) -> str:
+        def difference(marked: MessagesInput) -> _Marked:
             without = MessagesInput(stub, marked.tools, marked.template_arguments)
             whole = MessagesInput((*stub, *marked.messages), marked.tools, marked.template_arguments)
-            _, _, end_of_turn = self._apply(without, cue=False).partition(_STUB_ANSWER)
-            _, answered, following = self._apply(whole, cue=cue).partition(_STUB_ANSWER)
+            _, _, end_of_turn = self._apply(without, False).partition(_STUB_ANSWER)
+            rendered = self._apply(whole, cue)
+            _, answered, following = rendered.partition(_STUB_ANSWER)
             if not answered or not following.startswith(end_of_turn):
                 raise FailedPrecondition(
                     "this model's template rewrites earlier turns; send the whole chat as messages"
                 )
             ending = _with_spans(end_of_turn, self._tokenizer.special_spans(end_of_turn), "")
-            return missing_ending(ledger, ending) + following[len(end_of_turn) :]
+            addition = missing_ending(ledger, ending) + following[len(end_of_turn) :]
+            at = before_cue(self._apply, whole, rendered) if cue else 0
+            return _Marked(addition, (max(0, at - len(rendered) + len(addition)),))
 
         return self._marked(chat, parse_special, difference)
 
@@ -120,7 +145,7 @@ class Renderer:
             return _with_spans(text, spans, "")
         return Rendered(text.encode(), literal=bool(spans))
 
-    def _apply(self, chat: MessagesInput, *, cue: bool) -> str:
+    def _apply(self, chat: MessagesInput, cue: bool) -> str:
         if self._template is None:
             raise FailedPrecondition("this model has no chat template; send prompt or append.text instead of messages")
         arguments = dict(chat.template_arguments)
@@ -133,15 +158,15 @@ class Renderer:
         except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise InvalidArgument("messages", f"the model's chat template refuses them: {error}") from error
 
-    def _marked(self, chat: MessagesInput, parse_special: bool, render: Any) -> Rendered:
+    def _marked(self, chat: MessagesInput, parse_special: bool, render: Callable[[MessagesInput], _Marked]) -> Rendered:
         if parse_special or not any(self._tokenizer.special_spans(text) for text in _strings(chat)):
-            text = render(chat)
-            return _with_spans(text, self._tokenizer.special_spans(text), "")
+            text, checkpoints = render(chat)
+            return _with_spans(text, self._tokenizer.special_spans(text), "", checkpoints)
         mark = next((c for c in _NONCHARACTERS if not any(c in text for text in _strings(chat))), None)
         if mark is None:
             raise InvalidArgument("messages", "they contain special tokens and every Unicode noncharacter")
-        text = render(self._with_marks(chat, mark))
-        return _with_spans(text, self._tokenizer.special_spans(text), mark)
+        text, checkpoints = render(self._with_marks(chat, mark))
+        return _with_spans(text, self._tokenizer.special_spans(text), mark, checkpoints)
 
     def _with_marks(self, chat: MessagesInput, mark: str) -> MessagesInput:
         def walk(value: Any) -> Any:
@@ -190,10 +215,13 @@ def _strings(value: Any) -> list[str]:
     return [text for item in value for text in _strings(item)] if isinstance(value, list | tuple) else []
 
 
-def _with_spans(text: str, spans: list[tuple[int, int]], mark: str) -> Rendered:
+def _with_spans(text: str, spans: list[tuple[int, int]], mark: str, checkpoints: Sequence[int] = ()) -> Rendered:
+    def unmarked(start: int, end: int) -> bytes:
+        return (text[start:end].replace(mark, "") if mark else text[start:end]).encode()
+
     parts, specials, at, size = [], [], 0, 0
     for start, end in [*spans, (len(text), len(text))]:
-        ordinary = (text[at:start].replace(mark, "") if mark else text[at:start]).encode()
+        ordinary = unmarked(at, start)
         special = text[start:end].encode()
         parts += [ordinary, special]
         size += len(ordinary)
@@ -201,4 +229,5 @@ def _with_spans(text: str, spans: list[tuple[int, int]], mark: str) -> Rendered:
             specials.append(Span(size, size + len(special)))
         size += len(special)
         at = end
-    return Rendered(b"".join(parts), tuple(specials), literal=bool(mark))
+    places = sorted({len(unmarked(0, each)) for each in checkpoints} - {0})
+    return Rendered(b"".join(parts), tuple(specials), literal=bool(mark), checkpoints=tuple(places))

@@ -64,7 +64,8 @@ class Keeper:
             return
         ledger = prepared.ledger.kept(prepared.keep_tokens)
         added = sequence[len(ledger) :]
-        ledger = ledger.followed_by(added, model.tokenizer.pieces(added), model.tokenizer.hash)
+        pieces, generated_tokens = model.tokenizer.pieces(added), len(generated.token_ids)
+        ledger = ledger.followed_by(added, pieces, model.tokenizer.hash, generated_tokens)
         state = prepared.hot or HotState(version, ledger, caches, published)
         state.version, state.ledger, state.caches = version, ledger, caches
         self._put(key, state)

@@ -16,7 +16,7 @@ from inference_service.hot import HotState
 from inference_service.memory.ledger import Version
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import write_block
-from inference_service.storage.client import StoreClient
+from inference_service.storage.client import FileName, StoreClient
 
 log = logging.getLogger(__name__)
 
@@ -91,16 +91,17 @@ class Persister:
     ) -> None:
         started = time.monotonic()
         async with self._one_at_a_time:
-            paths = await self._store.stage(key.namespace, [header.chain_hash for header, _ in blocks])
+            paths = await self._store.stage(key.namespace, [FileName.of(header) for header, _ in blocks])
             published = False
             try:
                 files = [
-                    await asyncio.to_thread(_write, paths[header.chain_hash], header, data, geometry)
+                    await asyncio.to_thread(_write, paths[FileName.of(header)], header, data, geometry)
                     for header, data in blocks
-                    if header.chain_hash in paths
+                    if FileName.of(header) in paths
                 ]
                 fingerprint = blocks[0][0].fingerprint if blocks else ""
-                await self._store.publish(key, version, files, references, fingerprint)
+                names = [FileName.block(chain_hash) for chain_hash in references]
+                await self._store.publish(key, version, files, names, fingerprint)
                 published = True
             finally:
                 if not published:
@@ -120,7 +121,7 @@ def _write(path: str, header: BlockHeader, data: dict[str, bytes], geometry: Geo
     digest, size = write_block(path, header, data, geometry)
     return cache_store_pb2.StoredFile(
         chain_hash=header.chain_hash,
-        kind=cache_store_pb2.FILE_KIND_BLOCK,
+        kind=FileName.of(header).kind,
         path=path,
         digest=digest,
         size_bytes=size,

@@ -22,7 +22,7 @@ from inference_service.memory.plan import Plan
 from inference_service.memory.restore import Candidate, look_up
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss, read_block
-from inference_service.storage.client import StoreClient
+from inference_service.storage.client import FileName, StoreClient
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +143,6 @@ class Restorer:
 
     async def _quarantine(self, namespace: str, bad: Candidate, fault: str) -> None:
         try:
-            await self._store.quarantine(namespace, bad.header.chain_hash, fault)
+            await self._store.quarantine(namespace, FileName.of(bad.header), fault)
         except AgentmemError as error:
             logs.event(log, "quarantine failed", logging.WARNING, error=error.message)

@@ -34,7 +34,11 @@ class BlockFileError(Exception):
 
 @dataclass(frozen=True)
 class BlockHeader:
-    """What a block file says of itself, in its safetensors metadata. Hashes are bytes here and hex in the file."""
+    """What a file says of itself, in its safetensors metadata. Hashes are bytes here and hex in the file.
+
+    A window is named like the block that ends where it does, and the shapes of both may be the same; so `window` says
+    which it is. Its tokens are the last ones before its position, which is first_token + token_count.
+    """
 
     fingerprint: str
     namespace: str
@@ -42,9 +46,10 @@ class BlockHeader:
     parent: bytes
     first_token: int
     token_count: int
+    window: bool = False
 
     def to_metadata(self) -> dict[str, str]:
-        """The metadata as safetensors wants it: strings by string."""
+        """The metadata as safetensors wants it: strings by string. Of a window one more than of a block."""
         return {
             "format": str(FORMAT_VERSION),
             "fingerprint": self.fingerprint,
@@ -53,6 +58,7 @@ class BlockHeader:
             "parent": self.parent.hex(),
             "first_token": str(self.first_token),
             "token_count": str(self.token_count),
+            **({"kind": "window"} if self.window else {}),
         }
 
 
@@ -147,6 +153,7 @@ def _header(metadata: Mapping[str, str]) -> BlockHeader:
         parent=bytes.fromhex(metadata["parent"]),
         first_token=int(metadata["first_token"]),
         token_count=int(metadata["token_count"]),
+        window="kind" in metadata,
     )
     if header.to_metadata() != dict(metadata) or not all(isinstance(value, str) for value in metadata.values()):
         raise BlockFileError("header", "unexpected metadata")

@@ -120,6 +120,8 @@ CHANGES: list[Callable[[dict[str, Any]], Any]] = [
     metadata(token_count="1" * 5000),
     metadata(fingerprint=5),
     metadata(namespace=["ns"]),
+    metadata(kind="block"),
+    metadata(kind=1),
     lambda raw: raw["__metadata__"].pop("parent"),
     lambda raw: raw.update(__metadata__=[]),
     lambda raw: raw.update(__metadata__="x"),
@@ -207,6 +209,17 @@ def check_any(data: bytes) -> None:
     assert set(specs) == set(TENSORS)
     assert all(spec.shape[2] == found.token_count and 0 < spec.start < spec.end <= len(data) for spec in specs.values())
     assert all(isinstance(text, str) for text in found.to_metadata().values())
+
+
+def test_a_window_is_no_block() -> None:
+    raw = raw_header()
+    metadata(kind="window")(raw)
+    data = with_header(raw)
+    found, _ = parse(data, len(data))
+    assert found == replace(header(), window=True)
+    for one, other in ((found, header()), (header(), found)):
+        with pytest.raises(BlockFileError, match="window"):
+            verify(one, other)
 
 
 @pytest.mark.parametrize("name", list(BlockHeader.__dataclass_fields__))

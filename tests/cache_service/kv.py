@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 from agentmem import blockfile
@@ -38,8 +39,8 @@ def header(tokens: list[int], namespace: str = "default", parent: bytes = blockf
 
 
 def write(staged: pb.StagedFile, header: blockfile.BlockHeader, data: bytes | None = None) -> pb.StoredFile:
-    """Write a staged file, and describe it for PublishBlocks."""
-    data = content(header) if data is None else data
+    """Write a staged file of the kind that it was staged as, and describe it for PublishBlocks."""
+    data = content(replace(header, window=staged.kind == pb.FILE_KIND_WINDOW)) if data is None else data
     Path(staged.path).write_bytes(data)
     return pb.StoredFile(
         chain_hash=header.chain_hash,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
 
 tokens = st.lists(st.tuples(st.integers(0, 1000), st.binary(max_size=4)), max_size=12)
 
@@ -41,6 +41,20 @@ def test_kept_is_the_beginning(pairs: list[tuple[int, bytes]], data: st.DataObje
     rest = pairs[tokens_kept:]
     again = ledger.kept(tokens_kept).followed_by([i for i, _ in rest], [piece for _, piece in rest], "h")
     assert again == ledger
+
+
+@given(sizes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6), data=st.data())
+def test_turns_stay_as_long_as_they_are_whole(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+    ledger, ends = Ledger(), []
+    for said, generated in sizes:
+        ledger = ledger.followed_by([7] * (said + generated), [b"x"] * (said + generated), "h", generated)
+        ends.append(TurnPlace(len(ledger), generated))
+    assert ledger.turns == tuple(ends)
+    tokens_kept = data.draw(st.integers(0, len(ledger)))
+    kept = ledger.kept(tokens_kept)
+    assert kept.turns == tuple(turn for turn in ends if turn.end_token <= tokens_kept)
+    assert kept.followed_by([8], [b"y"], "h", 1).turns == (*kept.turns, TurnPlace(tokens_kept + 1, 1))
+    assert kept.followed_by([8], [b"y"], "h").turns == kept.turns, "tokens that are no turn"
 
 
 def test_empty() -> None:

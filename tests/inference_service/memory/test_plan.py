@@ -72,6 +72,7 @@ def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
     assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
     assert plan.sequence == (*ledger.token_ids[: plan.keep_tokens], *plan.new_ids)
     assert plan.new_ids
+    assert plan.checkpoints == checkpoints_by_hand(of, prompt, plan.sequence)
     remembered = Ledger().followed_by(plan.sequence, of.tokenizer.pieces(plan.sequence), "")
     assert tuple(of.planner.specials(remembered)) == prompt.specials, "a look-alike is no special token, or the reverse"
     if plan.kind in (MATCH_NEW, MATCH_DIVERGE):
@@ -79,6 +80,15 @@ def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
         assert plan.reason != MISS_REASON_UNSPECIFIED
     else:
         assert plan.reason == MISS_REASON_UNSPECIFIED
+
+
+def checkpoints_by_hand(of: World, prompt: Rendered, sequence: tuple[int, ...]) -> tuple[int, ...]:
+    """The last position of each checkpoint's whole tokens, tried one by one."""
+    places = {
+        max(n for n in range(len(sequence) + 1) if len(of.tokenizer.decode(sequence[:n])) <= at)
+        for at in prompt.checkpoints
+    }
+    return tuple(sorted(places - {0, len(sequence)}))
 
 
 words = st.sampled_from(
@@ -142,6 +152,7 @@ def test_any_chat(data: st.DataObject) -> None:
         prompt = of.renderer.messages(MessagesInput(tuple(messages)), cue=True, parse_special=False)
         plan = of.planner.for_text(ledger, prompt, heal_extension=False)
         check(of, ledger, prompt, plan)
+        assert plan.checkpoints, "the cue's at least"
         assert plan.sequence.count(of.tokenizer.special_id(BOS)) == 1
         answer = data.draw(st.lists(st.integers(3, of.tokenizer.vocab_size - 1), max_size=6))
         answer += [of.tokenizer.special_id(END)] * data.draw(st.integers(0, 1))
@@ -427,3 +438,72 @@ def test_specials_of_a_ledger() -> None:
     of = world(byte_level_with_bos)
     ledger = of.ledger(of.renderer.text(f"hi{END}", parse_special=True))
     assert of.planner.specials(ledger) == [Span(0, len(BOS)), Span(len(BOS) + 2, len(BOS) + 2 + len(END))]
+
+
+# Where later prompts may leave this one.
+
+
+@pytest.mark.parametrize("make", [byte_level_with_bos, llama3_like])
+@given(system=texts, one=texts, other=texts, answer=texts)
+@example(system="Be kind.", one="hi", other="\n\nhi", answer="")
+@example(system="Be kind.", one="  hi", other="1", answer="")
+def test_chats_with_one_system_prompt_share_its_tokens(
+    make: Callable[[], Tokenizer], system: str, one: str, other: str, answer: str
+) -> None:
+    of = world(make)
+    plans = [
+        of.planner.for_text(
+            Ledger(), of.renderer.messages(chat(system, *said), cue=True, parse_special=False), heal_extension=False
+        )
+        for said in ([one], [other], [other, answer, one])
+    ]
+    (first, _), *rest = (plan.checkpoints for plan in plans)
+    assert all(checkpoints[0] == first for checkpoints in rest)
+    assert len({plan.sequence[:first] for plan in plans}) == 1
+
+
+def chat(system: str, *said: str) -> MessagesInput:
+    roles = ("system", "user", "assistant", "user")
+    return MessagesInput(
+        tuple({"role": role, "content": content} for role, content in zip(roles, (system, *said), strict=False))
+    )
+
+
+def test_tokens_and_raw_text_have_no_checkpoints() -> None:
+    of = world(byte_level_with_bos)
+    assert of.planner.for_tokens(Ledger(), (5, 6)).checkpoints == ()
+    raw = of.planner.for_text(Ledger(), of.renderer.text("hi there", parse_special=False), heal_extension=True)
+    assert raw.checkpoints == ()
+
+
+def test_a_token_across_a_checkpoint_is_not_before_it() -> None:
+    of = world(byte_level_with_bos)
+    pieces = of.tokenizer.pieces(of.tokenizer.encode("the colour of", parse_special=False))
+    before = pieces.index(b" colour")
+    prompt = Rendered(b"the colour of", checkpoints=(0, 3, 4, 9, 10, 13))
+    plan = of.planner.for_text(Ledger(), prompt, heal_extension=False)
+    assert plan.checkpoints == (before, before + 1)
+
+
+@given(first=texts, content=texts, cue=st.booleans())
+def test_what_is_appended_counts_from_the_ledgers_beginning(first: str, content: str, cue: bool) -> None:
+    of = world(byte_level_with_bos)
+    ledger = of.ledger(of.renderer.text(first, parse_special=False))
+    before, new = Rendered(ledger.text, tuple(of.planner.specials(ledger))), chat(content, content)
+    addition = of.renderer.continuation(before, new, cue=cue, parse_special=False)
+    plan = of.planner.for_append(ledger, addition)
+    if not cue:
+        assert plan.checkpoints == ()
+        return
+    (at,) = plan.checkpoints
+    assert at > len(ledger)
+    assert of.tokenizer.decode(plan.sequence[len(ledger) : at]) == addition.text[: addition.checkpoints[0]]
+
+
+@pytest.mark.parametrize("make", [nfc, sentence_piece])
+def test_text_that_the_tokenizer_rewrites_has_no_checkpoints(make: Callable[[], Tokenizer]) -> None:
+    of = world(make)
+    prompt = Rendered("Cafe\u0301 au lait".encode(), checkpoints=(5,))
+    assert of.planner.for_text(Ledger(), prompt, heal_extension=False).checkpoints == ()
+    appended = of.planner.for_append(of.ledger([5]), prompt)
+    assert appended.checkpoints == () or of.tokenizer.decode(appended.new_ids) == prompt.text

@@ -16,6 +16,7 @@ from agentmem import blockfile
 from agentmem.blockfile import NO_PARENT, TENSORS, BlockHeader, chain_hash
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.memory.windows import window_headers
 from inference_service.storage.blocks import BlockMiss, read_block, write_block
 
 DTYPES = [mx.float32, mx.bfloat16, mx.float16]
@@ -206,3 +207,61 @@ def test_what_was_read_does_not_change_with_the_file(written: tuple[Path, bytes]
     before = {name: array.tobytes() for name, array in read.items()}
     path.write_bytes(bytes(path.stat().st_size))
     assert {name: array.tobytes() for name, array in read.items()} == before
+
+
+# Windows.
+
+HYBRID = Geometry(4, mx.float32, 4, 32, LayerGroup((1, 3), 2, 64, 64), LayerGroup((0, 2), 2, 64, 64, window=8))
+"""As GPT-OSS: its full and its sliding layers have one shape."""
+WIDE = replace(HYBRID, sliding=LayerGroup((0, 2, 4), 1, 32, 96, window=8))
+
+
+def window_tensors(shape: Geometry, tokens: int) -> dict[str, bytes]:
+    return random_tensors(replace(shape, full=shape.sliding or shape.full), tokens)
+
+
+@pytest.mark.parametrize("shape", [HYBRID, WIDE], ids=["of one shape", "of another"])
+@given(tokens=st.integers(1, 264), before=st.integers(0, 600))
+def test_a_window_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, shape: Geometry, tokens: int, before: int
+) -> None:
+    path = tmp_path_factory.mktemp("windows") / "window.safetensors"
+    position, tensors = before + tokens, window_tensors(shape, tokens)
+    (saved,) = window_headers("print", "ns", range(position), {position: tokens})
+    digest, size = write_block(str(path), saved, tensors, shape)
+    assert size == path.stat().st_size
+    read = read_block(str(path), saved, digest, shape)
+    for name, (_, dims) in shape.window_shapes(tokens).items():
+        assert read[name].shape == dims
+        assert read[name].tobytes() == tensors[name]
+
+
+def test_a_window_of_another_position_count_or_kind_is_refused(tmp_path: Path) -> None:
+    path, tokens = tmp_path / "window.safetensors", range(600)
+    (saved,) = window_headers("print", "ns", tokens, {512: 20})
+    assert (saved.first_token, saved.token_count) == (492, 20)
+    digest, _ = write_block(str(path), saved, window_tensors(HYBRID, 20), HYBRID)
+    other_names = [window_headers("print", "ns", tokens, {at: 20})[0] for at in (256, 511, 513)]
+    for wanted in (
+        *other_names,
+        replace(saved, first_token=491),
+        replace(saved, token_count=19),
+        replace(saved, token_count=19, first_token=493),
+        replace(saved, window=False),
+    ):
+        with pytest.raises(BlockMiss) as caught:
+            read_block(str(path), wanted, digest, HYBRID)
+        assert (caught.value.reason, caught.value.fault) == (MISS_REASON_CORRUPT, "header")
+    with pytest.raises(BlockMiss, match="header"):
+        read_block(str(path), saved, digest, WIDE)
+
+
+def test_a_block_in_a_windows_place_is_refused(tmp_path: Path) -> None:
+    """The same name, tokens and shapes: the beginning of the first block, and all that a window there would hold."""
+    path = tmp_path / "block.safetensors"
+    (window,) = window_headers("print", "ns", range(20), {20: 20})
+    block = replace(window, window=False)
+    digest, _ = write_block(str(path), block, random_tensors(HYBRID, 20), HYBRID)
+    read_block(str(path), block, digest, HYBRID)
+    with pytest.raises(BlockMiss, match="header"):
+        read_block(str(path), window, digest, HYBRID)

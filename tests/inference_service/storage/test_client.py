@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -6,15 +7,16 @@ import grpc
 import pytest
 
 from agentmem import errors
+from agentmem.blockfile import NO_PARENT, BlockHeader
 from agentmem.channels import connect
 from agentmem.keys import AgentKey
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
-from inference_service.memory.ledger import NO_VERSION, Ledger, Version
-from inference_service.storage.client import Commit, StoreClient, version_to_proto
+from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
+from inference_service.storage.client import Commit, FileName, StoreClient, version_to_proto
 
 KEY = AgentKey("ns", "agent", "org/model")
-BLOCK = cache_store_pb2.FILE_KIND_BLOCK
+BLOCK, WINDOW = cache_store_pb2.FILE_KIND_BLOCK, cache_store_pb2.FILE_KIND_WINDOW
 
 
 class ScriptedStore(cache_store_pb2_grpc.CacheStoreServiceServicer, agent_pb2_grpc.AgentServiceServicer):
@@ -75,17 +77,25 @@ async def client(store: ScriptedStore) -> AsyncIterator[StoreClient]:
 
 async def test_open(client: StoreClient, store: ScriptedStore) -> None:
     file = cache_store_pb2.StoredFile(chain_hash=b"h1", kind=BLOCK, path="/x", digest=b"d", size_bytes=9)
+    window = cache_store_pb2.StoredFile(chain_hash=b"h1", kind=WINDOW, path="/y", first_token=7, token_count=3)
     store.answer = cache_store_pb2.OpenCacheResponse(
         version=types_pb2.AgentVersion(uid="u", version=3),
-        ledger=cache_store_pb2.Ledger(token_ids=[1, 2], text=b"ab\xf0", offsets=[1, 3], tokenizer_hash="t"),
-        files=[file],
+        ledger=cache_store_pb2.Ledger(
+            token_ids=[1, 2],
+            text=b"ab\xf0",
+            offsets=[1, 3],
+            tokenizer_hash="t",
+            turns=[cache_store_pb2.LedgerTurn(version=3, end_token=2, generated_tokens=1)],
+        ),
+        files=[file, window],
         evicted_hashes=[b"h2"],
         turn=cache_store_pb2.CommittedTurn(request_digest=b"q"),
     )
-    opened = await client.open(KEY, Version("u", 2), "r", [b"h1", b"h2"])
+    opened = await client.open(KEY, Version("u", 2), "r", [b"h1", b"h2"], [b"h1", b"h3"])
     assert opened.version == Version("u", 3)
-    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t")
+    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1),))
     assert opened.files == {b"h1": file}
+    assert opened.windows == {b"h1": window}
     assert opened.evicted == {b"h2"}
     assert opened.turn is not None
     assert opened.turn.request_digest == b"q"
@@ -95,6 +105,7 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
             known=types_pb2.AgentVersion(uid="u", version=2),
             request_id="r",
             block_hashes=[b"h1", b"h2"],
+            window_hashes=[b"h1", b"h3"],
         )
     ]
 
@@ -134,15 +145,22 @@ async def test_commit(client: StoreClient, store: ScriptedStore) -> None:
 
 async def test_stage_publish_quarantine(client: StoreClient, store: ScriptedStore) -> None:
     store.answer = cache_store_pb2.StageBlocksResponse(
-        files=[cache_store_pb2.StagedFile(kind=BLOCK, chain_hash=b"a", path="/a.safetensors")]
+        files=[
+            cache_store_pb2.StagedFile(kind=BLOCK, chain_hash=b"a", path="/a.safetensors"),
+            cache_store_pb2.StagedFile(kind=WINDOW, chain_hash=b"a", path="/b.safetensors"),
+        ]
     )
-    assert await client.stage("ns", [b"a", b"b"]) == {b"a": "/a.safetensors"}
-    names = [cache_store_pb2.FileName(kind=BLOCK, chain_hash=name) for name in (b"a", b"b")]
+    asked = [FileName.block(b"a"), FileName.window(b"a"), FileName.block(b"b")]
+    assert await client.stage("ns", asked) == {asked[0]: "/a.safetensors", asked[1]: "/b.safetensors"}
+    names = [
+        cache_store_pb2.FileName(kind=kind, chain_hash=name)
+        for kind, name in ((BLOCK, b"a"), (WINDOW, b"a"), (BLOCK, b"b"))
+    ]
     assert store.asked.pop() == cache_store_pb2.StageBlocksRequest(namespace="ns", names=names)
 
     store.answer = cache_store_pb2.PublishBlocksResponse()
     file = cache_store_pb2.StoredFile(chain_hash=b"a", kind=BLOCK)
-    await client.publish(KEY, Version("u", 1), [file], [b"a", b"b"], "print")
+    await client.publish(KEY, Version("u", 1), [file], asked, "print")
     assert store.asked.pop() == cache_store_pb2.PublishBlocksRequest(
         key=KEY.to_proto(),
         version=version_to_proto(Version("u", 1)),
@@ -152,8 +170,14 @@ async def test_stage_publish_quarantine(client: StoreClient, store: ScriptedStor
     )
 
     store.answer = cache_store_pb2.QuarantineBlockResponse()
-    await client.quarantine("ns", b"a", "digest")
-    assert store.asked.pop() == cache_store_pb2.QuarantineBlockRequest(namespace="ns", name=names[0], reason="digest")
+    await client.quarantine("ns", asked[1], "digest")
+    assert store.asked.pop() == cache_store_pb2.QuarantineBlockRequest(namespace="ns", name=names[1], reason="digest")
+
+
+def test_names_of_headers() -> None:
+    header = BlockHeader("print", "ns", b"h", NO_PARENT, 0, 5)
+    assert FileName.of(header) == FileName.block(b"h") == (BLOCK, b"h")
+    assert FileName.of(replace(header, window=True)) == FileName.window(b"h") == (WINDOW, b"h")
 
 
 async def test_storage_half_of_agents(client: StoreClient, store: ScriptedStore) -> None:

@@ -17,6 +17,7 @@ from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.hot import HotState
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.metrics import WorkerMetrics
+from inference_service.storage.client import FileName
 from inference_service.turns import persisting
 from inference_service.turns.persisting import Block, Persister
 
@@ -38,8 +39,8 @@ class Store:
         self.fail = fail
         self.published: list[str] = []
 
-    async def stage(self, namespace: str, names: list[bytes]) -> dict[bytes, str]:
-        return {name: str(self.directory / f"{name[0]}.safetensors") for name in names}
+    async def stage(self, namespace: str, names: list[FileName]) -> dict[FileName, str]:
+        return {name: str(self.directory / f"{name.chain_hash[0]}.safetensors") for name in names}
 
     async def publish(self, key: Any, version: Any, files: list[Any], references: Any, fingerprint: str) -> None:
         if self.fail:

@@ -1,0 +1,163 @@
+"""Which windows may exist that a prompt can resume with, and which of those found to take. Pure.
+
+A window is the state of the sliding layers at one position: the last tokens before it, the window's width W of them and
+up to 256 more, so that it can be trimmed a little. Where it is used (r is where to resume, behind the tokens that the
+sequence shares with what the window was computed from):
+
+    0 … start … r - W … r … position        good if start <= max(0, r - W): a query at r may see W tokens before it
+
+Windows are saved at the end of a shared system prompt, before a cue and at the end of a turn. Their names depend on the
+tokens before them alone, so a guess where nothing was saved costs a look-up, and one that is found is right.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
+from agentmem.v1 import cache_store_pb2
+from inference_service.memory.ledger import Ledger
+
+_NEAREST = 8
+"""How many turns' ends and cues to look for on each side of where the sequence leaves the ledger."""
+_LONGEST_CUE = 64
+_CUE_BEGINNING = 2
+"""Tokens that tell where a cue begins: what starts a message, and whose. The rest may differ in history."""
+
+
+class WindowCandidate(NamedTuple):
+    """A window that would serve: its position, its name, its parent, and how many tokens the sequence shares with it.
+
+    `usable_tokens` may be less than `position`: then the window has to be trimmed, if it can be.
+    """
+
+    position: int
+    name: bytes
+    parent: bytes
+    usable_tokens: int
+
+    def header(self, fingerprint: str, namespace: str, tokens: int) -> BlockHeader:
+        """What the header of its file must say if `tokens` tokens are stored."""
+        first = self.position - tokens
+        return BlockHeader(fingerprint, namespace, self.name, self.parent, first, tokens, window=True)
+
+
+def window_candidates(
+    fingerprint: str,
+    namespace: str,
+    ledger: Ledger,
+    keep_tokens: int,
+    sequence: Sequence[int],
+    checkpoints: Sequence[int],
+) -> tuple[WindowCandidate, ...]:
+    """Windows to look for, each once, for a `sequence` whose first `keep_tokens` tokens are those of the ledger.
+
+    They are at the plan's own `checkpoints`, at the first and the nearest ends of the ledger's turns, and where the
+    first, the nearest and the last cues begin, in the sequence and in the ledger. A cue is what follows the last
+    checkpoint, if that is short. What lies behind `keep_tokens` in the ledger is named by the ledger's tokens and can
+    serve only if it is trimmed.
+    """
+    limit = min(keep_tokens, len(sequence) - 1)
+    cue = sequence[checkpoints[-1] :] if checkpoints else ()
+    beginning = tuple(cue[:_CUE_BEGINNING]) if len(cue) <= _LONGEST_CUE else ()
+    cues = _occurrences(sequence, beginning)
+    ends = [turn.end_token for turn in ledger.turns]
+    own = {*checkpoints, *_up_to(limit, cues), *_up_to(len(sequence), cues), *_up_to(limit, ends)}
+    candidates = [
+        WindowCandidate(*place, usable_tokens=place[0])
+        for place in _named(fingerprint, namespace, sequence, {at for at in own if 0 < at < len(sequence)})
+    ]
+    if limit:
+        beyond = {*_beyond(limit, ends), *_beyond(limit, _occurrences(ledger.token_ids, beginning))}
+        candidates += [
+            WindowCandidate(*place, usable_tokens=limit)
+            for place in _named(fingerprint, namespace, ledger.token_ids, beyond)
+        ]
+    return tuple(candidates)
+
+
+def window_headers(
+    fingerprint: str, namespace: str, token_ids: Sequence[int], windows: Mapping[int, int]
+) -> list[BlockHeader]:
+    """The headers of windows of a sequence, by position: `windows` says how many tokens are stored at each."""
+    return [
+        WindowCandidate(*place, usable_tokens=place[0]).header(fingerprint, namespace, windows[place[0]])
+        for place in _named(fingerprint, namespace, token_ids, windows)
+    ]
+
+
+def stored_tokens(
+    candidates: Iterable[WindowCandidate], files: Mapping[bytes, cache_store_pb2.StoredFile]
+) -> dict[bytes, int]:
+    """How many tokens each found window holds, by name; those whose row is not of that position are left out."""
+    found = {}
+    for candidate in candidates:
+        file = files.get(candidate.name)
+        if file is not None and file.first_token + file.token_count == candidate.position:
+            found[candidate.name] = file.token_count
+    return found
+
+
+def resume_position(position: int, stored_tokens: int, window: int, limit: int) -> int:
+    """Where to resume, at most at `limit`, with a window of so many tokens that ends at `position`; 0 if nowhere.
+
+    The rule is that of SlidingQuantizedKVCache.can_trim: all that a query there may see must be stored.
+    """
+    resume, start = min(position, limit), position - stored_tokens
+    good = stored_tokens > 0 and 0 <= start <= max(0, resume - window)
+    return resume if good and resume > 0 else 0
+
+
+def choose_window(
+    candidates: Iterable[WindowCandidate], stored: Mapping[bytes, int], window: int, block_tokens: int
+) -> tuple[WindowCandidate, int] | None:
+    """The candidate that resumes furthest and where, of those whose stored tokens are known; None if none does.
+
+    `block_tokens` is how many tokens of the sequence the full-attention layers have blocks for.
+    """
+    best = None
+    for candidate in candidates:
+        limit = min(candidate.usable_tokens, block_tokens)
+        resume = resume_position(candidate.position, stored.get(candidate.name, 0), window, limit)
+        if resume > (best[1] if best else 0):
+            best = candidate, resume
+    return best
+
+
+def _named(
+    fingerprint: str, namespace: str, token_ids: Sequence[int], positions: Iterable[int]
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Position, chain hash and parent, for each position in order."""
+    parents = [NO_PARENT]
+    for position in sorted(positions):
+        block = (position - 1) // BLOCK_TOKENS
+        for first in range((len(parents) - 1) * BLOCK_TOKENS, block * BLOCK_TOKENS, BLOCK_TOKENS):
+            parents.append(chain_hash(fingerprint, namespace, parents[-1], token_ids[first : first + BLOCK_TOKENS]))
+        parent = parents[block]
+        yield position, chain_hash(fingerprint, namespace, parent, token_ids[block * BLOCK_TOKENS : position]), parent
+
+
+def _occurrences(token_ids: Sequence[int], pattern: tuple[int, ...]) -> list[int]:
+    """Where `pattern` begins in `token_ids`; nowhere if it is empty."""
+    found: list[int] = []
+    at = -1
+    while pattern:
+        try:
+            at = token_ids.index(pattern[0], at + 1)
+        except ValueError:
+            break
+        if tuple(token_ids[at : at + len(pattern)]) == pattern:
+            found.append(at)
+    return found
+
+
+def _up_to(limit: int, positions: Sequence[int]) -> list[int]:
+    """Of increasing positions, the first and the nearest that are not beyond `limit`."""
+    within = positions[: bisect_right(positions, limit)]
+    return [*within[:1], *within[-_NEAREST:]]
+
+
+def _beyond(limit: int, positions: Sequence[int]) -> Sequence[int]:
+    """Of increasing positions, the nearest beyond `limit`."""
+    after = bisect_right(positions, limit)
+    return positions[after : after + _NEAREST]

@@ -1,0 +1,294 @@
+"""Windows that are looked for, and the one that is taken, against real caches."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import mlx.core as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.blockfile import chain_hashes
+from agentmem.v1.cache_store_pb2 import StoredFile
+from inference_service.engine.caches import KVBuffers, SlidingQuantizedKVCache
+from inference_service.memory.ledger import Ledger, TurnPlace
+from inference_service.memory.restore import headers
+from inference_service.memory.windows import (
+    WindowCandidate,
+    choose_window,
+    resume_position,
+    stored_tokens,
+    window_candidates,
+    window_headers,
+)
+
+FINGERPRINT, NAMESPACE = "f" * 64, "ns"
+WIDTH = 32
+
+
+def written(window: int, steps: Sequence[int]) -> SlidingQuantizedKVCache:
+    """A cache after so many chunks; the K of each token is its position."""
+    cache = SlidingQuantizedKVCache(window, group_size=WIDTH)
+    for n in steps:
+        write(cache, n)
+    return cache
+
+
+def write(cache: SlidingQuantizedKVCache, n: int) -> mx.array:
+    """Append n tokens; the positions that attention gets."""
+    positions = mx.arange(cache.offset, cache.offset + n).astype(mx.float32)
+    new = mx.broadcast_to(positions[None, None, :, None], (1, 1, n, WIDTH))
+    return cache.update_and_fetch(new, new)[0].biases[0, 0, :, 0]
+
+
+def last(cache: SlidingQuantizedKVCache, tokens: int) -> SlidingQuantizedKVCache:
+    """The cache as it comes back from a file of its last tokens."""
+    return SlidingQuantizedKVCache.restored(
+        cache.window, KVBuffers.of(*cache.buffers.last(tokens).both()), cache.offset, 4, WIDTH
+    )
+
+
+def seen_at_the_next_token(cache: SlidingQuantizedKVCache) -> list[int]:
+    """The positions that the next query attends to, itself included."""
+    mask = cache.make_mask(1, return_array=True)
+    assert mask is not None
+    seen = write(cache, 1)
+    return [round(p) for p, visible in zip(seen.tolist(), mask[0].tolist(), strict=True) if visible]
+
+
+@given(data=st.data())
+def test_resuming_is_what_a_real_cache_can_do(data: st.DataObject) -> None:
+    window = data.draw(st.integers(1, 40))
+    cache = written(window, data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=3)))
+    position = cache.offset
+    stored = data.draw(st.integers(min(position, window), cache.buffers.filled))
+    edge = position - stored + window
+    limit = max(0, data.draw(st.one_of(st.integers(0, position + 5), st.integers(edge - 2, edge + 2))))
+    restored = last(cache, stored)
+    resume = resume_position(position, stored, window, limit)
+    wanted = min(position, limit)
+    assert resume == (wanted if restored.can_trim(position - wanted) else 0)
+    if resume:
+        restored.trim(position - resume)
+        assert seen_at_the_next_token(restored) == list(range(max(0, resume - window + 1), resume + 1))
+
+
+def test_resuming_with_a_window() -> None:
+    assert resume_position(1000, 300, 64, 5000) == 1000
+    assert resume_position(1000, 300, 64, 764) == 764
+    assert resume_position(1000, 300, 64, 763) == 0, "a token that it may see is not stored"
+    assert resume_position(200, 200, 64, 3) == 3, "all is stored"
+    assert resume_position(1000, 63, 64, 1000) == 0, "never was enough"
+    for nonsense in ((1000, 0, 64, 1000), (10, 11, 64, 10), (1000, 300, 64, 0), (0, 0, 64, 9)):
+        assert resume_position(*nonsense) == 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A ledger and a sequence that shares its first `keep` tokens. Token 0 begins messages, token 1 is an assistant."""
+
+    ledger: Ledger
+    keep: int
+    sequence: tuple[int, ...]
+    checkpoints: tuple[int, ...]
+
+    @property
+    def candidates(self) -> tuple[WindowCandidate, ...]:
+        return window_candidates(FINGERPRINT, NAMESPACE, self.ledger, self.keep, self.sequence, self.checkpoints)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    sizes = st.one_of(st.integers(0, 700), st.sampled_from([1, 255, 256, 257, 511, 512, 513]))
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    tokens = tuple(rng.randrange(6) for _ in range(draw(sizes)))
+    ends = sorted(draw(st.lists(st.integers(0, len(tokens)), max_size=12)))
+    ledger = Ledger(tokens, b"x" * len(tokens), tuple(range(1, len(tokens) + 1)), "h")
+    ledger = replace(ledger, turns=tuple(TurnPlace(end, 0) for end in ends))
+    keep = min(draw(sizes), len(tokens))
+    sequence = (*tokens[:keep], *(rng.randrange(6) for _ in range(max(1, draw(sizes)))))
+    checkpoints = {rng.randrange(len(sequence) + 1) for _ in range(2)} - {0, len(sequence)}
+    return Case(ledger, keep, sequence, tuple(sorted(checkpoints)))
+
+
+@given(case=cases())
+def test_names_are_those_of_what_the_sequence_shares(case: Case) -> None:
+    names = [candidate.name for candidate in case.candidates]
+    assert len(set(names)) == len(names)
+    for position, name, parent, usable in case.candidates:
+        theirs = usable < position
+        held = (case.ledger.token_ids if theirs else case.sequence)[:position]
+        assert len(held) == position
+        hashes = [b"", *chain_hashes(FINGERPRINT, NAMESPACE, held)]
+        assert (parent, name) == (hashes[-2], hashes[-1])
+        assert held[:usable] == case.sequence[:usable]
+        assert 0 < usable < len(case.sequence)
+        assert usable == (case.keep if theirs else position)
+
+
+@given(case=cases())
+def test_turns_and_checkpoints_are_candidates(case: Case) -> None:
+    shared = {candidate.position for candidate in case.candidates if candidate.usable_tokens == candidate.position}
+    trimmed = {candidate.position for candidate in case.candidates} - shared
+    assert set(case.checkpoints) <= shared
+    ends = [turn.end_token for turn in case.ledger.turns]
+    kept = [end for end in ends if 0 < end <= case.keep]
+    assert {*kept[:1], *kept[-8:]} <= shared
+    if case.keep:
+        assert set([end for end in ends if end > case.keep][:8]) <= trimmed
+    assert len(case.candidates) <= 2 + 3 * 9 + 2 * 8
+
+
+@given(case=cases(), data=st.data())
+def test_the_choice_is_the_one_that_resumes_furthest(case: Case, data: st.DataObject) -> None:
+    """By trying all that is stored, as real caches, at every position from the furthest on."""
+    window = data.draw(st.sampled_from([1, 7, 64, 200]))
+    block_tokens = data.draw(st.integers(0, len(case.sequence)))
+    caches = {}
+    for candidate in data.draw(st.lists(st.sampled_from(case.candidates), max_size=4)) if case.candidates else []:
+        cache = written(window, [candidate.position])
+        stored = data.draw(st.integers(min(candidate.position, window), cache.buffers.filled))
+        caches[candidate.name] = last(cache, stored)
+    furthest = 0
+    for candidate in case.candidates:
+        cache = caches.get(candidate.name)
+        limit = min(candidate.usable_tokens, block_tokens)
+        if cache is not None and limit and cache.can_trim(candidate.position - limit):
+            furthest = max(furthest, limit)
+    stored_by_name = {name: cache.buffers.filled for name, cache in caches.items()}
+    chosen = choose_window(case.candidates, stored_by_name, window, block_tokens)
+    if chosen is None:
+        assert furthest == 0
+        return
+    candidate, resume = chosen
+    assert resume == furthest <= min(block_tokens, len(case.sequence) - 1)
+    cache = caches[candidate.name]
+    cache.trim(candidate.position - resume)
+    assert seen_at_the_next_token(cache) == list(range(max(0, resume - window + 1), resume + 1))
+
+
+# What agents do.
+
+SYSTEM = (0, 9, *range(100, 400))
+CUE = (0, 1, 8)
+
+
+def question(start: int) -> tuple[int, ...]:
+    return (0, 2, *range(start, start + 20))
+
+
+def agent(*parts: tuple[tuple[int, ...], tuple[int, ...]]) -> Ledger:
+    """What is remembered after some prompts and answers."""
+    ledger = Ledger()
+    for prompt, answer in parts:
+        added = (*prompt, *answer)
+        ledger = ledger.followed_by(added, [b"x"] * len(added), "h", len(answer))
+    return ledger
+
+
+def positions(candidates: Sequence[WindowCandidate]) -> dict[int, int]:
+    return {candidate.position: candidate.usable_tokens for candidate in candidates}
+
+
+def test_an_agent_that_goes_on_looks_where_its_turns_ended() -> None:
+    ledger = agent(((*SYSTEM, *question(500), *CUE), (70, 71)), ((*question(600), *CUE), (72, 73)))
+    sequence = (*ledger.token_ids, *question(700), *CUE)
+    cue = len(sequence) - len(CUE)
+    found = positions(window_candidates(FINGERPRINT, NAMESPACE, ledger, len(ledger), sequence, (302, cue)))
+    first = len(SYSTEM) + 22
+    assert set(found) == {302, first, first + 5, first + 27, first + 32, cue}
+    assert all(position == usable for position, usable in found.items())
+
+
+def test_an_answer_that_history_spells_differently_is_left_before_its_cue() -> None:
+    before = (*SYSTEM, *question(500))
+    ledger = agent(((*before, *CUE), tuple(range(900, 980))))
+    sequence = (*before, *CUE[:2], 7, 7, *question(600), *CUE)
+    keep = len(before) + 2
+    found = window_candidates(FINGERPRINT, NAMESPACE, ledger, keep, sequence, (302, len(sequence) - 3))
+    assert positions(found)[len(before)] == len(before)
+    assert positions(found)[len(ledger)] == keep, "the end of the turn, to be trimmed"
+    stored = {c.name: c.position for c in found if c.position in (len(before), len(ledger))}
+    window = 64
+    assert choose_window(found, stored, window, 10_000) == (found[-1], keep)
+    small = {name: min(tokens, window) for name, tokens in stored.items()}
+    chosen = choose_window(found, small, window, 10_000)
+    assert chosen is not None
+    assert chosen[0].position == chosen[1] == len(before)
+
+
+def test_a_new_agent_finds_the_system_prompt_and_what_others_said() -> None:
+    """Also a whole chat that another agent had: there its cues are all that is known."""
+    sequence = (*SYSTEM, *question(500), *CUE[:2], 70, *question(600), *CUE)
+    checkpoints = (len(SYSTEM) + 2, len(sequence) - len(CUE))
+    found = window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, checkpoints)
+    assert set(positions(found)) == {*checkpoints, len(SYSTEM) + 22}
+    other = agent(((*SYSTEM, *question(500), *CUE), (70,)))
+    (saved,) = window_headers(FINGERPRINT, NAMESPACE, other.token_ids, {len(SYSTEM) + 22: 300})
+    assert choose_window(found, {saved.chain_hash: 300}, 64, 10_000) is not None
+
+
+def test_a_chat_edited_in_its_middle_looks_near_the_edit() -> None:
+    ledger = agent(*(((*question(100 * i), *CUE), (i,)) for i in range(50)))
+    size = len(ledger) // 50
+    sequence = (*ledger.token_ids[: 20 * size + 4], *(t for i in range(30) for t in (*question(7000 + i), *CUE)))
+    found = positions(window_candidates(FINGERPRINT, NAMESPACE, ledger, 20 * size + 4, sequence, (len(sequence) - 3,)))
+    assert {size * n for n in range(13, 21)} <= set(found)
+    assert found[21 * size] == 20 * size + 4
+    assert 50 * size not in found, "too far to be trimmed"
+
+
+def test_what_follows_the_last_checkpoint_is_no_cue_if_it_is_long() -> None:
+    sequence = (*CUE, *range(10, 80), *CUE, *range(100, 200))
+    assert positions(window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, (73,))) == {73: 73}
+    assert len(window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence[:80], (73,))) == 1
+    twice = (*CUE, *range(10, 80), *CUE, 5, *CUE)
+    assert set(positions(window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, twice, (77,)))) == {73, 77}
+
+
+def test_nothing_kept_and_nothing_known() -> None:
+    ledger = agent(((1, 2, 3), (4,)))
+    assert window_candidates(FINGERPRINT, NAMESPACE, ledger, 0, (9, 9), ()) == ()
+    assert window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, (9,), ()) == ()
+    assert choose_window((), {}, 64, 100) is None
+
+
+def test_the_same_prompt_again_trims_the_turn() -> None:
+    ledger = agent(((1, 2, 3), ()))
+    (candidate,) = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids, ())
+    assert (candidate.position, candidate.usable_tokens) == (3, 2)
+    assert choose_window([candidate], {candidate.name: 3}, 64, 100) == (candidate, 2)
+
+
+# Headers and rows.
+
+
+@given(size=st.integers(1, 800), data=st.data())
+def test_a_window_is_named_like_a_block_that_ends_there(size: int, data: st.DataObject) -> None:
+    tokens = tuple(range(size))
+    windows = data.draw(st.dictionaries(st.integers(1, size), st.integers(1, 300), min_size=1, max_size=4))
+    for header, (position, stored) in zip(
+        window_headers(FINGERPRINT, NAMESPACE, tokens, windows), sorted(windows.items()), strict=True
+    ):
+        *_, block = headers(FINGERPRINT, NAMESPACE, tokens[:position])
+        assert header == replace(block, first_token=position - stored, token_count=stored, window=True)
+
+
+def test_headers_are_what_candidates_want() -> None:
+    sequence = tuple(range(1000))
+    for candidate in window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, (300, 512)):
+        (saved,) = window_headers(FINGERPRINT, NAMESPACE, sequence[:600], {candidate.position: 100})
+        assert candidate.header(FINGERPRINT, NAMESPACE, 100) == saved
+        assert saved.first_token == candidate.position - 100
+    other = window_headers("other", NAMESPACE, sequence, {300: 1}) + window_headers(
+        FINGERPRINT, "n", sequence, {300: 1}
+    )
+    assert saved.chain_hash not in {header.chain_hash for header in other}
+
+
+@pytest.mark.parametrize(("first", "count", "good"), [(700, 300, True), (700, 299, False), (0, 300, False)])
+def test_a_row_of_another_position_is_no_window(first: int, count: int, good: bool) -> None:
+    candidate = WindowCandidate(1000, b"name", b"", 1000)
+    row = StoredFile(chain_hash=b"name", first_token=first, token_count=count)
+    assert stored_tokens([candidate], {b"name": row, b"other": row}) == ({b"name": 300} if good else {})
