@@ -107,12 +107,14 @@ class BatchEngine:
 
     def _chunk(self, job: TurnJob, prompt: Sequence[int]) -> None:
         position = job.position
-        chunk = prompt[position : position + chunk_tokens(position, self._tokens_per_second)]
+        end = position + chunk_tokens(position, self._tokens_per_second)
+        chunk = prompt[position : job.chunk_end(min(end, len(prompt)))]
         started = time.monotonic()
         self._model(mx.array([chunk]), cache=job.caches)
         mx.eval([cache.state for cache in job.caches])
         if len(chunk) >= 128:
             self._tokens_per_second = len(chunk) / (time.monotonic() - started)
+        job.computed()
 
     def _join(self, job: TurnJob) -> None:
         """Give the caches to the batch: a row of its own, which is fed the prompt's last token at once."""
