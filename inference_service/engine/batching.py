@@ -17,7 +17,7 @@ from inference_service.engine.generation import TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.sampling import processors
 from inference_service.engine.scheduling import Waiting, next_prompt
-from inference_service.memory.chunks import chunk_tokens
+from inference_service.memory.chunks import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE, chunk_tokens
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ class BatchEngine:
 
     def _chunk(self, job: TurnJob, prompt: Sequence[int]) -> None:
         position = job.position
-        end = position + chunk_tokens(position, self._tokens_per_second)
+        seconds = SECONDS_WHILE_OTHERS_DECODE if self._running else SECONDS_ALONE
+        end = position + chunk_tokens(position, self._tokens_per_second, seconds)
         chunk = prompt[position : job.chunk_end(min(end, len(prompt)))]
         started = time.monotonic()
         self._model(mx.array([chunk]), cache=job.caches)

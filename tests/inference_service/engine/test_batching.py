@@ -19,6 +19,7 @@ from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel, load
 from inference_service.engine.sampling import TokenSampler
+from inference_service.memory.chunks import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -101,7 +102,7 @@ def test_turns_that_come_and_go_are_each_right(model: LoadedModel, directory: Pa
 
 def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm turn of some 50 tokens gets its first token within two ticks, whatever long prompt is under way."""
-    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: 64)
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 64)
     past = prompt_of(model, 1, 80)
     remembered = begin(model, past, tokens=None)
     run(model)
@@ -120,7 +121,7 @@ def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: py
 
 
 def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: 64)
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 64)
     stream = begin(model, prompt_of(model, 0, 1), tokens=40)
     for _ in range(3):
         model.engine.tick()
@@ -129,6 +130,27 @@ def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monke
         before = len(stream.events)
         model.engine.tick()
         assert len(stream.events) == before + 1, f"no token in tick {tick}"
+    run(model)
+
+
+def test_chunks_are_short_only_while_others_decode(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[float] = []
+
+    def chunk(position: int, speed: float, max_seconds: float) -> int:
+        seconds.append(max_seconds)
+        return 64
+
+    monkeypatch.setattr(batching, "chunk_tokens", chunk)
+    stream = begin(model, prompt_of(model, 0, 1), tokens=6)
+    model.engine.tick()
+    assert model.engine.running
+    begin(model, prompt_of(model, 1, 60), tokens=1)
+    while model.engine.running:
+        model.engine.tick()
+    assert len(stream.events) == 6
+    during = len(seconds) - 1
+    model.engine.tick()
+    assert seconds == [SECONDS_ALONE, *[SECONDS_WHILE_OTHERS_DECODE] * (during - 1), SECONDS_ALONE, SECONDS_ALONE]
     run(model)
 
 

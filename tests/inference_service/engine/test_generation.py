@@ -87,7 +87,7 @@ def test_turn_equals_recomputation(model: LoadedModel, oracle: Oracle, prompt: l
 def test_chunks_do_not_matter(
     model: LoadedModel, oracle: Oracle, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: chunk)
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: chunk)
     _, events = turn(model, model.new_caches(), prompt)
     assert difference(oracle, prompt, events) < TOLERANCE
 
@@ -250,7 +250,7 @@ def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monke
     cancelled = threading.Event()
     chunks = []
 
-    def chunk(position: int, speed: float) -> int:
+    def chunk(position: int, *_: float) -> int:
         chunks.append(position)
         cancelled.set()
         return 50
