@@ -110,6 +110,11 @@ class TurnJob:
         return [*self.sequence, *self.result.token_ids]
 
     @property
+    def tokens(self) -> int:
+        """Length of the history."""
+        return len(self.sequence) + len(self.result.token_ids)
+
+    @property
     def position(self) -> int:
         """Tokens in the caches, or that will be in them when the turn is taken up."""
         return self.caches[0].offset if self.caches else self._reused
