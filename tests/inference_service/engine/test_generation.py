@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,8 @@ def stale_tail(caches: Caches, tokens: int) -> Caches:
 def test_injected_faults_are_found(
     model: LoadedModel, oracle: Oracle, prompt: list[int], fault: Callable[[Caches, int], Caches]
 ) -> None:
-    turns = list(conversation(model, prompt, fault))
-    assert max(difference(oracle, sequence, events) for sequence, events, _ in turns[1:]) > 10 * TOLERANCE
+    turns = islice(conversation(model, prompt, fault), 1, None)
+    assert any(difference(oracle, sequence, events) > 10 * TOLERANCE for sequence, events, _ in turns)
 
 
 def test_missing_mask_is_found(
