@@ -5,6 +5,7 @@ returns plain arrays, in one forward pass without chunks, buffers or restores.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,26 @@ class _DequantizedCache:
 
 
 class Oracle:
-    """Log-probabilities of every next token of a sequence, computed in float32 in one go."""
+    """Log-probabilities of every next token of a sequence, computed in float32 in one go, and remembered."""
 
     def __init__(self, directory: Path, kv_bits: int = 4, group: int = 64) -> None:
         self._model, _ = mlx_lm.load(str(directory))
         self._model.set_dtype(mx.float32)
         self._new_cache = lambda: _DequantizedCache(kv_bits, group)
+        self._remembered = lru_cache(maxsize=64)(self._computed)
 
     def logprobs(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """[tokens, vocabulary]: row i is the distribution of the token after `token_ids[i]`."""
-        caches = [self._new_cache() for _ in self._model.layers]
-        logits = self._model(mx.array([list(token_ids)]), cache=caches)[0].astype(mx.float32)
-        return np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+        """[tokens, vocabulary], read-only: row i is the distribution of the token after `token_ids[i]`."""
+        return self._remembered(tuple(token_ids))
 
     def logprobs_of(self, token_ids: Sequence[int], start: int) -> npt.NDArray[np.float32]:
         """The log-probability of each token from position `start` (at least 1) on."""
         rows = self.logprobs(token_ids)
         return np.array([rows[i - 1, token_ids[i]] for i in range(start, len(token_ids))])
+
+    def _computed(self, token_ids: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        caches = [self._new_cache() for _ in self._model.layers]
+        logits = self._model(mx.array([list(token_ids)]), cache=caches)[0].astype(mx.float32)
+        logprobs = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+        logprobs.flags.writeable = False
+        return logprobs

@@ -1,7 +1,8 @@
 """The engine's heart: one decode step for all that generate, then one chunk of one prompt, again and again.
 
-Prompts are computed one sequence at a time, unpadded, and join the running batch when they are done; so no stream waits
-for a stranger's long prompt longer than one chunk. Decoding runs in mlx-lm's GenerationBatch over our batch caches.
+Prompts are computed one sequence at a time, unpadded, and join the running rows when they are done; so no stream waits
+for a stranger's long prompt longer than one chunk. Decoding runs in mlx-lm's GenerationBatch over our batch caches, in
+one batch, or in several where rows are so far from one length that padding would cost more.
 """
 
 import logging
@@ -15,9 +16,11 @@ from mlx_lm.generate import GenerationBatch, StopSequences
 
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.geometry import Caches, merged
+from inference_service.engine.grouping import split
+from inference_service.engine.regrouping import regrouped
 from inference_service.engine.sampling import processors
 from inference_service.engine.scheduling import Waiting, next_prompt
-from inference_service.memory.chunks import chunk_tokens
+from inference_service.memory.chunks import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE, chunk_tokens
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -31,15 +34,23 @@ class BatchEngine:
 
     A turn's error is its own: whatever a prompt raises ends that turn, and when a decode step raises, every row is
     built again from its tokens, in a group of its own, and only those that fail there are ended.
+
+    `token_bytes` is KV per token of the full-attention layers, `weight_bytes` what one step reads of the model: see
+    `grouping`.
     """
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, new_caches: Callable[[], Caches]) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, new_caches: Callable[[], Caches], token_bytes: int, weight_bytes: int
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._new_caches = new_caches
+        self._token_bytes = token_bytes
+        self._weight_bytes = weight_bytes
         self._waiting: list[TurnJob] = []
         self._running: dict[int, TurnJob] = {}
         self._groups: list[GenerationBatch] = []
+        self._rows_changed = False
         self._next_uid = 0
         self._tokens_per_second = 0.0
 
@@ -59,6 +70,9 @@ class BatchEngine:
         self._step()
         if self._waiting:
             self._advance()
+        if self._rows_changed:
+            self._rows_changed = False
+            self._guarded(self._regroup, _not_regrouped)
         return bool(self._waiting or self._running)
 
     def _drop_cancelled(self) -> None:
@@ -75,7 +89,7 @@ class BatchEngine:
 
     def _advance(self) -> None:
         """Compute one chunk of the prompt that has the least left to do."""
-        states = [Waiting(len(job.history) - job.position, job.waited_ticks) for job in self._waiting]
+        states = [Waiting(job.tokens - job.position, job.waited_ticks) for job in self._waiting]
         job = self._waiting[next_prompt(states)]
         for other in self._waiting:
             other.waited_ticks = 0 if other is job else other.waited_ticks + 1
@@ -107,15 +121,18 @@ class BatchEngine:
 
     def _chunk(self, job: TurnJob, prompt: Sequence[int]) -> None:
         position = job.position
-        chunk = prompt[position : position + chunk_tokens(position, self._tokens_per_second)]
+        seconds = SECONDS_WHILE_OTHERS_DECODE if self._running else SECONDS_ALONE
+        end = position + chunk_tokens(position, self._tokens_per_second, seconds)
+        chunk = prompt[position : job.chunk_end(min(end, len(prompt)))]
         started = time.monotonic()
         self._model(mx.array([chunk]), cache=job.caches)
         mx.eval([cache.state for cache in job.caches])
         if len(chunk) >= 128:
             self._tokens_per_second = len(chunk) / (time.monotonic() - started)
+        job.computed()
 
     def _join(self, job: TurnJob) -> None:
-        """Give the caches to the batch: a row of its own, which is fed the prompt's last token at once."""
+        """Give the caches to a batch of one row, which is fed the prompt's last token at once."""
         assert job.decoding is not None
         uid, self._next_uid = self._next_uid, self._next_uid + 1
         history = job.history
@@ -134,11 +151,16 @@ class BatchEngine:
         self._waiting.remove(job)
         self._running[uid] = job
         job.caches.clear()
-        shared = next((group for group in self._groups if not self._running[group.uids[0]].alone), None)
-        if job.alone or shared is None:
-            self._groups.append(row)
-        else:
-            self._guarded(partial(shared.extend, row), partial(self._rebuild, shared, joining=uid))
+        self._groups.append(row)
+        self._rows_changed = True
+
+    def _regroup(self) -> None:
+        """Bring the rows into the groups that cost least, but for those that are kept alone."""
+        alone = [group for group in self._groups if self._running[group.uids[0]].alone]
+        shared = [group for group in self._groups if group not in alone]
+        uids = [uid for group in shared for uid in group.uids]
+        best = split([self._running[uid].tokens for uid in uids], self._token_bytes, self._weight_bytes)
+        self._groups = alone + regrouped(shared, [frozenset(uids[row] for row in rows) for rows in best])
 
     def _decode(self, group: GenerationBatch) -> None:
         """One step for every row of a group; those that end, or whose token cannot be told, leave."""
@@ -168,6 +190,7 @@ class BatchEngine:
         """
         if not uids:
             return
+        self._rows_changed = True
         keep = [row for row, uid in enumerate(group.uids) if uid not in uids]
         for uid in uids:
             job = self._running[uid]
@@ -179,15 +202,16 @@ class BatchEngine:
         else:
             self._groups.remove(group)
 
-    def _rebuild(self, group: GenerationBatch, error: Exception, joining: int | None = None) -> None:
+    def _rebuild(self, group: GenerationBatch, error: Exception) -> None:
         """A step failed: go on with every row from its tokens, each in a group of its own.
 
-        `joining` is a row that was about to become one of the group. A row that was alone is the one that fails.
+        A row that was alone is the one that fails.
         """
         log.warning("a step of %d rows failed", len(group.uids), exc_info=error)
         if group in self._groups:
             self._groups.remove(group)
-        for uid in [uid for uid in {*group.uids, joining} if uid in self._running]:
+        self._rows_changed = True
+        for uid in [uid for uid in group.uids if uid in self._running]:
             job = self._running.pop(uid)
             if job.cancelled.is_set():
                 job.cancel()
@@ -208,6 +232,10 @@ class BatchEngine:
 def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:
     job.caches[:] = group.extract_cache(row)
     mx.eval([cache.state for cache in job.caches])
+
+
+def _not_regrouped(error: Exception) -> None:
+    log.warning("rows could not be regrouped; they go on as they are", exc_info=error)
 
 
 def _without_caches(job: TurnJob, error: Exception) -> None:

@@ -13,8 +13,10 @@ import mlx.core as mx
 from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
+from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Caches
 from inference_service.engine.sampling import TokenSampler, top_logprobs
+from inference_service.engine.windows import captured, next_stop
 from inference_service.text.streaming import TextStream
 from inference_service.text.tokenizer import Tokenizer
 
@@ -63,6 +65,10 @@ class TurnJob:
 
     The list that `caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled again
     when it leaves, however it leaves.
+
+    `checkpoints` are positions in the sequence. At each that prefill comes to, the sliding layers' last tokens are
+    copied to `windows`; not at those that the caches held from the start, and not at the sequence's end if decoding
+    follows, because its last token is computed with the batch.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class TurnJob:
         cancelled: threading.Event,
         taken_up: Callable[[float, float], None] = lambda at, seconds: None,  # noqa: ARG005
         reused: int = 0,
+        checkpoints: Sequence[int] = (),
     ) -> None:
         self.sequence = list(sequence)
         self.decoding = decoding
@@ -83,6 +90,9 @@ class TurnJob:
         self.result = Generated()
         self.sampler = TokenSampler(decoding.sampling if decoding else Sampling())
         self.waited_ticks = 0
+        self.windows: dict[int, list[KVBuffers]] = {}
+        """By position, what a hybrid model resumes from there, as `windows.captured` made it."""
+        self._checkpoints = frozenset(checkpoints)
         self._reused = reused
         self.over = False
         """The last token was taken."""
@@ -100,6 +110,11 @@ class TurnJob:
         return [*self.sequence, *self.result.token_ids]
 
     @property
+    def tokens(self) -> int:
+        """Length of the history."""
+        return len(self.sequence) + len(self.result.token_ids)
+
+    @property
     def position(self) -> int:
         """Tokens in the caches, or that will be in them when the turn is taken up."""
         return self.caches[0].offset if self.caches else self._reused
@@ -112,6 +127,15 @@ class TurnJob:
         check_lengths(self.caches, self.position)
         self._taken_up(self.started, time.monotonic() - self.started)
 
+    def chunk_end(self, end: int) -> int:
+        """Where the next chunk ends at the latest: at a checkpoint, so that the caches stand there, or at `end`."""
+        return next_stop(self.caches, self._checkpoints, end)
+
+    def computed(self) -> None:
+        """A chunk is computed: keep the window if this is a checkpoint."""
+        if self.position in self._checkpoints and (window := captured(self.caches)):
+            self.windows[self.position] = window
+
     def prefilled(self) -> None:
         """The prompt is computed."""
         self.result.prefill_seconds = self.result.prefill_seconds or time.monotonic() - self.started
@@ -120,6 +144,7 @@ class TurnJob:
         """Go on from the tokens alone, with empty caches."""
         self.alone = True
         self.caches[:] = caches
+        self.windows.clear()
         self.sampler.rewind(len(self.result.token_ids))
 
     def take(self, token_id: int, logprobs: mx.array, tokenizer: Tokenizer) -> None:

@@ -86,6 +86,7 @@ def load(
     seam.install(model)
     geometry, vocab_size = _measure(model_id, model, seam, caches, quantization)
     paths = seam.self_test(geometry, speeds)
+    weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     return LoadedModel(
         model_id=model_id,
         architecture=str(config.get("model_type", type(model).__module__)),
@@ -93,11 +94,11 @@ def load(
         vocab_size=vocab_size,
         geometry=geometry,
         fingerprint=_fingerprint(directory, geometry, hashes),
-        weight_bytes=sum(array.nbytes for _, array in tree_flatten(model.parameters())),
+        weight_bytes=weight_bytes,
         paths=tuple(paths),
         tokenizer=tokenizer,
         renderer=Renderer(tokenizer, wrapper.apply_chat_template if wrapper.has_chat_template else None),
-        engine=BatchEngine(model, tokenizer, geometry.new_caches),
+        engine=BatchEngine(model, tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes),
     )
 
 

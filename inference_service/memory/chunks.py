@@ -4,13 +4,17 @@ _STEPS = ((2_048, 4_096), (8_192, 2_048), (20_480, 1_024))
 _LAST_STEP = 512
 _ROUND = 256
 
+SECONDS_WHILE_OTHERS_DECODE = 0.25
+"""No stream stalls longer than a chunk."""
+SECONDS_ALONE = 1.0
+"""Nobody's stream stalls; but a request that arrives, and a cancellation, wait for the end of the chunk."""
 
-def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = 0.25) -> int:
+
+def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = SECONDS_WHILE_OTHERS_DECODE) -> int:
     """Tokens of the next prefill chunk at `position`.
 
     Bounded by memory, as in the paper's table: 4096 below position 2K, 2048 below 8K, 1024 below 20K, 512 beyond; and
-    by time, so that a cancelled request frees the engine soon: what `tokens_per_second` does in `max_seconds`, in
-    steps of 256 and at least 256. A speed of 0 is unknown.
+    by time: what `tokens_per_second` does in `max_seconds`, in steps of 256 and at least 256. A speed of 0 is unknown.
     """
     by_memory = next((size for below, size in _STEPS if position < below), _LAST_STEP)
     if tokens_per_second <= 0:

@@ -1,11 +1,14 @@
 """Batched equals alone, for every architecture, in mlx-lm's own GenerationBatch; and faults that must be found."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 import pytest
 from mlx_lm.generate import GenerationBatch, StopSequences
 
@@ -17,12 +20,26 @@ from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama, write_qwen2, write_qwen3
 
 TOLERANCE = 1e-3
+FLIPPED_CODES = 0.005
+KL_ALONE, KL_ONE_PASS = 1e-3, 0.07
 WRITERS = [write_llama, write_qwen2, write_qwen3, write_gemma3, write_gpt_oss, write_deepseek2]
+HYBRIDS = [write_gemma3, write_gpt_oss]
+BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 TEXT = "The boat by the sea, ü€😀 nobody knows. "
 REPEATS, LENGTHS = (1, 9, 16, 3), (24, 10, 14, 30)
+ORDERS = {
+    "late joins": {0: 0, 1: 3, 2: 5, 3: 9},
+    "longest leaves first": {2: 0, 3: 2, 0: 13, 1: 16},
+    "one row": {1: 0},
+}
+FAULTY = {0: 0, 1: 0, 2: 0, 3: 2}
 
 
-@pytest.fixture(scope="module", params=WRITERS, ids=[w.__name__.removeprefix("write_") for w in WRITERS])
+def names(writers: Sequence[Callable[[Path], Path]]) -> list[str]:
+    return [writer.__name__.removeprefix("write_") for writer in writers]
+
+
+@pytest.fixture(scope="module", params=WRITERS, ids=names(WRITERS))
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return request.param(tmp_path_factory.mktemp("model"))
 
@@ -37,34 +54,52 @@ def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedMo
     return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
 
 
+@dataclass
+class Row:
+    """A sequence that was decoded: each token's distribution, and at the end the caches and the tokens in them."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    caches: Caches = field(default_factory=list)
+    sequence: list[int] = field(default_factory=list)
+
+
+Rows = dict[int, Row]
+Hook = Callable[[int, GenerationBatch], None]
+
+
+_prefilled: dict[tuple[str, tuple[int, ...]], Caches] = {}
+
+
 def prefilled(model: LoadedModel, prompt: list[int]) -> Caches:
-    caches = model.new_caches()
-    model.engine._model(mx.array([prompt[:-1]]), cache=caches)
-    mx.eval([cache.state for cache in caches])
-    return caches
+    """All of the prompt but its last token; computed once."""
+    key = model.fingerprint, tuple(prompt)
+    if key not in _prefilled:
+        _prefilled[key] = model.new_caches()
+        model.engine._model(mx.array([prompt[:-1]]), cache=_prefilled[key])
+        mx.eval([cache.state for cache in _prefilled[key]])
+    return copy.deepcopy(_prefilled[key])
 
 
 def greedy(logprobs: mx.array) -> mx.array:
     return mx.argmax(logprobs, axis=-1)
 
 
-def run(
-    model: LoadedModel, joins: dict[int, int], fault: Callable[[list[Any]], None] | None = None
-) -> tuple[int, dict[int, tuple[Caches, list[int]]], Callable[[Oracle], float]]:
-    """Four sequences that join at given steps; the extracted caches, and the largest difference to an oracle."""
-    prompts = [
-        model.tokenizer.encode(f"{i} " + TEXT * repeats, parse_special=False) for i, repeats in enumerate(REPEATS)
-    ]
+def decoded(model: LoadedModel, joins: dict[int, int], before_step: Hook = lambda *_: None) -> Rows:
+    """Sequences that join at given steps, in the order in which they left."""
+    rows = {
+        uid: Row(model.tokenizer.encode(f"{uid} " + TEXT * REPEATS[uid], parse_special=False)) for uid in sorted(joins)
+    }
     batch: GenerationBatch | None = None
-    tokens: dict[int, list[int]] = {i: [] for i in range(4)}
-    logprobs: dict[int, list[float]] = {i: [] for i in range(4)}
-    left: dict[int, tuple[Caches, list[int]]] = {}
+    left: Rows = {}
     step = 0
-    while len(left) < 4:
+    while len(left) < len(rows):
         for uid in (uid for uid, at in joins.items() if at == step):
-            caches = [type(cache).merge([cache]) for cache in prefilled(model, prompts[uid])]
+            prompt = rows[uid].prompt
+            caches = [type(cache).merge([cache]) for cache in prefilled(model, prompt)]
             joining = GenerationBatch(
-                model.engine._model, [uid], mx.array([prompts[uid][-1]]), caches, [prompts[uid][:-1]],
+                model.engine._model, [uid], mx.array([prompt[-1]]), caches, [prompt[:-1]],
                 [greedy], greedy, [[]], [StopSequences([])], [LENGTHS[uid]],
             )  # fmt: skip
             if batch is None or not len(batch):
@@ -72,37 +107,125 @@ def run(
             else:
                 batch.extend(joining)
         assert batch is not None
-        if fault is not None and len(batch) > 1 and step % 5 == 4:
-            fault(batch.prompt_cache)
+        before_step(step, batch)
         for response in batch.next():
-            tokens[response.uid].append(response.token)
-            logprobs[response.uid].append(float(response.logprobs[response.token]))
+            row = rows[response.uid]
+            row.tokens.append(response.token)
+            row.logprobs.append(np.array(response.logprobs.astype(mx.float32)))
             if response.finish_reason:
-                left[response.uid] = response.prompt_cache, response.all_tokens
+                row.caches, row.sequence = response.prompt_cache, response.all_tokens
+                left[response.uid] = row
         step += 1
-
-    def difference(oracle: Oracle) -> float:
-        worst = 0.0
-        for uid, prompt in enumerate(prompts):
-            wanted = oracle.logprobs_of([*prompt, *tokens[uid]], len(prompt))
-            worst = max(worst, float(np.abs(wanted - np.array(logprobs[uid])).max()))
-        return worst
-
-    return len({t for each in tokens.values() for t in each}), left, difference
+    return left
 
 
-@pytest.mark.parametrize("joins", [{0: 0, 1: 3, 2: 5, 3: 9}, {2: 0, 3: 2, 0: 13, 1: 16}])
-def test_batched_equals_alone(model: LoadedModel, oracle: Oracle, joins: dict[int, int]) -> None:
-    variety, left, difference = run(model, joins)
-    assert variety > 15, "an output that does not vary proves nothing"
-    assert difference(oracle) < TOLERANCE
-    for caches, sequence in left.values():
+def differences(oracle: Oracle, rows: Rows) -> Iterator[float]:
+    """Each row's largest, of its tokens' log-probabilities; short rows first."""
+    for row in sorted(rows.values(), key=lambda row: len(row.prompt)):
+        wanted = oracle.logprobs_of([*row.prompt, *row.tokens], len(row.prompt))
+        found = [float(logprobs[token]) for logprobs, token in zip(row.logprobs, row.tokens, strict=True)]
+        yield float(np.abs(wanted - np.array(found)).max())
+
+
+def goes_on(model: LoadedModel, oracle: Oracle, caches: Caches, sequence: list[int]) -> bool:
+    """Whether what follows is as if the caches had been alone."""
+    more = model.tokenizer.encode(" and more 😀 text", parse_special=False)
+    logits = model.engine._model(mx.array([more]), cache=copy.deepcopy(caches))[0]
+    found = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+    wanted = oracle.logprobs([*sequence, *more])[len(sequence) :]
+    return bool(np.abs(found - wanted).max() < TOLERANCE)
+
+
+def alone(model: LoadedModel, row: Row) -> tuple[Caches, list[npt.NDArray[np.float32]]]:
+    """The row's caches, and its distributions, had it been decoded by itself, in no batch at all."""
+    caches, logprobs = prefilled(model, row.prompt), []
+    for token in row.sequence[len(row.prompt) - 1 :]:
+        logits = model.engine._model(mx.array([[token]]), cache=caches)[0, -1]
+        logprobs.append(np.array((logits - mx.logsumexp(logits)).astype(mx.float32)))
+    return caches, logprobs[: len(row.tokens)]
+
+
+def flipped(found: Caches, wanted: Caches) -> tuple[float, int]:
+    """The share of 4-bit codes that differ, of the tokens that both hold, and by how much at most."""
+    steps = []
+    for one, other in zip(found, wanted, strict=True):
+        tokens = min(one.buffers.filled, other.buffers.filled)
+        for a, b in zip(one.buffers.last(tokens).both(), other.buffers.last(tokens).both(), strict=True):
+            steps.append(np.abs(codes(a.weights) - codes(b.weights)).ravel())
+    counted = np.concatenate(steps)
+    return float((counted > 0).mean()), int(counted.max())
+
+
+def codes(weights: mx.array) -> npt.NDArray[np.int64]:
+    return (np.array(weights).astype(np.int64)[..., None] >> np.arange(0, 32, 4)) & 15
+
+
+@pytest.fixture(scope="module", params=ORDERS.values(), ids=ORDERS)
+def rows(request: pytest.FixtureRequest, model: LoadedModel) -> Rows:
+    rows = decoded(model, request.param)
+    assert request.param != ORDERS["longest leaves first"] or next(iter(rows)) == 2
+    return rows
+
+
+def test_batched_equals_alone(model: LoadedModel, oracle: Oracle, rows: Rows) -> None:
+    variety = len({token for row in rows.values() for token in row.tokens})
+    assert variety > (15 if len(rows) > 1 else 5), "an output that does not vary proves nothing"
+    assert max(differences(oracle, rows)) < TOLERANCE
+    for row in rows.values():
+        assert {int(cache.offset) for cache in row.caches} == {len(row.sequence)}
+        assert goes_on(model, oracle, row.caches, row.sequence)
+
+
+def test_packed_kv_equals_that_of_rows_alone(model: LoadedModel, rows: Rows) -> None:
+    """But for codes that rounding flips, each to its neighbour; none on Linux's CPU, which computes row by row."""
+    by_itself = {uid: alone(model, row)[0] for uid, row in rows.items()}
+    for uid, row in rows.items():
+        share, step = flipped(row.caches, by_itself[uid])
+        assert share < FLIPPED_CODES
+        assert step <= 1
+    for uid, other in zip(rows, list(rows)[1:], strict=False):
+        assert flipped(rows[uid].caches, by_itself[other])[0] > 100 * FLIPPED_CODES, "other rows differ"
+
+
+def test_a_row_that_is_extracted_in_mid_flight_goes_on_twice(model: LoadedModel, oracle: Oracle) -> None:
+    """In the batch, and by itself."""
+    taken: list[tuple[Caches, list[int]]] = []
+
+    def extract(step: int, batch: GenerationBatch) -> None:
+        if step == 7:
+            taken.extend((batch.extract_cache(row), list(batch.tokens[row])) for row in range(len(batch)))
+
+    rows = decoded(model, {0: 0, 1: 2, 3: 4}, extract)
+    assert max(differences(oracle, rows)) < TOLERANCE
+    assert len(taken) == 3
+    for caches, sequence in taken:
         assert {int(cache.offset) for cache in caches} == {len(sequence)}
-        more = model.tokenizer.encode(" and more 😀 text", parse_special=False)
-        logits = model.engine._model(mx.array([more]), cache=caches)[0]
-        found = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
-        wanted = oracle.logprobs([*sequence, *more])[len(sequence) :]
-        assert np.abs(found - wanted).max() < TOLERANCE, "what was extracted goes on as if it had been alone"
+        assert goes_on(model, oracle, caches, sequence)
+    assert all(goes_on(model, oracle, row.caches, row.sequence) for row in rows.values())
+
+
+def kl(wanted: list[npt.NDArray[np.float32]], found: list[npt.NDArray[np.float32]]) -> float:
+    """Mean over the tokens of KL(wanted || found), in nats."""
+    pairs = zip(wanted, found, strict=True)
+    return float(np.mean([(np.exp(one) * (one - other)).sum() for one, other in pairs]))
+
+
+@pytest.mark.parametrize("directory", BFLOAT16, ids=names(BFLOAT16), indirect=True)
+def test_bfloat16_is_as_good_as_alone(directory: Path, tmp_path: Path) -> None:
+    """The KL divergence per token, in nats, is bounded: from a row alone, and from one pass over the whole sequence.
+
+    Measured on Linux's CPU: 0 from a row alone, since it computes row by row; from one pass 0 but for Gemma 3, where it
+    is 0.023, because decoding rounds otherwise than prefill and codes flip. The bound is three times that. With two
+    rows swapped it is 0.9 and more.
+    """
+    model = load("tiny", str(directory), dtype="bfloat16", hashes=ContentHashes(tmp_path / "weights.json"))
+    for row in decoded(model, {0: 0, 3: 2}).values():
+        assert kl(alone(model, row)[1], row.logprobs) < KL_ALONE
+        logits = model.engine._model(mx.array([[*row.prompt, *row.tokens]]), cache=model.new_caches())[0]
+        once = np.array((logits - mx.logsumexp(logits, axis=-1, keepdims=True)).astype(mx.float32))
+        assert kl(list(once[len(row.prompt) - 1 : -1]), row.logprobs) < KL_ONE_PASS
+    worst = max(kl(alone(model, row)[1], row.logprobs) for row in faulty(model, swapped_rows, {0: 0, 3: 2}).values())
+    assert worst > 5 * KL_ONE_PASS
 
 
 def one_position_off(caches: list[Any]) -> None:
@@ -135,7 +258,23 @@ def stale(caches: list[Any]) -> None:
         cache.buffers.append(*KVBuffers(old.keys, old.values, 8).both())
 
 
+def stale_window(caches: list[Any]) -> None:
+    stale([cache for cache in caches if isinstance(cache, BatchSlidingQuantizedKVCache)])
+
+
+def faulty(model: LoadedModel, fault: Callable[[list[Any]], None], joins: dict[int, int] = FAULTY) -> Rows:
+    def inject(step: int, batch: GenerationBatch) -> None:
+        if len(batch) > 1 and step % 5 == 4:
+            fault(batch.prompt_cache)
+
+    return decoded(model, joins, inject)
+
+
 @pytest.mark.parametrize("fault", [one_position_off, no_padding_mask, swapped_rows, stale])
 def test_injected_faults_are_found(model: LoadedModel, oracle: Oracle, fault: Callable[[list[Any]], None]) -> None:
-    _, _, difference = run(model, {0: 0, 1: 0, 2: 0, 3: 2}, fault)
-    assert difference(oracle) > 10 * TOLERANCE
+    assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, fault)))
+
+
+@pytest.mark.parametrize("directory", HYBRIDS, ids=names(HYBRIDS), indirect=True)
+def test_a_stale_window_is_found(model: LoadedModel, oracle: Oracle) -> None:
+    assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, stale_window)))

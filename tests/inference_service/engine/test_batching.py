@@ -19,6 +19,7 @@ from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel, load
 from inference_service.engine.sampling import TokenSampler
+from inference_service.memory.chunks import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -41,6 +42,11 @@ class Turn:
 @pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return request.param(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def oracle(directory: Path) -> Oracle:
+    return Oracle(directory)
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +89,7 @@ def right(oracle: Oracle, turn: Turn) -> bool:
     return bool(np.abs(wanted - np.array([e.logprob for e in turn.events])).max() < 1e-3)
 
 
-def test_turns_that_come_and_go_are_each_right(model: LoadedModel, directory: Path) -> None:
-    oracle = Oracle(directory)
+def test_turns_that_come_and_go_are_each_right(model: LoadedModel, oracle: Oracle) -> None:
     turns = []
     for number, (repeats, tokens) in enumerate([(9, 6), (1, 30), (16, 12), (2, 9), (5, 20)]):
         turns.append(begin(model, prompt_of(model, number, repeats), tokens))
@@ -101,7 +106,7 @@ def test_turns_that_come_and_go_are_each_right(model: LoadedModel, directory: Pa
 
 def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm turn of some 50 tokens gets its first token within two ticks, whatever long prompt is under way."""
-    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: 64)
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 64)
     past = prompt_of(model, 1, 80)
     remembered = begin(model, past, tokens=None)
     run(model)
@@ -120,7 +125,7 @@ def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: py
 
 
 def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: 64)
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 64)
     stream = begin(model, prompt_of(model, 0, 1), tokens=40)
     for _ in range(3):
         model.engine.tick()
@@ -129,6 +134,27 @@ def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monke
         before = len(stream.events)
         model.engine.tick()
         assert len(stream.events) == before + 1, f"no token in tick {tick}"
+    run(model)
+
+
+def test_chunks_are_short_only_while_others_decode(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[float] = []
+
+    def chunk(position: int, speed: float, max_seconds: float) -> int:
+        seconds.append(max_seconds)
+        return 64
+
+    monkeypatch.setattr(batching, "chunk_tokens", chunk)
+    stream = begin(model, prompt_of(model, 0, 1), tokens=6)
+    model.engine.tick()
+    assert model.engine.running
+    begin(model, prompt_of(model, 1, 60), tokens=1)
+    while model.engine.running:
+        model.engine.tick()
+    assert len(stream.events) == 6
+    during = len(seconds) - 1
+    model.engine.tick()
+    assert seconds == [SECONDS_ALONE, *[SECONDS_WHILE_OTHERS_DECODE] * (during - 1), SECONDS_ALONE, SECONDS_ALONE]
     run(model)
 
 
@@ -164,12 +190,11 @@ def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) ->
 @pytest.mark.parametrize("where", ["sampler", "emit"])
 def test_one_bad_turn_harms_no_other(
     model: LoadedModel,
-    directory: Path,
+    oracle: Oracle,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     where: str,
 ) -> None:
-    oracle = Oracle(directory)
     good = [begin(model, prompt_of(model, n, 2 + 3 * n), 16) for n in range(2)]
     bad = begin(model, prompt_of(model, 9, 2), 16)
 
@@ -215,7 +240,7 @@ def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
     assert good.generated.sampled == 5
 
 
-def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, directory: Path) -> None:
+def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, oracle: Oracle) -> None:
     turns = [begin(model, prompt_of(model, n, 3 * n + 1), 30) for n in range(3)]
     while any(len(turn.events) < 4 for turn in turns):
         model.engine.tick()
@@ -226,7 +251,6 @@ def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: Loaded
         turns[1].job.future.result(0)
     assert len(turns[1].events) == seen
     run(model)
-    oracle = Oracle(directory)
     assert all(right(oracle, turn) for turn in (turns[0], turns[2]))
     assert len(turns[1].job.caches) == model.geometry.layers, "what was computed is given back whole"
 
@@ -253,7 +277,7 @@ def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
 
 @pytest.mark.parametrize("call", ["extract_cache", "filter", "extend", "next"])
 def test_a_batch_that_fails_once_loses_nobody(
-    model: LoadedModel, directory: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Whichever operation of the batch raises half-way, every turn ends right, and the engine comes to rest."""
     original, failures = getattr(GenerationBatch, call), [MemoryError("no room")]
@@ -271,7 +295,6 @@ def test_a_batch_that_fails_once_loses_nobody(
     assert not failures, "the fault was met"
     assert [len(turn.events) for turn in turns] == [turn.generated.sampled for turn in turns] == [6, 10, 14, 18]
     assert model.engine.running == 0
-    oracle = Oracle(directory)
     assert all(right(oracle, turn) for turn in turns)
     monkeypatch.undo()
     again = [begin(model, prompt_of(model, n, 2 * n + 1), 6 + 4 * n, sampling) for n in range(4)]
@@ -299,13 +322,13 @@ def test_a_cancelled_turn_whose_caches_cannot_be_copied_is_only_cancelled(
     assert turns[1].generated.sampled == 20
 
 
-def test_a_prompt_of_one_token(model: LoadedModel, directory: Path) -> None:
+def test_a_prompt_of_one_token(model: LoadedModel, oracle: Oracle) -> None:
     turn = begin(model, [5], 6)
     run(model)
-    assert right(Oracle(directory), turn)
+    assert right(oracle, turn)
 
 
-def test_a_stop_string_that_cannot_be_trimmed_off_costs_only_kv(directory: Path, model: LoadedModel) -> None:
+def test_a_stop_string_that_cannot_be_trimmed_off_costs_only_kv(model: LoadedModel) -> None:
     """Right after a sliding layer dropped what is older than its window, a long stop string cannot be taken back."""
     met = dropped = 0
     for number in range(8):

@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_turn_equals_recomputation(model: LoadedModel, oracle: Oracle, prompt: l
 def test_chunks_do_not_matter(
     model: LoadedModel, oracle: Oracle, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "chunk_tokens", lambda position, speed: chunk)
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: chunk)
     _, events = turn(model, model.new_caches(), prompt)
     assert difference(oracle, prompt, events) < TOLERANCE
 
@@ -176,8 +177,8 @@ def stale_tail(caches: Caches, tokens: int) -> Caches:
 def test_injected_faults_are_found(
     model: LoadedModel, oracle: Oracle, prompt: list[int], fault: Callable[[Caches, int], Caches]
 ) -> None:
-    turns = list(conversation(model, prompt, fault))
-    assert max(difference(oracle, sequence, events) for sequence, events, _ in turns[1:]) > 10 * TOLERANCE
+    turns = islice(conversation(model, prompt, fault), 1, None)
+    assert any(difference(oracle, sequence, events) > 10 * TOLERANCE for sequence, events, _ in turns)
 
 
 def test_missing_mask_is_found(
@@ -194,7 +195,10 @@ def test_missing_mask_is_found(
     assert difference(oracle, prompt, events) > 10 * TOLERANCE
 
 
-def test_trimmed_equals_recomputed(model: LoadedModel, oracle: Oracle, prompt: list[int]) -> None:
+def test_trimmed_equals_recomputed(
+    model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 256)  # where sliding layers drop tokens depends on chunks
     caches = model.new_caches()
     result, _ = turn(model, caches, prompt)
     kept = [*prompt, *result.token_ids][: len(prompt) - 60]
@@ -250,7 +254,7 @@ def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monke
     cancelled = threading.Event()
     chunks = []
 
-    def chunk(position: int, speed: float) -> int:
+    def chunk(position: int, *_: float) -> int:
         chunks.append(position)
         cancelled.set()
         return 50

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_service.memory.chunks import chunk_tokens
+from inference_service.memory.chunks import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE, chunk_tokens
 
 positions = st.integers(0, 200_000)
 speeds = st.floats(0, 1e6)
@@ -38,3 +38,10 @@ def test_unknown_speed_is_taken_for_slow(position: int) -> None:
 @pytest.mark.parametrize(("speed", "tokens"), [(1, 256), (1024, 256), (2047, 256), (2048, 512), (8000, 1792)])
 def test_time_bounds_a_slow_machine(speed: float, tokens: int) -> None:
     assert chunk_tokens(0, speed, 0.25) == tokens
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens"), [(SECONDS_WHILE_OTHERS_DECODE, 512), (SECONDS_ALONE, 2048), (60.0, 4096)]
+)
+def test_more_time_is_a_longer_chunk_up_to_what_memory_allows(seconds: float, tokens: int) -> None:
+    assert chunk_tokens(0, 2100, seconds) == tokens
