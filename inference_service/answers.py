@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from google.protobuf.duration_pb2 import Duration
 
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import inference_pb2
 from inference_service.domain import TokenEvent
 from inference_service.text.tokenizer import Tokenizer
 
@@ -15,11 +15,6 @@ def duration(seconds: float) -> Duration:
     message = Duration()
     message.FromTimedelta(timedelta(seconds=max(0.0, seconds)))
     return message
-
-
-def tier_tokens(tier: types_pb2.Tier.ValueType, tokens: int) -> list[types_pb2.TierTokens]:
-    """Reused tokens by tier; nothing where there are none."""
-    return [types_pb2.TierTokens(tier=tier, tokens=tokens)] if tokens else []
 
 
 def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: str = "") -> inference_pb2.Delta:

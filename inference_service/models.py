@@ -62,6 +62,8 @@ class Models:
                 dtype=settings.dtype,
                 quantization=quantization,
                 context_length=settings.context_length,
+                pool_bytes=settings.pool_bytes,
+                batch_bytes=settings.batch_bytes,
                 hashes=hashes,
                 speeds=speeds,
             )

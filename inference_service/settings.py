@@ -36,7 +36,13 @@ class WorkerSettings(ServiceSettings):
     kv_group_size: Literal[32, 64] = Field(64, description="elements per quantization group")
     context_length: int | None = Field(None, ge=1, description="tokens of context (default: what the model says)")
     default_max_tokens: int = Field(1024, ge=1, description="max_tokens of requests that name none")
-    hot_bytes: int = Field(2 << 30, ge=0, description="bytes of KV of idle agents kept in memory")
+    pool_bytes: int | None = Field(
+        None, ge=1, description="bytes of memory for agents' KV (default: half of what the model leaves)"
+    )
+    batch_bytes: int | None = Field(
+        None, ge=1, description="bytes of memory for the KV of running requests besides (default: what is left)"
+    )
+    room_wait: float = Field(30.0, ge=0, description="seconds a request waits for memory before it is refused")
     max_waiting: int = Field(64, ge=1, description="requests that may wait before others are refused")
     stream_buffer: int = Field(4096, ge=1, description="tokens a slow reader may lag behind before it is dropped")
     min_restore_tokens: int = Field(16, ge=1, description="a shorter common beginning is not worth restoring")

@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from agentmem import logs
+from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.channels import connect
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
@@ -20,16 +21,18 @@ from agentmem.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
+from inference_service.engine.loading import LoadedModel
 from inference_service.engine.thread import EngineThread
-from inference_service.hot import HotAgents
 from inference_service.memory.match import Limits
 from inference_service.metrics import WorkerMetrics
 from inference_service.models import Models, registry
+from inference_service.pool.kv import KVPool
 from inference_service.servicers.servicer_agents import AgentServicer
 from inference_service.servicers.servicer_inference import InferenceServicer
 from inference_service.servicers.servicer_models import ModelServicer
 from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
+from inference_service.turns.fetching import Fetcher
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.preparing import Preparer
@@ -52,26 +55,28 @@ class Worker:
         self._models = Models(registry(settings.model), self._engine, settings)
         self._channel = connect(settings.store_address)
         store = StoreClient(self._channel)
-        self._hot = HotAgents(settings.hot_bytes)
         locks = AgentLocks()
         limits = Limits(settings.min_restore_tokens, settings.match_min_ratio)
         preparer = Preparer(
-            Restorer(store, self._metrics, settings.min_restore_tokens), limits, settings.default_max_tokens
+            Restorer(Fetcher(store, self._metrics), self._metrics, settings.min_restore_tokens),
+            limits,
+            settings.default_max_tokens,
         )
+        self._persister = Persister(self._engine, store, self._metrics)
         self._runner = TurnRunner(
             self._models,
             self._engine,
             store,
             preparer,
-            Persister(store, self._metrics),
+            self._persister,
             self._metrics,
-            hot=self._hot,
             locks=locks,
             max_waiting=settings.max_waiting,
+            room_wait=settings.room_wait,
             stream_buffer=settings.stream_buffer,
         )
         inference = InferenceServicer(self._runner, self._models, preparer, store)
-        agents = AgentServicer(store, self._models, self._hot, locks)
+        agents = AgentServicer(store, self._models, locks)
         self._server = GrpcServer(
             settings.listen_address,
             [
@@ -107,7 +112,7 @@ class Worker:
         logs.event(log, "listening", address=self._settings.listen_address)
         model = await self._models.load_default()
         self._metrics.model_info.labels(model.model_id).set(1)
-        self._watch_gauges()
+        self._watch_gauges(model)
         logs.event(
             log,
             "model loaded",
@@ -116,10 +121,14 @@ class Worker:
             dtype=str(model.geometry.dtype).removeprefix("mlx.core."),
             context=model.context_length,
             kv_bytes_per_token=model.geometry.bytes_per_token,
+            pool_tokens=model.memory.sizes.space.blocks * BLOCK_TOKENS,
+            pool_bytes=model.arenas.nbytes,
+            batch_bytes=model.memory.sizes.batch_bytes,
             attention={report.phase: report.path for report in model.paths},
         )
-        for work in (self._watch_health, self._watch_engine):
-            self._background.append(asyncio.create_task(work()))
+        model.memory.admission.last_resort = self._persister.give_up
+        for work in (self._watch_health(), self._watch_engine(), self._watch_pool(model.memory.pool)):
+            self._background.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
         """NOT_SERVING, no new work, running turns get the grace, blocks are flushed, the engine ends.
@@ -147,15 +156,26 @@ class Worker:
 
     async def _watch_engine(self) -> None:
         await self._engine.died.wait()
+        await self._give_up()
+
+    async def _watch_pool(self, pool: KVPool) -> None:
+        await pool.broken.wait()
+        await self._give_up()
+
+    async def _give_up(self) -> None:
         await self._server.set_serving(False)
         await asyncio.sleep(self._settings.engine_death_exit)
         self.failed.set()
 
-    def _watch_gauges(self) -> None:
-        metrics = self._metrics
-        metrics.hot_agents.labels("hot").set_function(lambda: len(self._hot))
-        metrics.hot_bytes.set_function(lambda: self._hot.nbytes)
-        metrics.batch_size.set_function(lambda: self._models.loaded.engine.running if self._models.loaded else 0)
+    def _watch_gauges(self, model: LoadedModel) -> None:
+        metrics, memory, engine = self._metrics, model.memory, model.engine
+        pool = memory.pool.full
+        memory.admission.evicted = metrics.evictions.labels("hot", "capacity").inc
+        metrics.hot_agents.labels("hot").set_function(lambda: len(memory.hot))
+        metrics.pool_blocks.labels("free").set_function(lambda: pool.free)
+        metrics.pool_blocks.labels("used").set_function(lambda: pool.capacity - pool.free)
+        metrics.cache_usage.set_function(lambda: 1 - pool.free / pool.capacity)
+        metrics.batch_size.set_function(lambda: engine.running)
         metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
         metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
         metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)

@@ -177,24 +177,23 @@ class BatchEngine:
             elif job.over:
                 ended.append(response.uid)
         self._leave(group, failed, lambda job: job.fail(errors[job]))
+        for uid in ended:
+            job = self._running[uid]
+            self._guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
         self._leave(group, ended, self._finish)
 
     def _finish(self, job: TurnJob) -> None:
         self._guarded(job.finish, job.fail)
 
     def _leave(self, group: GenerationBatch, uids: list[int], end: Callable[[TurnJob], None]) -> None:
-        """Give rows their caches back, copied out of the batch; end their turns; take them out of the batch.
+        """End the turns of rows, and take these out of the batch.
 
-        The turns end before the batch is touched, so that they are over even if that fails. A row whose caches cannot
-        be copied goes without them: its tokens are right, and its KV can be computed again.
+        The turns end before the batch is touched, so that they are over even if that fails.
         """
         if not uids:
             return
         self._rows_changed = True
         keep = [row for row, uid in enumerate(group.uids) if uid not in uids]
-        for uid in uids:
-            job = self._running[uid]
-            self._guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
         for uid in uids:
             end(self._running.pop(uid))
         if keep:
@@ -230,6 +229,10 @@ class BatchEngine:
 
 
 def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:
+    """Give a row its caches back, copied out of the batch.
+
+    A row whose caches cannot be copied goes without them: its tokens are right, and its KV can be computed again.
+    """
     job.caches[:] = group.extract_cache(row)
     mx.eval([cache.state for cache in job.caches])
 

@@ -64,7 +64,7 @@ class TurnJob:
     caches, which then hold exactly the sequence and what was generated, and what was generated.
 
     The list that `caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled again
-    when it leaves, however it leaves.
+    when it leaves; a turn that fails goes without caches.
 
     `checkpoints` are positions in the sequence. At each that prefill comes to, the sliding layers' last tokens are
     copied to `windows`; not at those that the caches held from the start, and not at the sequence's end if decoding
@@ -185,7 +185,9 @@ class TurnJob:
             self.future.set_result((self.caches, result))
 
     def fail(self, error: Exception) -> None:
-        """End the turn by an error. Its traceback goes to the log only, because it holds on to caches."""
+        """End the turn by an error, without caches. Its traceback goes to the log only, because it holds on to them."""
+        self.caches.clear()
+        self.windows.clear()
         if not isinstance(error, AgentmemError):
             log.error("a turn failed", exc_info=error)
         if not self.future.done():

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from agentmem.blockfile import TENSORS
+from agentmem.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.sliding import SLACK
 
@@ -61,15 +61,16 @@ class Geometry:
 
     def block_shapes(self, tokens: int) -> TensorShapes:
         """The tensors of a block file: all full-attention layers."""
-        return self._shapes(self.full, tokens)
+        return self.shapes(self.full, tokens)
 
     def window_shapes(self, tokens: int) -> TensorShapes:
         """The tensors of a window file: all sliding layers."""
         if self.sliding is None:
             raise ValueError("the model has no sliding layers")
-        return self._shapes(self.sliding, tokens)
+        return self.shapes(self.sliding, tokens)
 
-    def _shapes(self, group: LayerGroup, tokens: int) -> TensorShapes:
+    def shapes(self, group: LayerGroup, tokens: int) -> TensorShapes:
+        """The six tensors of `tokens` tokens of one layer group."""
         shapes: TensorShapes = {}
         for name in TENSORS:
             side, part = name.split(".")
@@ -90,6 +91,27 @@ class Geometry:
         if self.sliding is None or self.sliding.window is None:
             return 0
         return round(_elements(self.sliding) * (self.sliding.window + SLACK) * self._bytes_per_element)
+
+    @property
+    def piece_tokens(self) -> int:
+        """Tokens in a piece of a window, the unit in which the pool keeps windows; 0 without sliding layers."""
+        if self.sliding is None or self.sliding.window is None:
+            return 0
+        return min(BLOCK_TOKENS, self.sliding.window)
+
+    @property
+    def window_pieces(self) -> int:
+        """Pieces that a window of window + 256 tokens takes."""
+        if self.sliding is None or self.sliding.window is None:
+            return 0
+        return -(-(self.sliding.window + SLACK) // self.piece_tokens)
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes of a piece of a window."""
+        if self.sliding is None:
+            return 0
+        return round(_elements(self.sliding) * self.piece_tokens * self._bytes_per_element)
 
     @property
     def fp16_bytes_per_token(self) -> int:

@@ -10,12 +10,17 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.utils import hf_repo_to_path
 
+from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import AttentionSeam, PathReport, PathSpeeds
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.device import usable_bytes
 from inference_service.engine.fingerprint import ContentHashes, fingerprint
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
+from inference_service.engine.tensors import Arenas
+from inference_service.pool.memory import ModelMemory
+from inference_service.pool.sizing import sizes
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 
@@ -34,7 +39,8 @@ class Quantization:
 class LoadedModel:
     """A model that serves. `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens.
 
-    `engine` and `new_caches` belong to the engine thread, all else to anyone."""
+    `engine`, `arenas` and `new_caches` belong to the engine thread, `memory` to the event loop, all else to anyone.
+    """
 
     model_id: str
     architecture: str
@@ -47,6 +53,8 @@ class LoadedModel:
     tokenizer: Tokenizer
     renderer: Renderer
     engine: BatchEngine
+    arenas: Arenas
+    memory: ModelMemory
 
     def new_caches(self) -> Caches:
         """Empty caches, one per layer."""
@@ -60,14 +68,17 @@ def load(
     dtype: str = "auto",
     quantization: Quantization = Quantization(),
     context_length: int | None = None,
+    pool_bytes: int | None = None,
+    batch_bytes: int | None = None,
     hashes: ContentHashes,
     speeds: PathSpeeds | None = None,
 ) -> LoadedModel:
     """Load the model from a local directory, or by its hub id. Engine thread; takes seconds to minutes.
 
-    `dtype` "auto" is float32 on CPU, where everything else is slower, and the model's own elsewhere. Without
-    `speeds`, decode paths are chosen without measuring. Raises FailedPrecondition for a model that cannot run in Q4,
-    and for files that are missing or damaged.
+    `dtype` "auto" is float32 on CPU, where everything else is slower, and the model's own elsewhere. `pool_bytes` and
+    `batch_bytes` are taken from what the device has left after the weights, unless they are given. Without `speeds`,
+    decode paths are chosen without measuring. Raises FailedPrecondition for a model that cannot run in Q4 or in this
+    memory, and for files that are missing or damaged.
     """
     try:
         model, wrapper, config = mlx_lm.load(source, lazy=True, return_config=True)
@@ -87,18 +98,32 @@ def load(
     geometry, vocab_size = _measure(model_id, model, seam, caches, quantization)
     paths = seam.self_test(geometry, speeds)
     weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    context_length = context_length or _context_length(config)
+    memory = sizes(usable_bytes() - weight_bytes, geometry, context_length, pool_bytes, batch_bytes)
+    least = geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+    if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < 2 * least:
+        raise FailedPrecondition(
+            f"model {model_id!r} leaves {memory.space.blocks} blocks of memory for agents' KV and {memory.batch_bytes} "
+            "bytes for running requests; take a smaller model, or set --pool-bytes and --batch-bytes"
+        )
     return LoadedModel(
         model_id=model_id,
         architecture=str(config.get("model_type", type(model).__module__)),
-        context_length=context_length or _context_length(config),
+        context_length=context_length,
         vocab_size=vocab_size,
         geometry=geometry,
         fingerprint=_fingerprint(directory, geometry, hashes),
         weight_bytes=weight_bytes,
         paths=tuple(paths),
         tokenizer=tokenizer,
-        renderer=Renderer(tokenizer, wrapper.apply_chat_template if wrapper.has_chat_template else None),
+        renderer=Renderer(
+            tokenizer,
+            wrapper.apply_chat_template if wrapper.has_chat_template else None,
+            checkpoints=geometry.sliding is not None,
+        ),
         engine=BatchEngine(model, tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes),
+        arenas=Arenas(geometry, memory.space.blocks, memory.space.pieces),
+        memory=ModelMemory(geometry, weight_bytes, memory),
     )
 
 

@@ -6,7 +6,8 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from agentmem.errors import Unavailable
@@ -28,9 +29,11 @@ class _Task:
         try:
             result = self.function()
         except Exception as error:  # noqa: BLE001 - the rim of the thread: the caller gets it
-            self.future.set_exception(error)
+            with suppress(InvalidStateError):
+                self.future.set_exception(error)
         else:
-            self.future.set_result(result)
+            with suppress(InvalidStateError):  # Nobody waits any more: the thread is being stopped.
+                self.future.set_result(result)
 
 
 class EngineThread:

@@ -16,10 +16,14 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Lookup:
-    """Candidates by block index, the best first. `limit` is how many tokens can be reused at most."""
+    """Candidates by block index, the best first. `limit` is how many tokens can be reused at most.
+
+    `own` are the names of the sequence's own full blocks.
+    """
 
     candidates: tuple[tuple[Candidate, ...], ...]
     limit: int
+    own: tuple[bytes, ...] = ()
 
     def hashes(self) -> list[bytes]:
         """Names to ask the store for."""
@@ -56,12 +60,12 @@ def look_up(
     The last token of the sequence is never reused, because it has to be run for its logits.
     """
     limit = len(sequence) - 1
-    own = headers(fingerprint, namespace, sequence)
+    own = list(headers(fingerprint, namespace, sequence))
     ledgers = headers(fingerprint, namespace, ledger_ids) if keep_tokens else iter(())
     rows = []
     for first in range(0, limit, BLOCK_TOKENS):
         row = []
-        mine, theirs = next(own), next(ledgers, None)
+        mine, theirs = own[first // BLOCK_TOKENS], next(ledgers, None)
         if mine.token_count == BLOCK_TOKENS:
             row.append(Candidate(mine, min(BLOCK_TOKENS, limit - first)))
         if theirs is not None and first < keep_tokens and theirs not in (c.header for c in row):
@@ -69,7 +73,8 @@ def look_up(
         if not row:
             break
         rows.append(tuple(row))
-    return Lookup(tuple(rows), limit)
+    names = tuple(header.chain_hash for header in own if header.token_count == BLOCK_TOKENS)
+    return Lookup(tuple(rows), limit, names)
 
 
 def headers(fingerprint: str, namespace: str, token_ids: Sequence[int]) -> Iterator[BlockHeader]:

@@ -76,6 +76,23 @@ def window_candidates(
     return tuple(candidates)
 
 
+def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...]:
+    """Where to keep windows of a prompt of so many tokens: at its checkpoints, or else before its last token.
+
+    And at the last end of a block before the first of these: what follows is another's own, and so is the block that
+    it lies in, so others can go on only from there.
+    """
+    exact = tuple(checkpoints) or (tokens - 1,)
+    shared = exact[0] // BLOCK_TOKENS * BLOCK_TOKENS
+    return tuple(sorted({shared, *exact} - {0}))
+
+
+def kept_positions(positions: Iterable[int]) -> tuple[int, ...]:
+    """Which windows an agent keeps: the first, which other agents may share, and the last two."""
+    first, *others = sorted(set(positions))
+    return (first, *others[-2:])
+
+
 def window_headers(
     fingerprint: str, namespace: str, token_ids: Sequence[int], windows: Mapping[int, int]
 ) -> list[BlockHeader]:

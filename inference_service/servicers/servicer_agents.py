@@ -5,7 +5,6 @@ from typing import Any
 
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from inference_service.hot import HotAgents
 from inference_service.models import Models
 from inference_service.storage.client import StoreClient
 from inference_service.turns.locks import AgentLocks
@@ -14,10 +13,9 @@ from inference_service.turns.locks import AgentLocks
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """GetAgent, ListAgents, DeleteAgent; the other RPCs answer UNIMPLEMENTED."""
 
-    def __init__(self, store: StoreClient, models: Models, hot: HotAgents, locks: AgentLocks) -> None:
+    def __init__(self, store: StoreClient, models: Models, locks: AgentLocks) -> None:
         self._store = store
         self._models = models
-        self._hot = hot
         self._locks = locks
 
     async def GetAgent(self, request: agent_pb2.GetAgentRequest, context: Any) -> agent_pb2.GetAgentResponse:
@@ -38,7 +36,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         async with AsyncExitStack() as held:
             for each in sorted(keys):
                 await held.enter_async_context(self._locks.hold(each))
-                self._hot.drop(each)
+                if (loaded := self._models.loaded) is not None:
+                    loaded.memory.hot.drop(each)
             return await self._store.delete_agent(request)
 
     async def _on_all_models(self, key: AgentKey) -> list[AgentKey]:
@@ -47,8 +46,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return [key._replace(model_id=agent.key.model_id) for agent in response.agents]
 
     def _complete(self, agent: agent_pb2.Agent) -> None:
-        if AgentKey.from_proto(agent.key) in self._hot:
-            agent.tier = types_pb2.TIER_HOT
         loaded = self._models.loaded
         if loaded is not None and loaded.model_id == agent.key.model_id:
+            if AgentKey.from_proto(agent.key) in loaded.memory.hot:
+                agent.tier = types_pb2.TIER_HOT
             agent.context_remaining = max(0, loaded.context_length - agent.tokens)

@@ -12,8 +12,8 @@ from safetensors import TensorSpec, serialize
 from agentmem import blockfile
 from agentmem.blockfile import BlockFileError, BlockHeader
 from agentmem.v1 import types_pb2
+from inference_service.engine.arenas import HostTensors
 from inference_service.engine.geometry import Geometry, TensorShapes
-from inference_service.engine.tensors import HostTensors
 from inference_service.memory.match import Reason
 
 _NUMPY_DTYPE = {"U32": np.uint32, "F32": np.float32, "F16": np.uint16, "BF16": np.uint16}

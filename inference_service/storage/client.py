@@ -55,6 +55,10 @@ class Opened:
     turn: cache_store_pb2.CommittedTurn | None = None
 
 
+NOTHING = Opened(NO_VERSION, None)
+"""What a store that does not answer has."""
+
+
 @dataclass(frozen=True)
 class Commit:
     """A turn for the ledger: what follows the first `keep_tokens` tokens of the base."""

@@ -65,11 +65,15 @@ class _Marked(NamedTuple):
 
 
 class Renderer:
-    """Renders inputs for one model. `template` is None where the model has none. Thread-safe."""
+    """Renders inputs for one model. `template` is None where the model has none. Thread-safe.
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+    `checkpoints` says that they are wanted: finding them costs as much again as rendering a chat.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, *, checkpoints: bool = True) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._checkpoints = checkpoints
 
     def text(self, text: str, *, parse_special: bool) -> Rendered:
         """A raw prompt, behind the BOS where the tokenizer adds one (and the text does not bring it)."""
@@ -87,6 +91,8 @@ class Renderer:
 
         def whole(marked: MessagesInput) -> _Marked:
             text = self._apply(marked, cue)
+            if not self._checkpoints:
+                return _Marked(text)
             shared = shared_beginning(self._apply, marked, text)
             return _Marked(text, (shared, before_cue(self._apply, marked, text) if cue else 0))
 
@@ -115,7 +121,7 @@ class Renderer:
                 )
             ending = _with_spans(end_of_turn, self._tokenizer.special_spans(end_of_turn), "")
             addition = missing_ending(ledger, ending) + following[len(end_of_turn) :]
-            at = before_cue(self._apply, whole, rendered) if cue else 0
+            at = before_cue(self._apply, whole, rendered) if cue and self._checkpoints else 0
             return _Marked(addition, (max(0, at - len(rendered) + len(addition)),))
 
         return self._marked(chat, parse_special, difference)

@@ -1,102 +1,111 @@
-"""What becomes of a turn's KV after its end: kept hot and written, put back as it was, or dropped.
+"""What becomes of a turn's KV: it goes into the pool, and from there to disk.
 
 Whatever goes wrong here costs time later and nothing else: the ledger has the turn, or never had it.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
+from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
-from inference_service.engine.generation import CacheLengthError, Generated, check_lengths, settle
+from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
 from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel
-from inference_service.engine.tensors import extract_block
 from inference_service.engine.thread import EngineThread
-from inference_service.hot import HotAgents, HotState
 from inference_service.memory.ledger import Version
 from inference_service.memory.restore import headers
-from inference_service.metrics import WorkerMetrics
-from inference_service.turns.persisting import Block, Persister
-from inference_service.turns.preparing import Prepared
+from inference_service.memory.windows import kept_positions, window_headers
+from inference_service.pool.admission import Room
+from inference_service.pool.blocks import PoolError
+from inference_service.pool.hot import HotState
+from inference_service.pool.kv import KVPool, Space, Table
+from inference_service.turns.persisting import Persister, State
+from inference_service.turns.planned import Prepared
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 
 class Keeper:
     """Keeps the KV of turns. Event loop only; call it under the agent's lock."""
 
-    def __init__(self, engine: EngineThread, hot: HotAgents, persister: Persister, metrics: WorkerMetrics) -> None:
+    def __init__(self, engine: EngineThread, persister: Persister) -> None:
         self._engine = engine
-        self._hot = hot
         self._persister = persister
-        self._metrics = metrics
 
     async def keep(
-        self,
-        key: AgentKey,
-        version: Version,
-        model: LoadedModel,
-        prepared: Prepared,
-        caches: Caches,
-        generated: Generated,
+        self, key: AgentKey, version: Version, model: LoadedModel, prepared: Prepared, room: Room, job: TurnJob
     ) -> None:
-        """Bring the caches to exactly the ledger, keep them hot, and have their new blocks written."""
-        sequence = (*prepared.plan.sequence, *generated.token_ids)
-        published = prepared.hot.published if prepared.hot is not None else prepared.reuse.published
-        blocks = list(headers(model.fingerprint, key.namespace, sequence))
-        # Without a window no position of a hybrid model can be resumed from disk, so its blocks are not written.
-        writes = model.geometry.sliding is None and self._persister.has_room
-        new = [header for header in blocks if writes and header.chain_hash not in published]
-
-        def copy() -> list[Block]:
-            check_lengths(caches, len(sequence))
-            return [
-                (header, extract_block(caches, model.geometry, header.first_token, header.token_count))
-                for header in new
-            ]
-
-        copies = await self._settled(copy)
-        if copies is None:
+        """Copy what is new of a finished turn's caches into the pool, and have it written."""
+        generated = job.result.token_ids
+        sequence = (*prepared.plan.sequence, *generated)
+        blocks = await asyncio.to_thread(lambda: list(headers(model.fingerprint, key.namespace, sequence)))
+        table = await self._written(model, room, job.caches, len(sequence), blocks)
+        if table is None:
             return
+        table = model.memory.pool.publish([header.chain_hash for header in blocks], table)
         ledger = prepared.ledger.kept(prepared.keep_tokens)
         added = sequence[len(ledger) :]
-        pieces, generated_tokens = model.tokenizer.pieces(added), len(generated.token_ids)
-        ledger = ledger.followed_by(added, pieces, model.tokenizer.hash, generated_tokens)
-        state = prepared.hot or HotState(version, ledger, caches, published)
-        state.version, state.ledger, state.caches = version, ledger, caches
-        self._put(key, state)
-        references = [header.chain_hash for header in blocks]
-        self._persister.publish(key, version, state, copies, references, model.geometry)
+        ledger = ledger.followed_by(added, model.tokenizer.pieces(added), model.tokenizer.hash, len(generated))
+        windows = _windows(prepared, room, job, table)
+        model.memory.hot.put(key, HotState(version, ledger, table, windows))
+        named = window_headers(model.fingerprint, key.namespace, sequence, windows)
+        captured = {
+            header.chain_hash: job.windows[position]
+            for header in named
+            if (position := header.first_token + header.token_count) in job.windows
+        }
+        self._persister.publish(State(key, version, model, table, blocks, named, captured))
 
-    async def roll_back(self, key: AgentKey, prepared: Prepared) -> None:
-        """Put the hot state back as it was where the turn only went on from its ledger; else let it go."""
-        hot = prepared.hot
-        if hot is None or prepared.keep_tokens < len(hot.ledger):
-            return
-
-        def trim() -> Caches:
-            settle(hot.caches, len(hot.ledger))
-            return hot.caches
-
-        if hot.caches and await self._settled(trim):
-            self._put(key, hot)
-
-    async def _settled(self, work: Callable[[], _T]) -> _T | None:
-        """What `work` gives on the engine thread; None, and a line in the log, where it fails: KV is only dropped."""
-        if not self._engine.alive:
+    async def _written(
+        self, model: LoadedModel, room: Room, caches: Caches, tokens: int, blocks: list[BlockHeader]
+    ) -> Table | None:
+        """A table of the caches' KV, with its references; None, and a line in the log, where that fails."""
+        if not caches or not self._engine.alive:
             return None
-        future = self._engine.submit(work)
+        pool, geometry = model.memory.pool, model.geometry
+        shared = _shared(pool, blocks)
+        window = caches[geometry.sliding.layers[0]].buffers.filled if geometry.sliding else 0
+        pieces = -(-window // geometry.piece_tokens) if window else 0
+        try:
+            table = room.table(tokens, shared, Space(len(blocks), pieces), window)
+        except PoolError:
+            pool.full.release(shared)
+            raise
+
+        def write() -> None:
+            check_lengths(caches, tokens)
+            model.arenas.write(caches, len(shared), table.blocks[len(shared) :], table.pieces)
+
+        future = self._engine.submit(write)
         await self._engine.wait(future)
         if error := future.exception():
+            pool.release(table)
             known = isinstance(error, AgentmemError | CacheLengthError)
             log.warning("KV was dropped after a turn: %s", error, exc_info=None if known else error)
+            error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
             return None
-        return future.result()
+        return table
 
-    def _put(self, key: AgentKey, state: HotState) -> None:
-        if dropped := self._hot.put(key, state):
-            self._metrics.evictions.labels("hot", "capacity").inc(len(dropped))
+
+def _windows(prepared: Prepared, room: Room, job: TurnJob, table: Table) -> dict[int, int]:
+    """The windows that the agent has now: stored tokens by position. None for a model without sliding layers."""
+    if not table.pieces:
+        return {}
+    known = {**prepared.reuse.windows, **(room.hot.windows if room.hot else {})}
+    windows = {position: tokens for position, tokens in known.items() if position <= prepared.keep_tokens}
+    windows |= {position: window[0].filled for position, window in job.windows.items()}
+    windows[table.tokens] = table.window_tokens
+    return {position: windows[position] for position in kept_positions(windows)}
+
+
+def _shared(pool: KVPool, blocks: list[BlockHeader]) -> list[int]:
+    """The beginning that is in the pool already, with references."""
+    shared: list[int] = []
+    for header in blocks:
+        block = pool.full.find(header.chain_hash)
+        if block is None:
+            break
+        shared.append(block)
+    pool.full.acquire(shared)
+    return shared

@@ -6,10 +6,10 @@ import time
 from agentmem import logs
 from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2, types_pb2
-from inference_service.answers import duration, tier_tokens
+from inference_service.answers import duration
 from inference_service.engine.generation import Generated
 from inference_service.metrics import TIERS, WorkerMetrics
-from inference_service.turns.preparing import Prepared
+from inference_service.turns.planned import Prepared
 from inference_service.turns.running import RunningTurn
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ class TurnMeasures:
         if turn.request.cache_policy != inference_pb2.CACHE_POLICY_RECOMPUTE:
             self._metrics.queries.inc(tokens)
             self._metrics.looked_up(prepared.plan.kind, reuse.tier, prepared.miss_reason)
-        if reuse.tokens:
-            self._metrics.hits.labels(TIERS[reuse.tier]).inc(reuse.tokens)
-            self._metrics.prompt_tokens_cached.labels(TIERS[reuse.tier]).inc(reuse.tokens)
+        for found in reuse.by_tier:
+            self._metrics.hits.labels(TIERS[found.tier]).inc(found.tokens)
+            self._metrics.prompt_tokens_cached.labels(TIERS[found.tier]).inc(found.tokens)
 
     def finished(self, turn: RunningTurn, prepared: Prepared, generated: Generated) -> inference_pb2.Finished:
         """The turn's last event, without a version."""
@@ -54,7 +54,7 @@ class TurnMeasures:
             stop_string=generated.stop_string,
             usage=types_pb2.Usage(
                 prompt_tokens=len(prepared.plan.sequence),
-                cached=tier_tokens(reuse.tier, reuse.tokens),
+                cached=reuse.by_tier,
                 completion_tokens=generated.sampled,
             ),
             timings=types_pb2.Timings(

@@ -5,109 +5,166 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from agentmem.blockfile import BlockHeader
+from agentmem.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2
+from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Geometry
-from inference_service.hot import HotState
+from inference_service.engine.loading import LoadedModel
+from inference_service.engine.tensors import window_bytes
+from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import Version
 from inference_service.metrics import WorkerMetrics
+from inference_service.pool.kv import Table
 from inference_service.storage.blocks import write_block
 from inference_service.storage.client import FileName, StoreClient
 
 log = logging.getLogger(__name__)
 
-MAX_PENDING_BYTES = 1 << 30
-"""Copies of blocks that may wait to be written."""
+MAX_CAPTURED_BYTES = 1 << 30
+"""Captured windows that may wait to be written; more are let go, and cost a prefill if they are ever needed."""
 
-Block = tuple[BlockHeader, dict[str, bytes]]
-"""A block's header and a private copy of its tensors."""
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """An agent's state that is to be on disk: a table, and the headers of its blocks and windows.
+
+    The window at the end is in the table; `captured` are windows in private buffers, by chain hash. The others are on
+    disk already, or lost.
+    """
+
+    key: AgentKey
+    version: Version
+    model: LoadedModel
+    table: Table
+    blocks: Sequence[BlockHeader]
+    windows: Sequence[BlockHeader] = ()
+    captured: Mapping[bytes, list[KVBuffers]] = field(default_factory=dict)
+
+    @property
+    def captured_bytes(self) -> int:
+        """Memory that is not the pool's."""
+        return sum(buffers.nbytes for window in self.captured.values() for buffers in window)
+
+    def after(self, older: "State") -> "State":
+        """This state in place of an older one that was not written: windows that it still has are taken over."""
+        names = {header.chain_hash for header in self.windows}
+        taken_over = {name: window for name, window in older.captured.items() if name in names}
+        return replace(self, captured={**taken_over, **self.captured})
+
+    def read(self, header: BlockHeader) -> dict[str, bytes] | None:
+        """A private copy of a block or window; None if it is not in memory. Engine thread."""
+        arenas, table = self.model.arenas, self.table
+        if not header.window:
+            return arenas.read_block(table.blocks[header.first_token // BLOCK_TOKENS], header.token_count)
+        if header.chain_hash in self.captured:
+            return window_bytes(self.captured[header.chain_hash])
+        if header.first_token + header.token_count == table.tokens:
+            return arenas.read_window(table.pieces, table.window_tokens)
+        return None
 
 
 class Persister:
-    """Publishes blocks in the background, one turn after the other per worker. Event loop; files on other threads."""
+    """Publishes agents' states in the background, one after the other. Event loop; files on other threads.
 
-    def __init__(self, store: StoreClient, metrics: WorkerMetrics) -> None:
+    Blocks stay in the pool until they are written, and are copied out of it one by one between the engine's steps. An
+    agent's newer state replaces one that nobody has begun to write.
+    """
+
+    def __init__(self, engine: EngineThread, store: StoreClient, metrics: WorkerMetrics) -> None:
+        self._engine = engine
         self._store = store
         self._metrics = metrics
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._one_at_a_time = asyncio.Lock()
-        self._pending_bytes = 0
+        self._waiting: dict[AgentKey, State] = {}
+        self._writing: State | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    @property
-    def has_room(self) -> bool:
-        """Whether copies of more blocks may be made. When a disk is too slow, later turns' KV is written later."""
-        return self._pending_bytes < MAX_PENDING_BYTES
+    def publish(self, state: State) -> None:
+        """Have those files written that do not exist yet, and the state published. Its table is held until then."""
+        state.model.memory.pool.acquire(state.table)
+        if (older := self._waiting.get(state.key)) is not None:
+            state = state.after(older)
+            _let_go(older)
+        if self._captured_bytes() + state.captured_bytes > MAX_CAPTURED_BYTES:
+            state = replace(state, captured={})
+        self._waiting[state.key] = state  # In the older one's place, so that who speaks often is written, too.
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
 
-    def publish(
-        self,
-        key: AgentKey,
-        version: Version,
-        state: HotState,
-        blocks: Sequence[Block],
-        references: Sequence[bytes],
-        geometry: Geometry,
-    ) -> None:
-        """Write those of `blocks` that do not exist yet and publish them.
+    def give_up(self) -> None:
+        """Let go of what nobody has begun to write: it can be computed again, and somebody needs the memory now."""
+        for state in self._waiting.values():
+            _let_go(state)
+        if self._waiting:
+            self._metrics.store_failures.inc(len(self._waiting))
+            log.warning(
+                "the KV of %d turns is given up unwritten, to make room; the ledger has them", len(self._waiting)
+            )
+        self._waiting.clear()
 
-        They count as published at once, and no longer if it fails. `references` are all blocks that the agent's state
-        consists of.
-        """
-        names = frozenset(header.chain_hash for header, _ in blocks)
-        size = sum(len(tensor) for _, tensors in blocks for tensor in tensors.values())
-        state.published = (state.published | names) & frozenset(references)
-        self._pending_bytes += size
-        task = asyncio.create_task(self._publish(key, version, blocks, references, geometry))
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._done(task, state, names, size))
+    def tables(self) -> list[Table]:
+        """The tables that are held."""
+        states = [*self._waiting.values(), *([self._writing] if self._writing else [])]
+        return [state.table for state in states]
 
     async def flush(self, seconds: float) -> None:
         """Wait until everything is written, at most so long."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=seconds)
 
-    def _done(self, task: "asyncio.Task[None]", state: HotState, names: frozenset[bytes], size: int) -> None:
-        self._tasks.discard(task)
-        self._pending_bytes -= size
-        error = None if task.cancelled() else task.exception()
-        if task.cancelled() or error is not None:
-            state.published -= names
-            self._metrics.store_failures.inc()
-        if error is not None:
-            known = isinstance(error, AgentmemError | OSError)
-            message = "blocks were not written; the ledger has the turn"
-            log.warning("%s: %s", message, error, exc_info=None if known else error)
+    async def _run(self) -> None:
+        while self._waiting:
+            self._writing = self._waiting.pop(next(iter(self._waiting)))
+            written = asyncio.create_task(self._write(self._writing))
+            await asyncio.wait([written])
+            _let_go(self._writing)
+            self._writing = None
+            if error := written.exception():
+                self._metrics.store_failures.inc()
+                known = isinstance(error, AgentmemError | OSError)
+                message = "blocks were not written; the ledger has the turn"
+                log.warning("%s: %s", message, error, exc_info=None if known else error)
+                error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
+            del written, error
+        self._task = None
 
-    async def _publish(
-        self,
-        key: AgentKey,
-        version: Version,
-        blocks: Sequence[Block],
-        references: Sequence[bytes],
-        geometry: Geometry,
-    ) -> None:
+    def _captured_bytes(self) -> int:
+        return sum(state.captured_bytes for state in self._waiting.values())
+
+    async def _write(self, state: State) -> None:
         started = time.monotonic()
-        async with self._one_at_a_time:
-            paths = await self._store.stage(key.namespace, [FileName.of(header) for header, _ in blocks])
-            published = False
-            try:
-                files = [
-                    await asyncio.to_thread(_write, paths[FileName.of(header)], header, data, geometry)
-                    for header, data in blocks
-                    if FileName.of(header) in paths
-                ]
-                fingerprint = blocks[0][0].fingerprint if blocks else ""
-                names = [FileName.block(chain_hash) for chain_hash in references]
-                await self._store.publish(key, version, files, names, fingerprint)
-                published = True
-            finally:
-                if not published:
-                    await asyncio.to_thread(_remove, paths.values())
+        headers = {FileName.of(header): header for header in (*state.blocks, *state.windows)}
+        paths = await self._store.stage(state.key.namespace, headers)
+        published = False
+        try:
+            files = [
+                file
+                for name, header in headers.items()
+                if name in paths and (file := await self._write_file(state, header, paths[name])) is not None
+            ]
+            written = {FileName(file.kind, file.chain_hash) for file in files}
+            there = [name for name in headers if name not in paths or name in written]
+            await self._store.publish(state.key, state.version, files, there, state.model.fingerprint)
+            published = True
+        finally:
+            if not published:
+                await asyncio.to_thread(_remove, paths.values())
         self._metrics.store_seconds.observe(time.monotonic() - started)
         self._metrics.store_bytes.inc(sum(file.size_bytes for file in files))
+
+    async def _write_file(self, state: State, header: BlockHeader, path: str) -> cache_store_pb2.StoredFile | None:
+        data = await self._engine.call(lambda: state.read(header))
+        if data is None:
+            return None
+        return await asyncio.to_thread(_write, path, header, data, state.model.geometry)
+
+
+def _let_go(state: State) -> None:
+    state.model.memory.pool.release(state.table)
 
 
 def _remove(paths: Iterable[str]) -> None:

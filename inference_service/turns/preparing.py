@@ -2,49 +2,22 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding
 from inference_service.engine.loading import LoadedModel
-from inference_service.hot import HotState
-from inference_service.memory.ledger import Ledger, Version
-from inference_service.memory.match import Limits, Reason, common_tokens
+from inference_service.memory.ledger import Ledger
+from inference_service.memory.match import Limits, common_tokens
 from inference_service.memory.plan import Plan, Planner
+from inference_service.memory.restore import Lookup, look_up
+from inference_service.memory.windows import WindowCandidate, capture_positions, window_candidates
+from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened
 from inference_service.text.rendering import Rendered, Span
-from inference_service.turns.restoring import Restorer, Reuse
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A turn that can be computed. `keep_tokens` of the base's ledger stay in the commit.
-
-    `decoding` is None for Prefill. `hot` is the state that `reuse` takes its caches from, if it does.
-    """
-
-    base: Version
-    ledger: Ledger
-    keep_tokens: int
-    plan: Plan
-    reuse: Reuse
-    decoding: Decoding | None
-    context_remaining: int
-    hot: HotState | None
-
-    @property
-    def dropped_tokens(self) -> int:
-        """Tokens of the ledger that the commit leaves behind."""
-        return len(self.ledger) - self.keep_tokens
-
-    @property
-    def miss_reason(self) -> Reason:
-        """Why not more was reused; unspecified where all that could be was."""
-        if self.plan.reason:
-            return self.plan.reason
-        return self.reuse.reason if self.reuse.tokens < self.plan.keep_tokens else types_pb2.MISS_REASON_UNSPECIFIED
+from inference_service.turns.planned import Planned, Prepared, Reuse
+from inference_service.turns.restoring import Restorer
 
 
 class Preparer:
@@ -55,15 +28,15 @@ class Preparer:
         self._limits = limits
         self._default_max_tokens = default_max_tokens
 
-    async def prepare(self, request: TurnRequest, model: LoadedModel, opened: Opened, hot: HotState | None) -> Prepared:
-        """Plan the turn against what the store has; `hot` is what memory has, valid for the opened version or None."""
+    async def plan(self, request: TurnRequest, model: LoadedModel, opened: Opened, known: Ledger | None) -> Planned:
+        """Plan the turn against what the store has; `known` is the ledger, where the store did not send it again."""
         if request.if_version is not None and request.if_version != opened.version.number:
             raise Aborted(f"the agent is at version {opened.version.number}, not {request.if_version}")
-        ledger = hot.ledger if hot is not None else opened.ledger or Ledger()
+        ledger = opened.ledger or known or Ledger()
         retokenized = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
         if retokenized:
-            ledger, hot = await asyncio.to_thread(_retokenized, ledger, model), None
-        plan = await asyncio.to_thread(self._plan, request, model, ledger)
+            ledger = await asyncio.to_thread(_retokenized, ledger, model)
+        plan, lookup, windows = await asyncio.to_thread(self._plan, request, model, ledger)
         if max(plan.sequence) >= model.vocab_size:
             raise FailedPrecondition(
                 f"the tokenizer makes token {max(plan.sequence)} of the prompt, and the model has {model.vocab_size}"
@@ -74,17 +47,24 @@ class Preparer:
                 f"the prompt has {len(plan.sequence)} tokens and the model's context holds {model.context_length}; "
                 "shorten it, or start a new agent"
             )
-        reuse = await self._reuse(request, model, ledger, plan, hot)
-        return Prepared(
+        return Planned(
             base=opened.version,
             ledger=ledger,
             keep_tokens=0 if retokenized else common_tokens(ledger.token_ids, plan.sequence),
             plan=plan,
-            reuse=reuse,
+            lookup=lookup,
+            windows=windows,
             decoding=self._decoding(request, remaining) if request.generates else None,
             context_remaining=remaining,
-            hot=hot if reuse.tier == types_pb2.TIER_HOT else None,
         )
+
+    async def prepare(self, request: TurnRequest, model: LoadedModel, planned: Planned, room: Room) -> Prepared:
+        """Find the KV to start from; what of it is in the pool is held by the room."""
+        if request.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE:
+            reuse = Reuse(model.new_caches)
+        else:
+            reuse = await self._restorer.find(request.key, model, planned, room)
+        return Prepared(**vars(planned), reuse=reuse)
 
     async def tokens(self, turn_input: TurnInput, parse_special: bool, model: LoadedModel, ledger: Ledger) -> int:
         """How many tokens an input has; for an append, how many it adds to the ledger."""
@@ -96,18 +76,17 @@ class Preparer:
 
         return await asyncio.to_thread(count)
 
-    def _plan(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> Plan:
+    def _plan(
+        self, request: TurnRequest, model: LoadedModel, ledger: Ledger
+    ) -> tuple[Plan, Lookup, tuple[WindowCandidate, ...]]:
         planner = Planner(model.tokenizer, model.renderer, self._limits)
-        return _plan_input(planner, model, request.input, request.parse_special, ledger, cue=request.generates)
-
-    async def _reuse(
-        self, request: TurnRequest, model: LoadedModel, ledger: Ledger, plan: Plan, hot: HotState | None
-    ) -> Reuse:
-        if request.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE:
-            return self._restorer.nothing(model)
-        if hot is not None and plan.keep_tokens:
-            return self._restorer.from_hot(model, hot, plan)
-        return await self._restorer.from_disk(request.key, model, ledger, plan)
+        plan = _plan_input(planner, model, request.input, request.parse_special, ledger, cue=request.generates)
+        ids = model.fingerprint, request.key.namespace
+        lookup = look_up(*ids, ledger.token_ids, plan.keep_tokens, plan.sequence)
+        if model.geometry.sliding is None:
+            return plan, lookup, ()
+        positions = capture_positions(plan.checkpoints, len(plan.sequence))
+        return plan, lookup, window_candidates(*ids, ledger, plan.keep_tokens, plan.sequence, positions)
 
     def _decoding(self, request: TurnRequest, remaining: int) -> Decoding:
         wanted = request.max_tokens or self._default_max_tokens

@@ -1,148 +1,116 @@
-"""Finding the KV that a plan can reuse: hot, else from disk, else none. What fails verification is only a miss."""
+"""Finding the KV that a plan can reuse: from the pool, then from disk, else none."""
 
-import asyncio
-import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from agentmem import logs
-from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
-from agentmem.v1 import cache_store_pb2, types_pb2
-from inference_service.engine import tensors
+from agentmem.v1 import types_pb2
+from inference_service.engine.arenas import HostTensors
+from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel
-from inference_service.engine.tensors import HostTensors
-from inference_service.hot import HotState
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Reason, common_tokens
-from inference_service.memory.plan import Plan
-from inference_service.memory.restore import Candidate, look_up
+from inference_service.memory.choice import Choice
+from inference_service.memory.match import Reason
 from inference_service.metrics import WorkerMetrics
-from inference_service.storage.blocks import BlockMiss, read_block
-from inference_service.storage.client import FileName, StoreClient
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Reuse:
-    """KV to start from: `tokens` of it, from `tier`. `caches` makes them, once, on the engine thread.
-
-    `published` are blocks of it that are known to be on disk; `reason` says why there is not more.
-    """
-
-    tokens: int
-    tier: types_pb2.Tier.ValueType
-    caches: Callable[[], Caches]
-    reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
-    published: frozenset[bytes] = frozenset()
-    load_bytes: int = 0
-    load_seconds: float = 0.0
+from inference_service.pool.admission import Room
+from inference_service.storage.client import FileName
+from inference_service.turns.fetching import Fetcher
+from inference_service.turns.planned import Planned, Reuse
+from inference_service.turns.search import Search
 
 
 class Restorer:
-    """Decides and loads. Event loop; files are read on other threads."""
+    """Decides and loads. Event loop only."""
 
-    def __init__(self, store: StoreClient, metrics: WorkerMetrics, min_tokens: int) -> None:
-        self._store = store
+    def __init__(self, fetcher: Fetcher, metrics: WorkerMetrics, min_tokens: int) -> None:
+        self._fetcher = fetcher
         self._metrics = metrics
         self._min_tokens = min_tokens
 
-    def from_hot(self, model: LoadedModel, hot: HotState, plan: Plan) -> Reuse:
-        """Reuse the hot state, as far as its ledger and the plan agree; sliding layers cannot always go back."""
-        tokens = min(common_tokens(hot.ledger.token_ids, plan.sequence), len(plan.sequence) - 1)
-        if not all(cache.can_trim(cache.offset - tokens) for cache in hot.caches):
-            return self._none(model, types_pb2.MISS_REASON_NOT_TRIMMABLE)
+    async def find(self, key: AgentKey, model: LoadedModel, planned: Planned, room: Room) -> Reuse:
+        """Reuse the longest gapless run of blocks, those in the pool first; `room` then holds these.
 
-        def caches() -> Caches:
-            for cache in hot.caches:
-                cache.trim(cache.offset - tokens)
-            return hot.caches
-
-        return Reuse(tokens, types_pb2.TIER_HOT if tokens else types_pb2.TIER_NONE, caches, published=hot.published)
-
-    async def from_disk(self, key: AgentKey, model: LoadedModel, ledger: Ledger, plan: Plan) -> Reuse:
-        """Reuse the longest gapless run of good blocks. Never raises for what is missing or bad: that is a miss."""
-        if model.geometry.sliding is not None:
-            kept = bool(plan.keep_tokens)
-            return self._none(model, types_pb2.MISS_REASON_NOT_TRIMMABLE if kept else types_pb2.MISS_REASON_ABSENT)
+        A hybrid model resumes only where there is a window. Never raises for what is missing or bad: that is a miss.
+        """
         started = time.monotonic()
-        lookup = look_up(model.fingerprint, key.namespace, ledger.token_ids, plan.keep_tokens, plan.sequence)
-        if not lookup.candidates:
-            return self._none(model, types_pb2.MISS_REASON_ABSENT)
-        try:
-            opened = await self._store.open(key._replace(agent_id=""), block_hashes=lookup.hashes())
-        except AgentmemError as error:
-            logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
-            return self._none(model, types_pb2.MISS_REASON_IO_ERROR)
-        chosen = lookup.choose(opened.files)
-        missing = lookup.missing(opened.files)
+        search = Search.in_pool(key, model, planned, room)
+        keep_tokens = planned.plan.keep_tokens
         reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
-        if missing:
-            dropped = not opened.evicted.isdisjoint(missing)
-            reason = types_pb2.MISS_REASON_EVICTED if dropped else types_pb2.MISS_REASON_ABSENT
-        if 0 < sum(candidate.usable_tokens for candidate in chosen) < self._min_tokens:
-            return self._none(model, types_pb2.MISS_REASON_BELOW_MIN)
-        files = [opened.files[candidate.header.chain_hash] for candidate in chosen]
-        loaded, miss = await self._load(model, chosen, files)
-        if miss is not None:
-            reason = miss.reason
-            bad = chosen[len(loaded)]
-            logs.event(log, "block refused", logging.WARNING, fault=miss.fault, chain_hash=bad.header.chain_hash.hex())
-            self._metrics.load_failures.labels(miss.fault).inc()
-            if miss.damaged:
-                await self._quarantine(key.namespace, bad, miss.fault)
-        if not loaded:
-            return self._none(model, reason)
-        tokens = sum(candidate.usable_tokens for candidate in chosen[: len(loaded)])
-        capacity = (tokens // BLOCK_TOKENS + 1) * BLOCK_TOKENS
-        blocks = [(data, candidate.usable_tokens) for data, candidate in zip(loaded, chosen, strict=False)]
-        buffers = [await asyncio.to_thread(tensors.assemble, blocks, capacity)]
-        size = sum(file.size_bytes for file in files[: len(loaded)])
-        seconds = time.monotonic() - started
+        files: dict[FileName, HostTensors] = {}
+        choice = search.choose()
+        if choice.tokens < keep_tokens or search.may_have_more(choice):
+            reason = await self._look(search, key)
+            choice, fault = await self._read(search, files)
+            reason = fault or reason
+        if choice.tokens < keep_tokens <= search.block_tokens:
+            reason = reason or types_pb2.MISS_REASON_NOT_TRIMMABLE
+        if not choice.tokens:
+            return Reuse(model.new_caches, reason or types_pb2.MISS_REASON_ABSENT)
+        wanted = search.wanted(choice)
+        size = sum(file.size_bytes for _, file in wanted)
         self._metrics.load_bytes.inc(size)
         return Reuse(
-            tokens,
-            types_pb2.TIER_WARM,
-            lambda: tensors.restore(buffers.pop(), tokens, model.geometry),
+            _Maker(model, search, choice, {name: files[name] for name in (FileName.of(h) for h, _ in wanted)}),
             reason,
-            frozenset(candidate.header.chain_hash for candidate in chosen[: len(loaded)]),
+            choice.hot_tokens,
+            choice.warm_tokens,
             size,
-            seconds,
+            time.monotonic() - started if wanted else 0.0,
+            search.windows_on_disk(keep_tokens),
         )
 
-    def nothing(self, model: LoadedModel) -> Reuse:
-        """Compute everything, because the request asks for it."""
-        return self._none(model, types_pb2.MISS_REASON_UNSPECIFIED)
-
-    def _none(self, model: LoadedModel, reason: Reason) -> Reuse:
-        return Reuse(0, types_pb2.TIER_NONE, model.new_caches, reason)
-
-    async def _load(
-        self, model: LoadedModel, chosen: Sequence[Candidate], files: Sequence[cache_store_pb2.StoredFile]
-    ) -> tuple[list[HostTensors], BlockMiss | None]:
-        """The blocks up to the first bad one, and what is wrong with that."""
-        results = await asyncio.gather(
-            *(
-                asyncio.to_thread(read_block, file.path, candidate.header, file.digest, model.geometry)
-                for candidate, file in zip(chosen, files, strict=True)
-            ),
-            return_exceptions=True,
+    async def _look(self, search: Search, key: AgentKey) -> Reason:
+        """Ask the store; why there is not more, as far as the store knows."""
+        opened, reason = await self._fetcher.look(
+            key.namespace,
+            key.model_id,
+            [name for name in search.lookup.hashes() if name not in search.blocks],
+            [candidate.name for candidate in search.candidates],
         )
-        loaded: list[HostTensors] = []
-        for result in results:
-            if isinstance(result, BlockMiss):
-                return loaded, result
-            if isinstance(result, BaseException):
-                raise result
-            loaded.append(result)
-        return loaded, None
+        search.take(opened)
+        if reason or not (missing := search.missing):
+            return reason
+        dropped = not opened.evicted.isdisjoint(missing)
+        return types_pb2.MISS_REASON_EVICTED if dropped else types_pb2.MISS_REASON_ABSENT
 
-    async def _quarantine(self, namespace: str, bad: Candidate, fault: str) -> None:
-        try:
-            await self._store.quarantine(namespace, FileName.of(bad.header), fault)
-        except AgentmemError as error:
-            logs.event(log, "quarantine failed", logging.WARNING, error=error.message)
+    async def _read(self, search: Search, files: dict[FileName, HostTensors]) -> tuple[Choice, Reason]:
+        """Choose, and read what was chosen, again and again until all of it is good."""
+        reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
+        while True:
+            choice = search.choose()
+            if 0 < choice.warm_tokens < self._min_tokens:
+                search.files.clear()
+                reason = types_pb2.MISS_REASON_BELOW_MIN
+                continue
+            wanted = [(header, file) for header, file in search.wanted(choice) if FileName.of(header) not in files]
+            read, bad = await self._fetcher.read(search.model.geometry, search.namespace, wanted)
+            files |= read
+            if not bad:
+                return choice, reason
+            reason = next(iter(bad.values()))
+            for name in bad:
+                search.refuse(name)
+
+
+class _Maker:
+    """Makes caches of what was chosen, once, on the engine thread. It holds the files' tensors until then."""
+
+    def __init__(self, model: LoadedModel, search: Search, choice: Choice, files: dict[FileName, HostTensors]) -> None:
+        self._model = model
+        self._choice = choice
+        self._blocks = [search.blocks[candidate.header.chain_hash] for candidate in choice.hot]
+        self._window = search.windows.get(choice.window.name) if choice.window is not None else None
+        self._files = files
+
+    def __call__(self) -> Caches:
+        files, self._files = self._files, {}
+        warm = [files[FileName.of(candidate.header)] for candidate in self._choice.warm]
+        return self._model.arenas.caches(self._choice.tokens, self._blocks, warm, self._window_buffers(files))
+
+    def _window_buffers(self, files: Mapping[FileName, HostTensors]) -> list[KVBuffers]:
+        choice, arenas = self._choice, self._model.arenas
+        if choice.window is None:
+            return []
+        if self._window is not None:
+            return arenas.window(self._window.pieces, self._window.window_tokens, choice.surplus)
+        return arenas.window_of_file(files[FileName.window(choice.window.name)], choice.surplus)

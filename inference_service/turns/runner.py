@@ -20,22 +20,25 @@ from agentmem.errors import (
     Unavailable,
 )
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
-from inference_service.answers import delta, duration, tier_tokens
+from inference_service.answers import delta, duration
 from inference_service.domain import TurnRequest
 from inference_service.engine.generation import Generated, TurnJob
-from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel
 from inference_service.engine.thread import EngineThread
-from inference_service.hot import HotAgents, HotState
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.memory.windows import capture_positions
 from inference_service.metrics import WorkerMetrics
 from inference_service.models import Models
+from inference_service.pool.admission import Demand, Room
+from inference_service.pool.blocks import PoolError
+from inference_service.pool.hot import HotState
 from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto
 from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.measuring import TurnMeasures
 from inference_service.turns.persisting import Persister
-from inference_service.turns.preparing import Prepared, Preparer, check_tokens
+from inference_service.turns.planned import Planned, Prepared
+from inference_service.turns.preparing import Preparer, check_tokens
 from inference_service.turns.running import RunningTurn
 
 log = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ LAST_SECONDS = 3.0
 
 
 class TurnRunner:
-    """Runs turns. Event loop only. `hot` and `locks` are shared with what else changes agents."""
+    """Runs turns. Event loop only. `locks` is shared with what else changes agents."""
 
     def __init__(
         self,
@@ -56,9 +59,9 @@ class TurnRunner:
         persister: Persister,
         metrics: WorkerMetrics,
         *,
-        hot: HotAgents,
         locks: AgentLocks,
         max_waiting: int,
+        room_wait: float,
         stream_buffer: int,
     ) -> None:
         self._models = models
@@ -66,11 +69,11 @@ class TurnRunner:
         self._store = store
         self._preparer = preparer
         self._persister = persister
-        self._keeper = Keeper(engine, hot, persister, metrics)
+        self._keeper = Keeper(engine, persister)
         self._measures = TurnMeasures(metrics)
-        self._hot = hot
         self._locks = locks
         self._max_waiting = max_waiting
+        self._room_wait = room_wait
         self._stream_buffer = stream_buffer
         self._turns: set[RunningTurn] = set()
         self._draining = False
@@ -127,17 +130,39 @@ class TurnRunner:
     async def _run(self, turn: RunningTurn, model: LoadedModel) -> None:
         request = turn.request
         async with self._holding(request):
-            hot = self._hot.get(request.key)
+            hot = model.memory.hot.get(request.key)
             opened = await self._open(request, hot)
             if opened.turn is not None:
                 _replay(turn, model, opened.turn)
                 self._measures.replayed()
                 return
             if hot is not None and hot.version != opened.version:
-                self._hot.drop(request.key)
+                model.memory.hot.drop(request.key)
                 hot = None
-            prepared = await self._preparer.prepare(request, model, opened, hot)
-            await self._compute_and_commit(turn, model, prepared)
+            planned = await self._preparer.plan(request, model, opened, hot.ledger if hot is not None else None)
+            async with self._room(turn, model, planned) as room:
+                prepared = await self._preparer.prepare(request, model, planned, room)
+                await self._compute_and_commit(turn, model, prepared, room)
+
+    @asynccontextmanager
+    async def _room(self, turn: RunningTurn, model: LoadedModel, planned: Planned) -> AsyncIterator[Room]:
+        """Memory for the turn. Nobody can evict what the agent has meanwhile, and a turn that fails puts it back."""
+        request, memory = turn.request, model.memory
+        demand = Demand(planned.lookup.own, planned.most_tokens, request.commits)
+        room = await memory.admission.enter(demand, self._room_wait)
+        room.hot = memory.hot.take(request.key)
+        try:
+            yield room
+        except PoolError as error:
+            memory.pool.fail(error)
+            raise
+        finally:
+            if room.hot is not None and room.superseded:
+                memory.pool.release(room.hot.table)
+            elif room.hot is not None:
+                memory.hot.put(request.key, room.hot)
+            memory.admission.leave(room)
+            memory.check_integrity(self._persister.tables())
 
     @asynccontextmanager
     async def _holding(self, request: TurnRequest) -> AsyncIterator[None]:
@@ -153,55 +178,53 @@ class TurnRunner:
         known = hot.version if hot is not None else NO_VERSION
         return await self._store.open(request.key, known, request.request_id)
 
-    async def _compute_and_commit(self, turn: RunningTurn, model: LoadedModel, prepared: Prepared) -> None:
-        key = turn.request.key
-        if prepared.hot is not None:
-            self._hot.drop(key)  # In flight: nobody else may use or drop it.
+    async def _compute_and_commit(self, turn: RunningTurn, model: LoadedModel, prepared: Prepared, room: Room) -> None:
         version = None
         try:
-            started, caches, generated = await self._compute(turn, model, prepared)
+            started, job = await self._compute(turn, model, prepared)
+            generated = job.result
             turn.rest(generated.rest)
             finished = self._measures.finished(turn, prepared, generated)
             if turn.request.commits:
                 version = await self._commit(turn, model, prepared, generated, started, finished)
+                room.superseded = True
                 finished.version.CopyFrom(version_to_proto(version))
                 finished.durable = True
         except Exception as error:
             self._end(turn, error)
-            await self._keeper.roll_back(key, prepared)
             raise
         turn.say(inference_pb2.GenerateResponse(finished=finished))
         self._measures.completed(turn, prepared, generated)
         self._end(turn)
-        if version is None:
-            await self._keeper.roll_back(key, prepared)
-        else:
-            await self._keeper.keep(key, version, model, prepared, caches, generated)
+        if version is not None:
+            await self._keeper.keep(turn.request.key, version, model, prepared, room, job)
 
     async def _compute(
         self, turn: RunningTurn, model: LoadedModel, prepared: Prepared
-    ) -> tuple[inference_pb2.Started, Caches, Generated]:
+    ) -> tuple[inference_pb2.Started, TurnJob]:
         started = inference_pb2.Started()
         loop = asyncio.get_running_loop()
 
         def taken_up(at: float, seconds: float) -> None:
             loop.call_soon_threadsafe(self._announce, turn, model, prepared, started, at, seconds)
 
+        plan = prepared.plan
         job = TurnJob(
-            prepared.plan.sequence,
+            plan.sequence,
             prepared.reuse.caches,
             prepared.decoding,
             turn.token_from_engine,
             turn.cancelled,
             taken_up,
             prepared.reuse.tokens,
+            capture_positions(plan.checkpoints, len(plan.sequence)) if turn.request.commits else (),
         )
         turn.interrupt = None  # The engine looks at the flag before every step.
         self._engine.begin(lambda: model.engine.add(job), job.future)
         await self._engine.wait(job.future)
         turn.check()
-        caches, generated = job.future.result()
-        return started, caches, generated
+        job.future.result()
+        return started, job
 
     def _announce(
         self,
@@ -217,7 +240,7 @@ class TurnRunner:
             inference_pb2.Started(
                 cache=types_pb2.CacheReport(
                     match=prepared.plan.kind,
-                    cached=tier_tokens(reuse.tier, reuse.tokens),
+                    cached=reuse.by_tier,
                     prompt_tokens=len(prepared.plan.sequence),
                     miss_reason=prepared.miss_reason,
                     load_bytes=reuse.load_bytes,

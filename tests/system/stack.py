@@ -221,6 +221,10 @@ class Stack:
         """All published blocks."""
         return sorted((self.data / "blocks").rglob("*.safetensors"))
 
+    def window_files(self) -> list[Path]:
+        """All published windows."""
+        return sorted((self.data / "windows").rglob("*.safetensors"))
+
     async def destroy(self) -> None:
         """End everything and remove the files."""
         for client in self._clients:

@@ -1,4 +1,4 @@
-"""Models with sliding windows: right from memory, and right after a restart, when they cannot resume from disk yet."""
+"""Models with sliding windows: right hot, warm and wherever they resume; never more on disk than their windows."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,39 +6,133 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentmem.blockfile import parse
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
-from tests.system.stack import Stack, Turn, running
+from tests.system.stack import Client, Stack, Turn, chat, running
 from tests.tiny_models import write_gemma3, write_gpt_oss
 
+ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
+LONG = "The colour of the boat is green. " * 45
+WINDOW, SLACK = 64, 256
 
-async def check(stack: Stack, oracle: Oracle, turn: Turn) -> int:
+models = pytest.mark.parametrize("write", [write_gemma3, write_gpt_oss], ids=["gemma3", "gpt_oss"])
+
+
+async def check(stack: Stack, oracle: Oracle, turn: Turn, agent: str = "a") -> int:
     """The turn's log-probabilities are those of a recomputation; the ledger's length."""
-    token_ids = list((await stack.ledger("a")).token_ids)
+    token_ids = list((await stack.ledger(agent)).token_ids)
     wanted = oracle.logprobs_of(token_ids, len(token_ids) - len(turn.token_ids))
     assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
     return len(token_ids)
 
 
-@pytest.mark.parametrize("write", [write_gemma3, write_gpt_oss], ids=["gemma3", "gpt_oss"])
-async def test_hybrid_models_are_right_hot_and_after_a_restart(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+async def restarted(stack: Stack, *agents: str) -> None:
+    for agent in agents:
+        await stack.on_disk(agent)
+    stack.kill("worker")
+    await stack.up("worker")
+
+
+@models
+async def test_hot_and_after_a_restart(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     directory = write(tmp_path / "m")
     oracle = Oracle(directory)
-    arguments = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
     async with running(f"tiny={directory}") as stack:
         client = await stack.client()
-        first = await client.say("a", "The colour of the boat is green. " * 45, **arguments)
+        tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+        assert tokens > WINDOW + SLACK, "longer than what a sliding layer keeps"
+        for _ in range(3):
+            hot = await client.say("a", "Who told you?", **ARGUMENTS)
+            assert hot.cached == {"hot": tokens}
+            tokens = await check(stack, oracle, hot)
+        await restarted(stack, "a")
+        assert len(stack.window_files()) == 3, "the first, that before the last cue, and the last"
+        for file in stack.window_files():
+            data = file.read_bytes()
+            header, _ = parse(data, len(data))
+            assert header.window
+            assert header.token_count <= WINDOW + SLACK
+        warm = await client.say("a", "And now?", **ARGUMENTS)
+        assert (warm.match, warm.cached) == ("EXTEND", {"warm": tokens})
+        await check(stack, oracle, warm)
+
+
+@models
+async def test_back_inside_the_window_and_outside(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    directory = write(tmp_path / "m")
+    oracle = Oracle(directory)
+    async with running(f"tiny={directory}") as stack:
+        client = await stack.client()
+
+        async def cut_to(tokens: int) -> Turn:
+            ids = list((await stack.ledger("a")).token_ids)[:tokens]
+            turn = await client.turn("a", token_ids=types_pb2.TokenIds(ids=[*ids, 7, 8, 9]), **ARGUMENTS)
+            await check(stack, oracle, turn)
+            return turn
+
+        tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+        inside = await cut_to(tokens - 5)
+        assert (inside.match, inside.cached) == ("PARTIAL", {"hot": tokens - 5})
+        await restarted(stack, "a")
+        inside = await cut_to(tokens - 7)
+        assert (inside.match, inside.cached) == ("PARTIAL", {"warm": tokens - 7})
+        outside = await cut_to(100)
+        assert (outside.match, outside.cached, outside.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE")
+
+
+async def test_an_answer_made_again_resumes_before_the_cue(tmp_path: Path) -> None:
+    """A prompt that was answered before is known up to its cue, however long the answer was."""
+    directory = write_gemma3(tmp_path / "m")
+    oracle = Oracle(directory)
+    async with running(f"tiny={directory}") as stack:
+        client = await stack.client()
+        messages = chat(("system", LONG), ("user", "Who told you?"))
+        long = {**ARGUMENTS, "max_tokens": 400}
+        first = await client.turn("a", messages=messages, **long)
         tokens = await check(stack, oracle, first)
-        assert tokens > 64 + 256, "longer than what a sliding layer keeps"
-        hot = await client.say("a", "Who told you?", **arguments)
-        assert hot.cached == {"hot": tokens}
-        tokens = await check(stack, oracle, hot)
-        far_back = await client.turn("a", token_ids=types_pb2.TokenIds(ids=[0, *range(3, 40)]), **arguments)
-        assert (far_back.match, far_back.cached) == ("DIVERGE", {})
-        await check(stack, oracle, far_back)
-        stack.kill("worker")
-        await stack.up("worker")
-        after = await client.say("a", "And now?", **arguments)
-        assert (after.match, after.cached, after.miss) == ("EXTEND", {}, "NOT_TRIMMABLE")
-        await check(stack, oracle, after)
-        assert not stack.block_files()
+        prompt = tokens - 400
+        for tier in ("warm", "hot"):
+            if tier == "warm":
+                await restarted(stack, "a")
+            again = await client.turn("a", messages=messages, **(long if tier == "warm" else ARGUMENTS))
+            await check(stack, oracle, again)
+            assert again.match == "PARTIAL"
+            cached = sum(again.cached.values())
+            assert prompt - 12 < cached < prompt, "all but the cue"
+
+
+@models
+async def test_another_agent_shares_the_system_prompt(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    directory = write(tmp_path / "m")
+    oracle = Oracle(directory)
+    async with running(f"tiny={directory}") as stack:
+        client = await stack.client()
+        await client.turn("a", messages=chat(("system", LONG), ("user", "Who told you?")), **ARGUMENTS)
+        await stack.on_disk("a")
+        other = await client.turn("b", messages=chat(("system", LONG), ("user", "Nobody knows.")), **ARGUMENTS)
+        assert other.match == "NEW"
+        assert sum(other.cached.values()) in (256, 512), "whole blocks of what both have in common"
+        await check(stack, oracle, other, "b")
+
+
+async def test_a_damaged_window_is_only_a_miss(tmp_path: Path) -> None:
+    directory = write_gemma3(tmp_path / "m")
+    oracle = Oracle(directory)
+    async with running(f"tiny={directory}") as stack:
+        client = await stack.client()
+        tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+        await restarted(stack, "a")
+        for number, file in enumerate(stack.window_files()):
+            data = bytearray(file.read_bytes())
+            data[-100 - number] ^= 1
+            file.chmod(0o600)
+            file.write_bytes(data)
+        turn = await _say_again(client)
+        assert (turn.match, turn.cached, turn.miss) == ("EXTEND", {}, "CORRUPT")
+        assert await check(stack, oracle, turn) > tokens
+        assert list((stack.data / "quarantine").iterdir())
+
+
+async def _say_again(client: Client) -> Turn:
+    return await client.say("a", "And now?", **ARGUMENTS)

@@ -15,10 +15,10 @@ class QuantizedKVCache(BufferedCache):
         super().__init__(bits, group_size)
 
     @classmethod
-    def restored(cls, keys: Quantized, values: Quantized, offset: int, bits: int, group_size: int) -> Self:
-        """A cache over buffers whose first `offset` tokens count."""
+    def restored(cls, buffers: KVBuffers, bits: int, group_size: int) -> Self:
+        """A cache that takes over buffers."""
         cache = cls(bits, group_size)
-        cache.buffers = KVBuffers(keys, values, offset)
+        cache.buffers = buffers
         return cache
 
     @property

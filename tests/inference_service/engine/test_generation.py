@@ -14,12 +14,13 @@ import pytest
 from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine import batching, tensors
+from inference_service.engine import batching
 from inference_service.engine.attention import AttentionSeam
 from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, settle
 from inference_service.engine.geometry import Caches, TensorShapes
 from inference_service.engine.loading import LoadedModel, load
+from inference_service.engine.tensors import Arenas, window_bytes
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
 
@@ -94,19 +95,25 @@ def test_chunks_do_not_matter(
 
 
 def restored(model: LoadedModel, caches: Caches, tokens: int) -> Caches:
-    """Through the tensors of block and window files and back, as after a restart."""
-    geometry = model.geometry
-    blocks = []
-    for first in range(0, tokens, 256):
-        count = min(256, tokens - first)
-        copies = tensors.extract_block(caches, geometry, first, count)
-        blocks.append((host(copies, geometry.block_shapes(count)), count))
-    window = None
+    """Through an arena, the tensors of files, and back: half of the blocks from the arena, the others from files."""
+    geometry, arenas = model.geometry, Arenas(model.geometry, 9, 7)
+    blocks, pieces, window, filled = [7, 2, 5, 0, 3, 8][: -(-tokens // 256)], [], [], 0
     if geometry.sliding is not None:
-        copies, count = tensors.extract_window(caches, geometry)
-        assert count <= (geometry.sliding.window or 0) + 256
-        window = host(copies, geometry.window_shapes(count))
-    return tensors.restore(tensors.assemble(blocks, tokens + 100), tokens, geometry, window)
+        filled = caches[geometry.sliding.layers[0]].buffers.filled
+        assert filled <= (geometry.sliding.window or 0) + 256
+        pieces = [4, 0, 6, 2, 5][: -(-filled // geometry.piece_tokens)]
+    arenas.write(caches, 0, blocks, pieces)
+    if geometry.sliding is not None:
+        file = host(arenas.read_window(pieces, filled), geometry.window_shapes(filled))
+        window = arenas.window(pieces, filled)
+        assert window_bytes(window) == window_bytes(arenas.window_of_file(file))
+    counts = [min(256, tokens - 256 * i) for i in range(len(blocks))]
+    half = len(blocks) // 2
+    files = [
+        host(arenas.read_block(block, count), geometry.block_shapes(count))
+        for block, count in list(zip(blocks, counts, strict=True))[half:]
+    ]
+    return arenas.caches(tokens, blocks[:half], files, window)
 
 
 def host(copies: dict[str, bytes], shapes: TensorShapes) -> dict[str, np.ndarray]:
@@ -116,8 +123,9 @@ def host(copies: dict[str, bytes], shapes: TensorShapes) -> dict[str, np.ndarray
     }
 
 
-def bits(model: LoadedModel, caches: Caches, tokens: int) -> dict[str, bytes]:
-    return tensors.extract_block(caches, model.geometry, 0, tokens)
+def bits(model: LoadedModel, caches: Caches) -> dict[str, bytes]:
+    """The full-attention layers' packed KV."""
+    return window_bytes([caches[layer].buffers for layer in model.geometry.full.layers])
 
 
 def conversation(
@@ -141,8 +149,7 @@ def test_restored_equals_hot_equals_recomputed(model: LoadedModel, oracle: Oracl
         assert sequence == other_sequence
         assert difference(oracle, sequence, events) < TOLERANCE
         assert difference(oracle, sequence, other_events) < TOLERANCE
-    tokens = len(hot[-1][0])
-    assert bits(model, hot[-1][2], tokens) == bits(model, warm[-1][2], tokens), "packed KV differs"
+    assert bits(model, hot[-1][2]) == bits(model, warm[-1][2]), "packed KV differs"
 
 
 def shift_rope(caches: Caches, tokens: int) -> Caches:

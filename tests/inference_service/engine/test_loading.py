@@ -1,6 +1,7 @@
 """Loading: what a model is found to be, and what is refused by name."""
 
 import json
+from math import prod
 from pathlib import Path
 
 import mlx.core as mx
@@ -93,6 +94,8 @@ def test_gemma_3_12b_at_16k_by_arithmetic() -> None:
     gib = 1 << 30
     assert (geometry.bytes_per_token * 16384 + geometry.window_bytes) / gib <= 0.40
     assert geometry.window_bytes / gib <= 0.12
+    further = geometry.window_shapes(1024).values()
+    assert sum(prod(shape) * {"U32": 4, "BF16": 2}[dtype] for dtype, shape in further) / gib <= 0.09
 
 
 def test_mla_widths(tmp_path: Path, hashes: ContentHashes) -> None:

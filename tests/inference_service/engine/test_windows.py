@@ -84,8 +84,8 @@ def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], toke
             copied = KVBuffers.of(*next(left).both())
             caches.append(SlidingQuantizedKVCache.restored(cache.window, copied, tokens, bits, group_size))
         else:
-            keys, values = (part.between(0, tokens) for part in cache.buffers.both())
-            caches.append(QuantizedKVCache.restored(keys, values, tokens, bits, group_size))
+            beginning = cache.buffers.map(lambda part: part.between(0, tokens), tokens)
+            caches.append(QuantizedKVCache.restored(beginning, bits, group_size))
     return caches
 
 

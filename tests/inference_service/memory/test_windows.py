@@ -16,7 +16,9 @@ from inference_service.memory.ledger import Ledger, TurnPlace
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import (
     WindowCandidate,
+    capture_positions,
     choose_window,
+    kept_positions,
     resume_position,
     stored_tokens,
     window_candidates,
@@ -103,7 +105,7 @@ def cases(draw: st.DrawFn) -> Case:
     sizes = st.one_of(st.integers(0, 700), st.sampled_from([1, 255, 256, 257, 511, 512, 513]))
     rng = random.Random(draw(st.integers(0, 2**32)))
     tokens = tuple(rng.randrange(6) for _ in range(draw(sizes)))
-    ends = sorted(draw(st.lists(st.integers(0, len(tokens)), max_size=12)))
+    ends = sorted(draw(st.sets(st.integers(1, len(tokens)), max_size=12))) if tokens else []
     ledger = Ledger(tokens, b"x" * len(tokens), tuple(range(1, len(tokens) + 1)), "h")
     ledger = replace(ledger, turns=tuple(TurnPlace(end, 0) for end in ends))
     keep = min(draw(sizes), len(tokens))
@@ -130,7 +132,7 @@ def test_names_are_those_of_what_the_sequence_shares(case: Case) -> None:
 @given(case=cases())
 def test_turns_and_checkpoints_are_candidates(case: Case) -> None:
     shared = {candidate.position for candidate in case.candidates if candidate.usable_tokens == candidate.position}
-    trimmed = {candidate.position for candidate in case.candidates} - shared
+    trimmed = {candidate.position for candidate in case.candidates if candidate.usable_tokens < candidate.position}
     assert set(case.checkpoints) <= shared
     ends = [turn.end_token for turn in case.ledger.turns]
     kept = [end for end in ends if 0 < end <= case.keep]
@@ -292,3 +294,12 @@ def test_a_row_of_another_position_is_no_window(first: int, count: int, good: bo
     candidate = WindowCandidate(1000, b"name", b"", 1000)
     row = StoredFile(chain_hash=b"name", first_token=first, token_count=count)
     assert stored_tokens([candidate], {b"name": row, b"other": row}) == ({b"name": 300} if good else {})
+
+
+def test_where_windows_of_a_prompt_are_kept() -> None:
+    assert capture_positions((300, 700), 710) == (256, 300, 700)
+    assert capture_positions((100,), 110) == (100,)
+    assert capture_positions((), 600) == (512, 599), "the last token is computed with the answer"
+    assert capture_positions((), 1) == ()
+    assert kept_positions([700, 256, 300, 900]) == (256, 700, 900)
+    assert kept_positions([5, 5]) == (5,)

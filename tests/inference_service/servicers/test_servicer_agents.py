@@ -7,8 +7,9 @@ import pytest
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, types_pb2
-from inference_service.hot import HotAgents, HotState
 from inference_service.memory.ledger import Ledger, Version
+from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.servicers.servicer_agents import AgentServicer
 from inference_service.turns.locks import AgentLocks
 
@@ -39,13 +40,17 @@ class Store:
 
 class World:
     def __init__(self, *agents: agent_pb2.Agent) -> None:
-        self.store, self.hot, self.locks = Store(), HotAgents(1000), AgentLocks()
+        self.store, self.locks = Store(), AgentLocks()
+        self.pool = KVPool(Space(4))
+        self.hot = HotAgents(self.pool)
         self.store.agents = list(agents)
-        self.models = SimpleNamespace(loaded=SimpleNamespace(model_id="tiny", context_length=100))
-        self.servicer = AgentServicer(cast(Any, self.store), cast(Any, self.models), self.hot, self.locks)
+        self.models = SimpleNamespace(
+            loaded=SimpleNamespace(model_id="tiny", context_length=100, memory=SimpleNamespace(hot=self.hot))
+        )
+        self.servicer = AgentServicer(cast(Any, self.store), cast(Any, self.models), self.locks)
 
     def make_hot(self, key: AgentKey) -> None:
-        self.hot.put(key, HotState(Version("u", 1), Ledger(), []))
+        self.hot.put(key, HotState(Version("u", 1), Ledger(), Table(3, tuple(self.pool.full.allocate(1)))))
 
 
 def agent(key: AgentKey = A, tokens: int = 40) -> agent_pb2.Agent:
@@ -155,7 +160,7 @@ async def test_two_deletions_on_all_models_do_not_lock_each_other() -> None:
     other = A._replace(model_id="other")
     world = World(agent(), agent(other))
     backwards = World(agent(other), agent())
-    backwards.servicer = AgentServicer(cast(Any, backwards.store), cast(Any, world.models), world.hot, world.locks)
+    backwards.servicer = AgentServicer(cast(Any, backwards.store), cast(Any, world.models), world.locks)
     request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(namespace="ns", agent_id="a"))
     deletions = []
     async with world.locks.hold(other):

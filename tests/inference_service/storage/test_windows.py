@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from inference_service.domain import Sampling, TokenEvent
+from inference_service.engine.arenas import HostTensors
 from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.loading import LoadedModel, load
-from inference_service.engine.tensors import HostTensors, assemble, extract_block, extract_window, restore
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import WindowCandidate, choose_window, window_candidates, window_headers
@@ -46,9 +46,15 @@ def files(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> tuple
     folder, geometry, tokens = tmp_path_factory.mktemp("files"), model.geometry, sequence(model)[:POSITION]
     caches = model.new_caches()
     run(model, caches, tokens, generated=0)
-    window, stored = extract_window(caches, geometry)
+    stored = caches[geometry.sliding.layers[0]].buffers.filled
     blocks = list(headers(model.fingerprint, "ns", tokens))
-    saved = [(header, extract_block(caches, geometry, header.first_token, header.token_count)) for header in blocks]
+    pieces = list(range(-(-stored // geometry.piece_tokens)))
+    model.arenas.write(caches, 0, [1, 0], pieces)
+    saved = [
+        (header, model.arenas.read_block(block, header.token_count))
+        for header, block in zip(blocks, [1, 0], strict=True)
+    ]
+    window = model.arenas.read_window(pieces, stored)
     saved += [(header, window) for header in window_headers(model.fingerprint, "ns", tokens, {POSITION: stored})]
     read = []
     for index, (header, tensors) in enumerate(saved):
@@ -76,10 +82,9 @@ def run(model: LoadedModel, caches: Caches, tokens: list[int], generated: int) -
 
 def resumed(model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int], resume: int) -> Caches:
     """Caches of `resume` tokens, as a restorer makes them."""
-    blocks, window, stored = files
-    kept = stored - (POSITION - resume)
-    full = [(tensors, min(256, resume - 256 * i)) for i, tensors in enumerate(blocks) if resume > 256 * i]
-    return restore(assemble(full, 768), resume, model.geometry, assemble([(window, kept)], kept))
+    blocks, window, _ = files
+    needed = blocks[: -(-resume // 256)]
+    return model.arenas.caches(resume, [], needed, model.arenas.window_of_file(window, POSITION - resume))
 
 
 @pytest.mark.parametrize("shared", [POSITION + 30, POSITION, POSITION - 1, POSITION - 256])

@@ -1,76 +1,191 @@
-"""Publishing in the background: what a failure leaves behind."""
+"""Publishing in the background, from a real arena to real files: what is written, what a failure leaves behind."""
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agentmem.blockfile import NO_PARENT, BlockHeader
+from agentmem.blockfile import digest
 from agentmem.errors import Unavailable
 from agentmem.keys import AgentKey
-from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.hot import HotState
-from inference_service.memory.ledger import Ledger, Version
+from agentmem.v1 import cache_store_pb2
+from inference_service.engine.caches import KVBuffers
+from inference_service.engine.geometry import Caches, Geometry, LayerGroup
+from inference_service.engine.tensors import Arenas, window_bytes
+from inference_service.engine.thread import EngineThread
+from inference_service.engine.windows import captured
+from inference_service.memory.ledger import Version
+from inference_service.memory.restore import headers
+from inference_service.memory.windows import window_headers
 from inference_service.metrics import WorkerMetrics
+from inference_service.pool.kv import KVPool, Space, Table
+from inference_service.storage.blocks import read_block
 from inference_service.storage.client import FileName
 from inference_service.turns import persisting
-from inference_service.turns.persisting import Block, Persister
+from inference_service.turns.persisting import Persister, State
 
-KEY, VERSION = AgentKey("n", "a", "m"), Version("u", 1)
-GEOMETRY = Geometry(1, mx.float32, 4, 64, LayerGroup((0,), 1, 64, 64))
-
-
-def block(number: int) -> Block:
-    header = BlockHeader("f", "n", bytes([number]) * 32, NO_PARENT, 0, 3)
-    sizes = {name: 4 * shape[2] * shape[3] for name, (_, shape) in GEOMETRY.block_shapes(3).items()}
-    return header, {name: bytes(size) for name, size in sizes.items()}
+KEY = AgentKey("n", "a", "m")
+GEOMETRY = Geometry(2, mx.float32, 4, 64, LayerGroup((1,), 2, 64, 64), LayerGroup((0,), 2, 64, 64, window=64))
+TOKENS = 600
 
 
 class Store:
-    """Stages in a directory and remembers what was published."""
+    """Stages in a directory, and remembers what was published. `gate` holds staging up; `existing` needs no writing."""
 
     def __init__(self, directory: Path, fail: Exception | None = None) -> None:
         self.directory = directory
         self.fail = fail
-        self.published: list[str] = []
+        self.published: list[tuple[Version, list[cache_store_pb2.StoredFile], list[FileName]]] = []
+        self.existing: set[FileName] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
 
-    async def stage(self, namespace: str, names: list[FileName]) -> dict[FileName, str]:
-        return {name: str(self.directory / f"{name.chain_hash[0]}.safetensors") for name in names}
+    async def stage(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, str]:
+        wanted = list(names)
+        await self.gate.wait()
+        return {
+            name: str(self.directory / f"{name.kind}{name.chain_hash.hex()[:8]}.safetensors")
+            for name in wanted
+            if name not in self.existing
+        }
 
     async def publish(self, key: Any, version: Any, files: list[Any], references: Any, fingerprint: str) -> None:
         if self.fail:
             raise self.fail
-        self.published += [file.path for file in files]
+        self.published.append((version, files, references))
+        self.existing |= {FileName(file.kind, file.chain_hash) for file in files}
 
 
-def state() -> HotState:
-    return HotState(VERSION, Ledger(), [])
+@dataclass
+class World:
+    store: Store
+    registry: CollectorRegistry
+    engine: EngineThread
+    model: Any
+    persister: Persister
+
+    @property
+    def pool(self) -> KVPool:
+        return self.model.memory.pool
+
+    async def state(self, version: int, tokens: int = TOKENS, seed: int = 0) -> tuple[State, Caches]:
+        """A state in the arena, as a turn leaves it, with a window captured at 500."""
+        ids = [(seed * 7 + i) % 50 for i in range(tokens)]
+
+        def compute() -> tuple[Caches, list[KVBuffers]]:
+            caches, window = GEOMETRY.new_caches(), []
+            for start, stop in ((0, 500), (500, tokens)):
+                for cache in caches:
+                    cache.update_and_fetch(*(mx.random.normal((1, 2, stop - start, 64)) for _ in range(2)))
+                window = window or captured(caches)
+            return caches, window
+
+        caches, window = await self.engine.call(compute)
+        filled = caches[0].buffers.filled
+        blocks, pieces = self.pool.full.allocate(-(-tokens // 256)), self.pool.sliding.allocate(-(-filled // 64))
+        await self.engine.call(lambda: self.model.arenas.write(caches, 0, blocks, pieces))
+        table = Table(tokens, tuple(blocks), filled, tuple(pieces))
+        windows = window_headers("f", "n", ids, {500: 64, tokens: table.window_tokens})
+        held = {windows[0].chain_hash: window}
+        named = list(headers("f", "n", ids))
+        return State(KEY, Version("u", version), self.model, table, named, windows, held), caches
+
+    def release(self, state: State) -> None:
+        """As if the agent was evicted."""
+        self.pool.release(state.table)
 
 
-async def publish(store: Store) -> tuple[HotState, CollectorRegistry, Persister]:
-    registry = CollectorRegistry()
-    persister, hot = Persister(cast(Any, store), WorkerMetrics(registry)), state()
-    blocks = [block(n) for n in (1, 2, 3)]
-    persister.publish(KEY, VERSION, hot, blocks, [header.chain_hash for header, _ in blocks], GEOMETRY)
-    assert len(hot.published) == 3, "what is on its way is not copied again"
-    await persister.flush(10)
-    await asyncio.sleep(0)
-    return hot, registry, persister
+@asynccontextmanager
+async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator[World]:
+    engine, registry, store = EngineThread(), CollectorRegistry(), Store(directory, fail)
+    engine.start()
+    arenas = await engine.call(lambda: Arenas(GEOMETRY, 12, 24))
+    pool = KVPool(Space(12, 24), GEOMETRY.window_pieces)
+    model = SimpleNamespace(geometry=GEOMETRY, fingerprint="f", arenas=arenas, memory=SimpleNamespace(pool=pool))
+    persister = Persister(engine, cast(Any, store), WorkerMetrics(registry))
+    try:
+        yield World(store, registry, engine, model, persister)
+        await persister.flush(10)
+        assert not persister.tables()
+        pool.check_integrity([])
+    finally:
+        await engine.stop(5)
 
 
-async def test_published_files_stay(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    hot, registry, persister = await publish(store)
-    assert len(store.published) == len(hot.published) == len(list(tmp_path.iterdir())) == 3
-    assert registry.get_sample_value("agentmem_cache_store_bytes_total") == sum(
-        path.stat().st_size for path in tmp_path.iterdir()
-    )
-    assert persister.has_room
+async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhile(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        state, caches = await w.state(1)
+        w.store.gate.clear()
+        w.persister.publish(state)
+        w.release(state)
+        others = [await w.state(2, seed=seed) for seed in range(3)]
+        assert not any(set(state.table.blocks) & set(other.table.blocks) for other, _ in others), "held until written"
+        w.store.gate.set()
+        await w.persister.flush(10)
+        _, files, references = w.store.published[0]
+        assert [FileName(f.kind, f.chain_hash) for f in files] == references
+        assert len(files) == 3 + 2
+        by_name = {FileName(f.kind, f.chain_hash): f for f in files}
+        wanted = window_bytes([caches[1].buffers])
+        for header in state.blocks:
+            file = by_name[FileName.of(header)]
+            read = read_block(file.path, header, file.digest, GEOMETRY)
+            for name, tensor in read.items():
+                whole = wanted[name]
+                rows = len(whole) // (2 * TOKENS)
+                start, stop = header.first_token * rows, (header.first_token + header.token_count) * rows
+                heads = [whole[h * TOKENS * rows :][start:stop] for h in range(2)]
+                assert tensor.tobytes() == b"".join(heads)
+        for header, buffers in zip(state.windows, (state.captured[state.windows[0].chain_hash], None), strict=True):
+            file = by_name[FileName.of(header)]
+            read = read_block(file.path, header, file.digest, GEOMETRY)
+            expected = window_bytes(buffers or [caches[0].buffers])
+            assert {name: tensor.tobytes() for name, tensor in read.items()} == expected
+        size = sum(path.stat().st_size for path in tmp_path.iterdir())
+        assert w.registry.get_sample_value("agentmem_cache_store_bytes_total") == size
+        assert digest(Path(files[0].path).read_bytes()) == files[0].digest
+        for other, _ in others:
+            w.release(other)
+
+
+async def test_what_exists_is_not_written_and_what_is_lost_is_not_referred_to(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        state, _ = await w.state(1)
+        w.release(state)
+        first, lost = FileName.of(state.blocks[0]), FileName.of(state.windows[0])
+
+        state = State(KEY, state.version, w.model, Table(0, ()), state.blocks[:1], state.windows[:1])
+        w.store.existing.add(first)
+        w.persister.publish(state)
+        await w.persister.flush(10)
+        assert w.store.published == [(state.version, [], [first])]
+        assert lost not in w.store.published[0][2]
+
+
+async def test_a_newer_state_replaces_one_that_waits_and_takes_over_its_windows(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.store.gate.clear()
+        states = [(await w.state(version))[0] for version in (1, 2, 3)]
+        w.persister.publish(states[0])
+        await asyncio.sleep(0)
+        w.persister.publish(states[1])
+        newest = State(*list(vars(states[2]).values())[:-1])
+        assert not newest.captured
+        w.persister.publish(newest)
+        for state in states:
+            w.release(state)
+        w.store.gate.set()
+        await w.persister.flush(10)
+        assert [version.number for version, _, _ in w.store.published] == [1, 3]
+        assert FileName.of(states[1].windows[0]) in w.store.published[1][2]
 
 
 def _third_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,19 +214,11 @@ async def test_a_failed_publish_leaves_no_file_and_is_counted(
 ) -> None:
     if break_writes:
         break_writes(monkeypatch)
-    hot, registry, persister = await publish(Store(tmp_path, fail))
-    assert not list(tmp_path.iterdir())
-    assert not hot.published, "the next turn writes them again"
-    assert registry.get_sample_value("agentmem_cache_store_failures_total") == 1
-    assert "blocks were not written" in caplog.text
-    assert persister.has_room
-
-
-async def test_a_slow_disk_bounds_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persisting, "MAX_PENDING_BYTES", 100)
-    persister = Persister(cast(Any, Store(tmp_path)), WorkerMetrics(CollectorRegistry()))
-    persister.publish(KEY, VERSION, state(), [block(1)], [], GEOMETRY)
-    assert not persister.has_room
-    await persister.flush(10)
-    await asyncio.sleep(0)
-    assert persister.has_room
+    async with world(tmp_path, fail) as w:
+        state, _ = await w.state(1)
+        w.persister.publish(state)
+        await w.persister.flush(10)
+        w.release(state)
+        assert not list(tmp_path.iterdir())
+        assert w.registry.get_sample_value("agentmem_cache_store_failures_total") == 1
+        assert "blocks were not written" in caplog.text

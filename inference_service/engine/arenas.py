@@ -1,0 +1,138 @@
+"""The pool's memory: the Q4 KV of one layer group in blocks, laid out like the files. Engine thread only.
+
+One array per tensor, [blocks, layers, kv_heads, block_tokens, width], so that a block is one piece of memory, and a
+layer of many blocks one gather. Nothing lazy over an arena outlives a call: a scatter under a live view would copy the
+whole arena.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from agentmem.blockfile import TENSORS
+from inference_service.engine.caches import KVBuffers, Quantized
+from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry, LayerGroup
+
+HostTensors = Mapping[str, npt.NDArray[np.generic]]
+"""The six tensors of a file by name, [layers, kv_heads, tokens, width]; 16-bit floats as uint16."""
+
+_DTYPES = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
+
+
+class Arena:
+    """`blocks` blocks of `block_tokens` tokens for the layers of `group`, taken at once."""
+
+    def __init__(self, geometry: Geometry, group: LayerGroup, blocks: int, block_tokens: int) -> None:
+        self.group = group
+        self.block_tokens = block_tokens
+        self._dtype = geometry.dtype
+        self._arrays: dict[str, mx.array] = {
+            name: mx.zeros((blocks, *shape), dtype=_DTYPES[dtype])
+            for name, (dtype, shape) in geometry.shapes(group, block_tokens).items()
+        }
+        mx.eval(self._arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(int(array.nbytes) for array in self._arrays.values())
+
+    def write(self, buffers: Sequence[KVBuffers], first_block: int, blocks: Sequence[int]) -> None:
+        """Copy blocks `first_block`, `first_block` + 1, … of a sequence, given per layer of the group, into `blocks`.
+
+        The last one may be partly filled; what is behind its tokens is garbage.
+        """
+        if not blocks:
+            return
+        start = first_block * self.block_tokens
+        end = min(start + len(blocks) * self.block_tokens, buffers[0].filled)
+        wanted = mx.array(list(blocks))
+        for name, array in self._arrays.items():
+            for row, each in enumerate(buffers):
+                array[wanted, row] = _split(part_of(each, name)[0, :, start:end], self.block_tokens)
+            mx.eval(array)  # One tensor after the other: what is transient is one tensor's share.
+
+    def gather(self, blocks: Sequence[int], tokens: int, more: Sequence[HostTensors] = ()) -> list[KVBuffers]:
+        """Private, evaluated buffers of `tokens` tokens, per layer of the group.
+
+        They come from `blocks`, one after the other, and then from the blocks of files in `more`; the buffers have room
+        for at least one token more.
+        """
+        count = len(blocks) + len(more)
+        spare = [0] * (tokens // self.block_tokens + 1 - count)
+        wanted = mx.array([*blocks, *([] if more else spare)], dtype=mx.uint32)
+        loaded = {name: self._stacked(name, more, len(spare)) for name in TENSORS} if more else {}
+        layers = []
+        for row in range(len(self.group.layers)):
+            parts = {}
+            for name, array in self._arrays.items():
+                taken = [array[wanted, row]] if wanted.size else []
+                if more:
+                    taken.append(loaded[name][:, row])
+                whole = mx.concatenate(taken) if len(taken) > 1 else taken[0]
+                parts[name] = whole.transpose(1, 0, 2, 3).reshape(1, whole.shape[1], -1, whole.shape[3])
+            layers.append(KVBuffers(_quantized(parts, "k"), _quantized(parts, "v"), tokens))
+            mx.eval(layers[-1].arrays)
+        return layers
+
+    def upload(self, file: HostTensors, surplus: int = 0) -> list[KVBuffers]:
+        """Private, evaluated buffers of one file of any length without its last `surplus` tokens, per layer."""
+        layers = []
+        for row in range(len(self.group.layers)):
+            parts = {name: self._typed(mx.array(file[name][row : row + 1])) for name in TENSORS}
+            keys, values = _quantized(parts, "k"), _quantized(parts, "v")
+            layers.append(KVBuffers(keys, values, keys.tokens - surplus))
+        mx.eval([layer.arrays for layer in layers])
+        return layers
+
+    def read(self, blocks: Sequence[int], tokens: int) -> dict[str, bytes]:
+        """A private copy of the first `tokens` tokens in `blocks`, as the tensors of a file."""
+        copied = {}
+        for name, array in self._arrays.items():
+            whole = mx.concatenate([array[block] for block in blocks], axis=2)[:, :, :tokens]
+            copied[name] = host_bytes(whole)
+        return copied
+
+    def _stacked(self, name: str, files: Sequence[HostTensors], spare: int) -> mx.array:
+        """Files' tensors on the device, [files + spare, layers, kv_heads, block_tokens, width]."""
+        like = files[0][name]
+        stacked = np.zeros((len(files) + spare, *like.shape[:2], self.block_tokens, like.shape[3]), like.dtype)
+        for block, tensors in zip(stacked, files, strict=False):
+            tensor = tensors[name]
+            block[:, :, : tensor.shape[2]] = tensor
+        return self._typed(mx.array(stacked))
+
+    def _typed(self, array: mx.array) -> mx.array:
+        return array if array.dtype == mx.uint32 else array.view(self._dtype)
+
+
+def part_of(buffers: KVBuffers, name: str) -> mx.array:
+    """The array that a file calls `name` ("k.weights", …), [1, kv_heads, capacity, width]."""
+    side, part = name.split(".")
+    keys, values = buffers.both()
+    array: mx.array = getattr(keys if side == "k" else values, part)
+    return array
+
+
+def host_bytes(array: mx.array) -> bytes:
+    """A private copy of an array's bytes in host memory."""
+    array = mx.contiguous(array)
+    if array.dtype.size == 2:
+        array = array.view(mx.uint16)
+    mx.eval(array)
+    return bytes(memoryview(cast(Any, array)))
+
+
+def _split(tokens: mx.array, block_tokens: int) -> mx.array:
+    """[kv_heads, n, width] as [blocks, kv_heads, block_tokens, width]; the last block is filled up with zeros."""
+    heads, n, width = tokens.shape
+    if missing := -n % block_tokens:
+        tokens = mx.pad(tokens, [(0, 0), (0, missing), (0, 0)])
+    return tokens.reshape(heads, -1, block_tokens, width).swapaxes(0, 1)
+
+
+def _quantized(parts: Mapping[str, mx.array], side: str) -> Quantized:
+    return Quantized(parts[f"{side}.weights"], parts[f"{side}.scales"], parts[f"{side}.biases"])

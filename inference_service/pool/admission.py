@@ -1,0 +1,186 @@
+"""Who may begin: a turn gets all the memory that it can grow to before it starts, or waits for it, or is refused.
+
+So nothing in flight ever runs out of memory, and nothing in flight is ever evicted. Blocks come from the pool; what
+decoding takes besides, the padded batches and one transient copy, is charged against a budget of its own.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agentmem.errors import FailedPrecondition, ResourceExhausted
+from agentmem.keys import AgentKey
+from inference_service.pool.blocks import PoolError
+from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.kv import KVPool, Space, Table
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """What a turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks.
+
+    A turn that keeps nothing takes no blocks of its own.
+    """
+
+    names: Sequence[bytes]
+    tokens: int
+    keeps: bool
+
+
+@dataclass(eq=False)
+class Room:
+    """The memory of one turn: blocks and pieces to write to, and what is in the pool that it starts from.
+
+    `hot` is the agent's state, which nobody can evict meanwhile; `superseded` says that a commit has made it history.
+    """
+
+    tokens: int
+    hot: HotState | None = None
+    superseded: bool = False
+    blocks: list[int] = field(default_factory=list)
+    pieces: list[int] = field(default_factory=list)
+    pins: list[Table] = field(default_factory=list)
+
+    def table(self, tokens: int, shared: Sequence[int], space: Space, window_tokens: int = 0) -> Table:
+        """A table of `space`, beginning with blocks that are shared; the rest, and its references, come from here.
+
+        Raises PoolError if that is more than there is.
+        """
+        if space.blocks - len(shared) > len(self.blocks) or space.pieces > len(self.pieces):
+            raise PoolError(f"a turn needs {space}, shares {len(shared)} blocks, and has room for {len(self.blocks)}")
+        new = [self.blocks.pop() for _ in range(space.blocks - len(shared))]
+        pieces = [self.pieces.pop() for _ in range(space.pieces)]
+        return Table(tokens, (*shared, *new), window_tokens, tuple(pieces))
+
+
+class Admission:
+    """Gives turns their room, in the order of arrival. Event loop only.
+
+    `batch_bytes` says what decoding rows of given lengths takes, `limit_bytes` how much that may be. `evicted` is told
+    how many idle agents lost their KV.
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        hot: HotAgents,
+        batch_bytes: Callable[[Sequence[int]], int],
+        limit_bytes: int,
+    ) -> None:
+        self._pool = pool
+        self._hot = hot
+        self._batch_bytes = batch_bytes
+        self._limit_bytes = limit_bytes
+        self._rooms: list[Room] = []
+        self._queue: list[Demand] = []
+        self._changed = asyncio.Event()
+        pool.on_release = self._wake
+        self.evicted: Callable[[int], None] = lambda agents: None  # noqa: ARG005
+        self.last_resort: Callable[[], None] = lambda: None
+        """Called before a request is refused: lets go of what could be computed again."""
+
+    @property
+    def idle(self) -> bool:
+        """Nobody has room or waits for it."""
+        return not self._rooms and not self._queue
+
+    async def enter(self, demand: Demand, patience: float) -> Room:
+        """Wait until there is room, at most `patience` seconds. Give it back by `leave`.
+
+        Raises FailedPrecondition for what would not fit if it were alone, ResourceExhausted when the time is over.
+        """
+        self._check_fits(demand)
+        self._queue.append(demand)
+        try:
+            async with asyncio.timeout(patience):
+                while self._queue[0] is not demand or (room := self._room(demand)) is None:
+                    await self._changed.wait()
+        except TimeoutError:
+            self.last_resort()
+            if self._queue[0] is demand and (room := self._room(demand)) is not None:
+                return room
+            raise ResourceExhausted(
+                "running requests have all the memory for KV; try again, or start the worker with more (--pool-bytes)",
+                retry_after=max(1.0, patience),
+            ) from None
+        finally:
+            self._queue.remove(demand)
+            self._wake()
+        return room
+
+    def leave(self, room: Room) -> None:
+        """Give back what is left of a room."""
+        self._rooms.remove(room)
+        for pinned in room.pins:
+            self._pool.release(pinned)
+        self._pool.release(Table(0, tuple(room.blocks), 0, tuple(room.pieces)))
+
+    def _check_fits(self, demand: Demand) -> None:
+        fits = self._pool.fits(self._pool.space(demand.tokens)) or not demand.keeps
+        if not fits or self._batch_bytes([demand.tokens]) > self._limit_bytes:
+            raise FailedPrecondition(
+                f"the request can grow to {demand.tokens} tokens, which is more than the memory for KV holds; lower "
+                "max_tokens, shorten the prompt, or start the worker with more (--pool-bytes, --batch-bytes)"
+            )
+
+    def _room(self, demand: Demand) -> Room | None:
+        if self._batch_bytes([*(room.tokens for room in self._rooms), demand.tokens]) > self._limit_bytes:
+            return None
+        room = Room(demand.tokens)
+        with self._pinned(demand.names) as pins:
+            wanted = self._wanted(demand, len(pins.blocks))
+            victims = self._victims(wanted)
+            if victims is None:
+                return None
+            for key in victims:
+                self._hot.drop(key)
+            if victims:
+                self.evicted(len(victims))
+            room.blocks = self._pool.full.allocate(wanted.blocks)
+            room.pieces = self._pool.sliding.allocate(wanted.pieces)
+            self._pool.acquire(pins)
+            room.pins.append(pins)
+        self._rooms.append(room)
+        return room
+
+    def _wanted(self, demand: Demand, shared: int) -> Space:
+        if not demand.keeps:
+            return Space(0)
+        space = self._pool.space(demand.tokens)
+        return Space(space.blocks - shared, space.pieces)
+
+    @contextmanager
+    def _pinned(self, names: Sequence[bytes]) -> Iterator[Table]:
+        """The longest run of these blocks that is in the pool, held."""
+        blocks = []
+        for name in names:
+            block = self._pool.full.find(name)
+            if block is None:
+                break
+            blocks.append(block)
+        table = Table(0, tuple(blocks))
+        self._pool.acquire(table)
+        try:
+            yield table
+        finally:
+            self._pool.release(table)
+
+    def _victims(self, wanted: Space) -> list[AgentKey] | None:
+        """The fewest idle agents, least recently used first, that must go to make room; None if all are not enough."""
+        pool, tables = self._pool, self._hot.tables()
+        victims: list[AgentKey] = []
+        blocks = pool.full.freed_by(table.blocks for table in tables)
+        pieces = pool.sliding.freed_by(table.pieces for table in tables)
+        lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.sliding.free
+        if lacking_blocks <= 0 and lacking_pieces <= 0:
+            return victims
+        for key, freed_blocks, freed_pieces in zip(self._hot, blocks, pieces, strict=True):
+            victims.append(key)
+            if freed_blocks >= lacking_blocks and freed_pieces >= lacking_pieces:
+                return victims
+        return None
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,65 @@
+"""Hot state: agents whose KV is in the pool. The event loop owns it."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from agentmem.keys import AgentKey
+from inference_service.memory.ledger import Ledger, Version
+from inference_service.pool.kv import KVPool, Table
+
+
+@dataclass(frozen=True)
+class HotState:
+    """An agent's ledger, and the table of exactly its tokens' KV; valid for exactly one version.
+
+    `windows` are windows that are on disk or on their way there: stored tokens by position.
+    """
+
+    version: Version
+    ledger: Ledger
+    table: Table
+    windows: Mapping[int, int] = field(default_factory=dict)
+
+
+class HotAgents:
+    """Idle agents' hot states by key, least recently used first. It holds the references on their tables.
+
+    A turn takes its agent's state out, so that nothing in flight can be evicted, and puts it, or a new one, back.
+    """
+
+    def __init__(self, pool: KVPool) -> None:
+        self._pool = pool
+        self._states: OrderedDict[AgentKey, HotState] = OrderedDict()
+
+    def __contains__(self, key: AgentKey) -> bool:
+        return key in self._states
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[AgentKey]:
+        """Keys, least recently used first."""
+        return iter(self._states)
+
+    def get(self, key: AgentKey) -> HotState | None:
+        """The agent's state, which stays here."""
+        return self._states.get(key)
+
+    def take(self, key: AgentKey) -> HotState | None:
+        """The agent's state, if there is one, with the references on its table."""
+        return self._states.pop(key, None)
+
+    def put(self, key: AgentKey, state: HotState) -> None:
+        """Keep the agent's state, with the references on its table, as the most recently used."""
+        self.drop(key)
+        self._states[key] = state
+
+    def drop(self, key: AgentKey) -> None:
+        """Forget the agent's state, if there is one."""
+        if (state := self.take(key)) is not None:
+            self._pool.release(state.table)
+
+    def tables(self) -> list[Table]:
+        """All tables, in the order of the keys."""
+        return [state.table for state in self._states.values()]

@@ -1,0 +1,41 @@
+"""The memory of one model: its pool, its idle agents, and who may begin."""
+
+from collections.abc import Iterable, Sequence
+
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.grouping import most_batch_bytes
+from inference_service.pool.admission import Admission
+from inference_service.pool.blocks import PoolError
+from inference_service.pool.hot import HotAgents
+from inference_service.pool.kv import KVPool, Table
+from inference_service.pool.sizing import Sizes
+
+
+class ModelMemory:
+    """Bookkeeping of a model's KV memory. Event loop only."""
+
+    def __init__(self, geometry: Geometry, weight_bytes: int, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.pool = KVPool(sizes.space, geometry.window_pieces)
+        self.hot = HotAgents(self.pool)
+        self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes)
+        self._geometry = geometry
+        self._weight_bytes = weight_bytes
+
+    def check_integrity(self, in_flight: Iterable[Table]) -> None:
+        """Where nobody has room: fail the pool unless all references are idle agents' or those of `in_flight`."""
+        if not self.admission.idle:
+            return
+        try:
+            self.pool.check_integrity([*self.hot.tables(), *in_flight])
+        except PoolError as error:
+            self.pool.fail(error)
+
+    def _batch_bytes(self, lengths: Sequence[int]) -> int:
+        """The most that decoding sequences of up to these lengths takes: the padded batches, and a copy of one.
+
+        A prompt that is computed is a row too; the copy is made when a row joins or leaves.
+        """
+        token_bytes, window_bytes = self._geometry.bytes_per_token, self._geometry.window_bytes
+        batches = most_batch_bytes(lengths, token_bytes, self._weight_bytes) + len(lengths) * window_bytes
+        return 2 * batches

@@ -1,0 +1,42 @@
+"""How much memory goes where: from what the device has to blocks, pieces of windows, and a budget for batches. Pure."""
+
+from dataclasses import dataclass
+
+from agentmem.blockfile import BLOCK_TOKENS
+from inference_service.engine.geometry import Geometry
+from inference_service.pool.kv import Space
+
+TYPICAL_TOKENS = 4_096
+"""The length of agent for which a hybrid model's pool is split: one window for so many tokens of full attention."""
+
+MOST_CONTEXTS = 32
+"""A pool that nobody sized is no larger than so many agents at the end of their context."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the pool holds, and how many bytes decoding may take besides."""
+
+    space: Space
+    batch_bytes: int
+
+
+def sizes(
+    free_bytes: int,
+    geometry: Geometry,
+    context_length: int,
+    pool_bytes: int | None = None,
+    batch_bytes: int | None = None,
+) -> Sizes:
+    """Split the memory that weights leave. By default half of it is the pool's, and the rest is the batches'.
+
+    Nothing is left where `free_bytes` is negative.
+    """
+    free_bytes = max(0, free_bytes)
+    agent_bytes = context_length * geometry.bytes_per_token + geometry.window_bytes
+    pool = min(free_bytes // 2, MOST_CONTEXTS * agent_bytes) if pool_bytes is None else pool_bytes
+    batch = max(0, free_bytes - pool) if batch_bytes is None else batch_bytes
+    pieces, piece_bytes = geometry.window_pieces, geometry.piece_bytes
+    agents = pool / (TYPICAL_TOKENS * geometry.bytes_per_token + pieces * piece_bytes)
+    blocks = int(agents * TYPICAL_TOKENS / BLOCK_TOKENS)
+    return Sizes(Space(blocks, int(agents * pieces)), batch)

@@ -1,0 +1,70 @@
+"""Files of KV from the store, every byte verified. What fails is taken out of use, and is only a miss."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+
+from agentmem import logs
+from agentmem.blockfile import BlockHeader
+from agentmem.errors import AgentmemError
+from agentmem.keys import AgentKey
+from agentmem.v1 import cache_store_pb2, types_pb2
+from inference_service.engine.arenas import HostTensors
+from inference_service.engine.geometry import Geometry
+from inference_service.memory.match import Reason
+from inference_service.metrics import WorkerMetrics
+from inference_service.storage.blocks import BlockMiss, read_block
+from inference_service.storage.client import NOTHING, FileName, Opened, StoreClient
+
+log = logging.getLogger(__name__)
+
+
+class Fetcher:
+    """Looks for files and reads them, on other threads. Event loop only; never raises for what is missing or bad."""
+
+    def __init__(self, store: StoreClient, metrics: WorkerMetrics) -> None:
+        self._store = store
+        self._metrics = metrics
+
+    async def look(
+        self, namespace: str, model_id: str, blocks: Collection[bytes], windows: Collection[bytes]
+    ) -> tuple[Opened, Reason]:
+        """Which of these files exist; and why there is nothing to be said, if the store does not answer."""
+        key = AgentKey(namespace, "", model_id)
+        try:
+            opened = await self._store.open(key, block_hashes=blocks, window_hashes=windows)
+        except AgentmemError as error:
+            logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
+            return NOTHING, types_pb2.MISS_REASON_IO_ERROR
+        return opened, types_pb2.MISS_REASON_UNSPECIFIED
+
+    async def read(
+        self, geometry: Geometry, namespace: str, wanted: Sequence[tuple[BlockHeader, cache_store_pb2.StoredFile]]
+    ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
+        """The good ones of these files, and what is wrong with the others."""
+        results = await asyncio.gather(
+            *(asyncio.to_thread(read_block, file.path, header, file.digest, geometry) for header, file in wanted),
+            return_exceptions=True,
+        )
+        good: dict[FileName, HostTensors] = {}
+        bad: dict[FileName, Reason] = {}
+        for (header, _), result in zip(wanted, results, strict=True):
+            name = FileName.of(header)
+            if isinstance(result, BlockMiss):
+                bad[name] = result.reason
+                await self._refuse(namespace, name, result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                good[name] = result
+        return good, bad
+
+    async def _refuse(self, namespace: str, name: FileName, miss: BlockMiss) -> None:
+        logs.event(log, "block refused", logging.WARNING, fault=miss.fault, chain_hash=name.chain_hash.hex())
+        self._metrics.load_failures.labels(miss.fault).inc()
+        if not miss.damaged:
+            return
+        try:
+            await self._store.quarantine(namespace, name, miss.fault)
+        except AgentmemError as error:
+            logs.event(log, "quarantine failed", logging.WARNING, error=error.message)

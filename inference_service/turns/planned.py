@@ -1,0 +1,89 @@
+"""What is known of a turn before the engine takes it up: the plan, and then the KV that it starts from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from agentmem.v1 import types_pb2
+from inference_service.engine.generation import Decoding
+from inference_service.engine.geometry import Caches
+from inference_service.memory.ledger import Ledger, Version
+from inference_service.memory.match import Reason
+from inference_service.memory.plan import Plan
+from inference_service.memory.restore import Lookup
+from inference_service.memory.windows import WindowCandidate
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """KV to start from: tokens by the tier they were found in. `caches` makes them, once, on the engine thread.
+
+    `reason` says why there is not more; `windows` are windows of the sequence that are on disk: stored tokens by
+    position.
+    """
+
+    caches: Callable[[], Caches]
+    reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
+    hot_tokens: int = 0
+    warm_tokens: int = 0
+    load_bytes: int = 0
+    load_seconds: float = 0.0
+    windows: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.hot_tokens + self.warm_tokens
+
+    @property
+    def tier(self) -> types_pb2.Tier.ValueType:
+        """The slowest tier used."""
+        if self.warm_tokens:
+            return types_pb2.TIER_WARM
+        return types_pb2.TIER_HOT if self.hot_tokens else types_pb2.TIER_NONE
+
+    @property
+    def by_tier(self) -> list[types_pb2.TierTokens]:
+        """Tokens by tier, without empty ones."""
+        tiers = ((types_pb2.TIER_HOT, self.hot_tokens), (types_pb2.TIER_WARM, self.warm_tokens))
+        return [types_pb2.TierTokens(tier=tier, tokens=tokens) for tier, tokens in tiers if tokens]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A turn that could be computed. `keep_tokens` of the base's ledger stay in the commit.
+
+    `lookup` and `windows` say which KV would serve. `decoding` is None for Prefill.
+    """
+
+    base: Version
+    ledger: Ledger
+    keep_tokens: int
+    plan: Plan
+    lookup: Lookup
+    windows: tuple[WindowCandidate, ...]
+    decoding: Decoding | None
+    context_remaining: int
+
+    @property
+    def dropped_tokens(self) -> int:
+        """Tokens of the ledger that the commit leaves behind."""
+        return len(self.ledger) - self.keep_tokens
+
+    @property
+    def most_tokens(self) -> int:
+        """What prompt and answer can grow to."""
+        return len(self.plan.sequence) + (self.decoding.max_tokens if self.decoding else 0)
+
+
+@dataclass(frozen=True)
+class Prepared(Planned):
+    """A turn that can be computed now, from `reuse`."""
+
+    reuse: Reuse
+
+    @property
+    def miss_reason(self) -> Reason:
+        """Why not more was reused; unspecified where all that could be was."""
+        if self.plan.reason:
+            return self.plan.reason
+        return self.reuse.reason if self.reuse.tokens < self.plan.keep_tokens else types_pb2.MISS_REASON_UNSPECIFIED

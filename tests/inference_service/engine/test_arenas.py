@@ -1,0 +1,402 @@
+"""The pool's memory: bit for bit what was written, private copies, and never a second arena."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, TENSORS, BlockHeader
+from inference_service.engine.arenas import Arena, HostTensors, host_bytes, part_of
+from inference_service.engine.caches import KVBuffers, Quantized, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.geometry import Caches, Geometry, LayerGroup
+from inference_service.engine.tensors import Arenas, window_bytes
+from inference_service.storage.blocks import read_block, write_block
+
+BLOCKS, PIECES = 9, 12
+
+
+def geometry(dtype: mx.Dtype = mx.bfloat16, heads: int = 2, window: int = 64) -> Geometry:
+    """Three layers with full attention and two with a window between them; V is wider than K."""
+    full, sliding = LayerGroup((0, 2, 4), heads, 64, 128), LayerGroup((1, 3), heads, 128, 64, window)
+    return Geometry(4, dtype, 4, 64, full, sliding)
+
+
+SHAPES = [(mx.float32, 2), (mx.bfloat16, 2), (mx.bfloat16, 1), (mx.float32, 3)]
+shapes = pytest.mark.parametrize(("dtype", "heads"), SHAPES, ids=[f"{str(d)[9:]}-{h}" for d, h in SHAPES])
+CAST = {mx.float32: np.uint32, mx.bfloat16: np.uint16}
+
+
+def random_tensors(geometry: Geometry, group: LayerGroup, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Any bits, NaNs too, in the layout of a file: [layers, kv_heads, tokens, width]."""
+    dice = np.random.default_rng(seed)
+    return {
+        name: dice.integers(0, 1 << 32, shape, dtype=np.uint32).astype(
+            np.uint32 if dtype == "U32" else CAST[geometry.dtype]
+        )
+        for name, (dtype, shape) in geometry.shapes(group, tokens).items()
+    }
+
+
+def buffers_of(geometry: Geometry, tensors: dict[str, np.ndarray], garbage: int = 5) -> list[KVBuffers]:
+    """A sequence's buffers that hold these bits, and garbage behind them."""
+    layers = []
+    tokens = tensors["k.weights"].shape[2]
+    for layer in range(tensors["k.weights"].shape[0]):
+        parts = {}
+        for name, bits in tensors.items():
+            padded = np.pad(bits[layer : layer + 1], [(0, 0), (0, 0), (0, garbage), (0, 0)], constant_values=77)
+            array = mx.array(padded)
+            parts[name] = array if name.endswith("weights") else array.view(geometry.dtype)
+        keys, values = (Quantized(*(parts[n] for n in TENSORS if n.startswith(side))) for side in "kv")
+        layers.append(KVBuffers(keys, values, tokens))
+    mx.eval([layer.arrays for layer in layers])
+    return layers
+
+
+def bits(array: mx.array) -> np.ndarray:
+    return np.array(array.view({4: mx.uint32, 2: mx.uint16}[array.dtype.size]))
+
+
+def held(buffers: Sequence[KVBuffers]) -> dict[str, np.ndarray]:
+    """The bits of what the buffers hold, garbage left out."""
+    return {
+        name: np.concatenate([bits(part_of(each, name))[:, :, : each.filled] for each in buffers]) for name in TENSORS
+    }
+
+
+def cut(tensors: dict[str, np.ndarray], tokens: int, first: int = 0) -> dict[str, np.ndarray]:
+    return {name: array[:, :, first:tokens] for name, array in tensors.items()}
+
+
+def as_arrays(data: dict[str, bytes], geometry: Geometry, group: LayerGroup, tokens: int) -> dict[str, np.ndarray]:
+    """Bytes as bits in the layout of a file."""
+    return {
+        name: np.frombuffer(data[name], np.uint32 if dtype == "U32" else CAST[geometry.dtype]).reshape(shape)
+        for name, (dtype, shape) in geometry.shapes(group, tokens).items()
+    }
+
+
+def as_file(tensors: dict[str, np.ndarray], geometry: Geometry) -> HostTensors:
+    """As `read_block` gives it: 32-bit floats as such, 16-bit floats as uint16."""
+    float32 = geometry.dtype == mx.float32
+    return {
+        name: array.view(np.float32) if float32 and not name.endswith("weights") else array
+        for name, array in tensors.items()
+    }
+
+
+def same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> bool:
+    return list(found) == list(TENSORS) and all(np.array_equal(found[name], wanted[name]) for name in TENSORS)
+
+
+def full_arena(made: Geometry, blocks: int = BLOCKS) -> Arena:
+    return Arena(made, made.full, blocks, BLOCK_TOKENS)
+
+
+def blocks_for(tokens: int, seed: int = 0) -> list[int]:
+    """Block numbers in no order."""
+    return [int(block) for block in np.random.default_rng(seed).permutation(BLOCKS)[: -(-tokens // BLOCK_TOKENS)]]
+
+
+@shapes
+def test_the_memory_is_taken_at_once(dtype: mx.Dtype, heads: int) -> None:
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    made = geometry(dtype, heads)
+    arena = full_arena(made)
+    assert arena.nbytes == BLOCKS * BLOCK_TOKENS * made.bytes_per_token
+    assert mx.get_active_memory() - before >= arena.nbytes
+
+
+@shapes
+@pytest.mark.parametrize("tokens", [1, 255, 256, 257, 512, 700])
+def test_gathered_is_what_was_written(dtype: mx.Dtype, heads: int, tokens: int) -> None:
+    made = geometry(dtype, heads)
+    arena, wanted = full_arena(made), random_tensors(made, made.full, tokens)
+    arena.write(buffers_of(made, wanted), 0, blocks_for(tokens))
+    found = arena.gather(blocks_for(tokens), tokens)
+    assert [layer.filled for layer in found] == [tokens] * 3
+    assert same(held(found), wanted)
+
+
+@shapes
+@pytest.mark.parametrize("tokens", [1, 255, 256, 257, 511, 512])
+def test_gathered_leaves_room_for_one_token_more(dtype: mx.Dtype, heads: int, tokens: int) -> None:
+    made = geometry(dtype, heads)
+    arena, wanted = full_arena(made), random_tensors(made, made.full, tokens)
+    arena.write(buffers_of(made, wanted), 0, blocks_for(tokens))
+    one = buffers_of(made, random_tensors(made, made.full, 1, seed=1), garbage=0)
+    found = arena.gather(blocks_for(tokens), tokens)
+    for layer, more in zip(found, one, strict=True):
+        capacity = layer.both()[0].tokens
+        layer.append(*more.both())
+        assert layer.both()[0].tokens == layer.both()[1].tokens == capacity > tokens
+        layer.filled = tokens
+    assert same(held(found), wanted)
+
+
+@given(data=st.data())
+def test_sequences_that_come_and_go_keep_their_bits(data: st.DataObject) -> None:
+    """Several sequences in one arena, which share beginnings, are cut, and overwrite what is free."""
+    made = geometry(mx.bfloat16, data.draw(st.sampled_from([1, 2])))
+    arena = full_arena(made)
+    free, sequences = list(range(BLOCKS)), []
+    for seed in range(data.draw(st.integers(1, 4))):
+        tokens = data.draw(st.integers(1, 3 * BLOCK_TOKENS))
+        wanted = random_tensors(made, made.full, tokens, seed)
+        shared: list[int] = []
+        if sequences and data.draw(st.booleans()):
+            other, blocks = data.draw(st.sampled_from(sequences))
+            most = min(other["k.weights"].shape[2], tokens) // BLOCK_TOKENS
+            shared = blocks[: data.draw(st.integers(0, most))]
+            for name in TENSORS:
+                wanted[name][:, :, : len(shared) * BLOCK_TOKENS] = other[name][:, :, : len(shared) * BLOCK_TOKENS]
+        count = -(-tokens // BLOCK_TOKENS) - len(shared)
+        if count > len(free):
+            break
+        new = [free.pop(data.draw(st.integers(0, len(free) - 1))) for _ in range(count)]
+        arena.write(buffers_of(made, wanted, garbage=seed), len(shared), new)
+        sequences.append((wanted, [*shared, *new]))
+    for wanted, blocks in sequences:
+        most = wanted["k.weights"].shape[2]
+        tokens = data.draw(st.integers(1, most))
+        found = arena.gather(blocks[: -(-tokens // BLOCK_TOKENS)], tokens)
+        assert same(held(found), cut(wanted, tokens))
+        assert same(as_arrays(arena.read(blocks, most), made, made.full, most), wanted)
+
+
+@shapes
+def test_through_files_and_back(tmp_path: Path, dtype: mx.Dtype, heads: int) -> None:
+    made, tokens = geometry(dtype, heads), 600
+    arena, wanted = full_arena(made), random_tensors(made, made.full, 600)
+    blocks = blocks_for(tokens)
+    arena.write(buffers_of(made, wanted), 0, blocks)
+    files = []
+    for number, block in enumerate(blocks):
+        count = min(BLOCK_TOKENS, tokens - number * BLOCK_TOKENS)
+        header = BlockHeader("f", "n", bytes([number]) * 32, NO_PARENT, number * BLOCK_TOKENS, count)
+        path = str(tmp_path / f"{number}.safetensors")
+        digest, _ = write_block(path, header, arena.read([block], count), made)
+        files.append(read_block(path, header, digest, made))
+    other = full_arena(made, 1)
+    for hot in range(len(blocks) + 1):
+        source = arena if hot else other
+        found = source.gather(blocks[:hot], tokens, files[hot:])
+        assert same(held(found), wanted), f"{hot} blocks from the arena, the rest from files"
+        assert found[0].both()[0].tokens > tokens
+    assert same(held(arena.gather(blocks[:1], 500, files[1:2])), cut(wanted, 500)), "a part of the last file"
+
+
+@shapes
+@pytest.mark.parametrize("tokens", [BLOCK_TOKENS, 300])
+def test_gathered_is_private(dtype: mx.Dtype, heads: int, tokens: int) -> None:
+    made = geometry(dtype, heads)
+    arena, wanted = full_arena(made), random_tensors(made, made.full, tokens)
+    other = random_tensors(made, made.full, tokens, seed=1)
+    blocks = blocks_for(tokens)
+    arena.write(buffers_of(made, wanted), 0, blocks)
+    first, second = arena.gather(blocks, tokens), arena.gather(blocks, tokens)
+    arena.write(buffers_of(made, other), 0, blocks)
+    assert same(held(first), wanted), "a write to the arena does not show"
+    for layer, new in zip(first, buffers_of(made, random_tensors(made, made.full, 1, seed=2), 0), strict=True):
+        layer.filled = 0
+        layer.append(*new.both())
+        mx.eval(layer.arrays)
+    assert same(held(arena.gather(blocks, tokens)), other), "a write to the buffers does not reach the arena"
+    assert same(held(second), wanted), "nor other buffers"
+
+
+@shapes
+@pytest.mark.parametrize("tokens", [BLOCK_TOKENS, 300, 3])
+def test_what_was_read_stays_when_the_blocks_are_overwritten(dtype: mx.Dtype, heads: int, tokens: int) -> None:
+    made = geometry(dtype, heads)
+    arena, wanted = full_arena(made), random_tensors(made, made.full, tokens)
+    blocks = blocks_for(tokens)
+    arena.write(buffers_of(made, wanted), 0, blocks)
+    data = arena.read(blocks, tokens)
+    arena.write(buffers_of(made, random_tensors(made, made.full, tokens, seed=1)), 0, blocks)
+    assert same(as_arrays(data, made, made.full, tokens), wanted)
+
+
+@shapes
+def test_no_other_block_is_touched(dtype: mx.Dtype, heads: int) -> None:
+    made = geometry(dtype, heads)
+    arena = full_arena(made)
+    every = random_tensors(made, made.full, BLOCKS * BLOCK_TOKENS)
+    arena.write(buffers_of(made, every), 0, range(BLOCKS))
+    new = random_tensors(made, made.full, 300, seed=1)
+    arena.write(buffers_of(made, new), 0, [7, 2])
+    arena.write(buffers_of(made, new), 0, [])
+    found = as_arrays(arena.read(range(BLOCKS), BLOCKS * BLOCK_TOKENS), made, made.full, BLOCKS * BLOCK_TOKENS)
+    for block in set(range(BLOCKS)) - {7, 2}:
+        at = block * BLOCK_TOKENS, (block + 1) * BLOCK_TOKENS
+        assert same(cut(found, at[1], at[0]), cut(every, at[1], at[0]))
+
+
+@shapes
+@pytest.mark.parametrize("surplus", [0, 1, 100])
+def test_uploaded_is_the_file_without_its_surplus(dtype: mx.Dtype, heads: int, surplus: int) -> None:
+    made = geometry(dtype, heads)
+    assert made.sliding is not None
+    arena = Arena(made, made.sliding, PIECES, made.piece_tokens)
+    wanted = random_tensors(made, made.sliding, 300)
+    file = as_file({name: array.copy() for name, array in wanted.items()}, made)
+    found = arena.upload(file, surplus)
+    for array in file.values():
+        array.flags.writeable = True
+        array[...] = 0
+    assert [layer.filled for layer in found] == [300 - surplus] * 2
+    assert same(held(found), cut(wanted, 300 - surplus)), "and no view of the file's bytes"
+
+
+@shapes
+@pytest.mark.parametrize("window", [64, 100, 256, 300])
+@pytest.mark.parametrize(("tokens", "surplus"), [(1, 0), (64, 10), (150, 0), (150, 149), (320, 5), (320, 256)])
+def test_windows_in_pieces(dtype: mx.Dtype, heads: int, window: int, tokens: int, surplus: int) -> None:
+    """Whatever a piece holds and wherever the tokens end in it."""
+    made = geometry(dtype, heads, window)
+    assert made.sliding is not None
+    arenas = Arenas(made, 1, PIECES)
+    wanted = random_tensors(made, made.sliding, tokens)
+    pieces = [int(p) for p in np.random.default_rng(1).permutation(PIECES)[: -(-tokens // made.piece_tokens)]]
+    caches = caches_of(made, 1, random_tensors(made, made.full, 1), wanted)
+    arenas.write(caches, 0, [0], pieces)
+    found = arenas.window(pieces, tokens, surplus)
+    assert [layer.filled for layer in found] == [tokens - surplus] * 2
+    assert same(held(found), cut(wanted, tokens - surplus))
+    assert found[0].both()[0].tokens > tokens - surplus
+    data = arenas.read_window(pieces, tokens)
+    assert same(as_arrays(data, made, made.sliding, tokens), wanted)
+    assert window_bytes([caches[layer].buffers for layer in made.sliding.layers]) == data
+    file = as_file(as_arrays(data, made, made.sliding, tokens), made)
+    assert same(held(arenas.window_of_file(file, surplus)), cut(wanted, tokens - surplus))
+
+
+def caches_of(
+    made: Geometry, offset: int, full: dict[str, np.ndarray], sliding: dict[str, np.ndarray] | None = None
+) -> Caches:
+    """Caches of one sequence, in the order of the model's layers."""
+    caches = made.new_caches()
+    for layer, buffers in zip(made.full.layers, buffers_of(made, full), strict=True):
+        caches[layer].buffers = buffers
+    if sliding is not None and made.sliding is not None:
+        for layer, buffers in zip(made.sliding.layers, buffers_of(made, sliding), strict=True):
+            cache = caches[layer]
+            assert isinstance(cache, SlidingQuantizedKVCache)
+            cache.buffers, cache.offset = buffers, offset
+    return caches
+
+
+@shapes
+def test_caches_of_a_hybrid_model(dtype: mx.Dtype, heads: int) -> None:
+    made = geometry(dtype, heads)
+    assert made.sliding is not None
+    arenas = Arenas(made, BLOCKS, PIECES)
+    full, sliding = random_tensors(made, made.full, 600), random_tensors(made, made.sliding, 310)
+    blocks, pieces = [5, 0, 8], [7, 3, 4, 11, 0]
+    arenas.write(caches_of(made, 600, full, sliding), 0, blocks, pieces)
+    file = as_file(as_arrays(arenas.read_block(blocks[2], 88), made, made.full, 88), made)
+    for tokens, numbers, files in [(600, blocks, []), (600, blocks[:2], [file]), (590, blocks, [])]:
+        found = arenas.caches(tokens, numbers, files, arenas.window(pieces, 310, 600 - tokens))
+        assert [type(cache) for cache in found] == [type(cache) for cache in made.new_caches()]
+        assert {cache.offset for cache in found} == {tokens}
+        assert {cache.window for cache in found if isinstance(cache, SlidingQuantizedKVCache)} == {64}
+        assert same(held([found[layer].buffers for layer in made.full.layers]), cut(full, tokens))
+        wanted = cut(sliding, 310 - (600 - tokens))
+        assert same(held([found[layer].buffers for layer in made.sliding.layers]), wanted)
+
+
+def test_caches_of_a_model_without_windows() -> None:
+    made = Geometry(4, mx.float32, 4, 64, LayerGroup((0, 1), 2, 64, 64))
+    arenas, wanted = Arenas(made, BLOCKS, 0), random_tensors(made, made.full, 300)
+    assert arenas.nbytes == BLOCKS * BLOCK_TOKENS * made.bytes_per_token
+    arenas.write(caches_of(made, 300, wanted), 0, [4, 1], [])
+    found = arenas.caches(300, [4, 1], [])
+    assert [type(cache) for cache in found] == [QuantizedKVCache] * 2
+    assert same(held([cache.buffers for cache in found]), wanted)
+
+
+def test_host_bytes_are_a_copy_even_of_what_is_contiguous() -> None:
+    array = mx.zeros((4, 4))
+    mx.eval(array)
+    data = host_bytes(array[1])
+    array[1] = 1.0
+    mx.eval(array)
+    assert data == bytes(16)
+
+
+# Peaks: an arena far larger than the sequence, so that a copy of one of its tensors cannot be overlooked.
+
+MANY = 200
+
+
+@pytest.fixture
+def large() -> tuple[Arena, list[KVBuffers], int]:
+    """An arena, a sequence of it, and how much writing that may take: less than the smallest of the arena's tensors."""
+    made = geometry()
+    arena = full_arena(made, MANY)
+    buffers = buffers_of(made, random_tensors(made, made.full, 300))
+    arena.write(buffers, 0, [3, 150])
+    bound = 2 * sum(layer.nbytes for layer in buffers)
+    assert bound < min(array.nbytes for array in arena._arrays.values())
+    return arena, buffers, bound
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Bytes that `work` needed at most beyond what there was before."""
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    work()
+    return mx.get_peak_memory() - before
+
+
+def write_gather_read_write(arena: Arena, buffers: list[KVBuffers]) -> tuple[int, object]:
+    """A write after all else was done; its peak, and everything that the calls gave."""
+    kept = [
+        arena.gather([3, 150], 300),
+        arena.gather([3], BLOCK_TOKENS),
+        arena.read([3], BLOCK_TOKENS),
+        arena.read([3, 150], 300),
+        arena.read([150], 44),
+    ]
+    return peak(lambda: arena.write(buffers, 0, [150, 3])), kept
+
+
+def test_a_write_after_a_gather_and_a_read_copies_no_arena(large: tuple[Arena, list[KVBuffers], int]) -> None:
+    arena, buffers, bound = large
+    needed, _ = write_gather_read_write(arena, buffers)
+    assert needed <= bound
+
+
+def test_no_call_takes_more_than_a_few_times_what_it_gives(large: tuple[Arena, list[KVBuffers], int]) -> None:
+    arena, buffers, bound = large
+    given = sum(layer.nbytes for layer in arena.gather([3, 150], 300))
+    assert peak(lambda: arena.gather([3, 150], 300)) <= 3 * given
+    assert peak(lambda: arena.read([3, 150], 300)) <= 3 * given
+    assert peak(lambda: arena.write(buffers, 1, [7])) <= bound
+
+
+@pytest.mark.parametrize("tensor", TENSORS)
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array[3],
+        lambda array: array[mx.array([3, 150]), 0],
+        lambda array: array[:, :, :, :100],
+    ],
+    ids=["slice", "gather", "cut"],
+)
+def test_a_view_that_outlives_its_call_is_noticed(
+    large: tuple[Arena, list[KVBuffers], int], view: Callable[[mx.array], mx.array], tensor: str
+) -> None:
+    """The same measurement with the fault that it is there for, on one tensor only."""
+    arena, buffers, bound = large
+    outlives = view(arena._arrays[tensor])
+    needed, _ = write_gather_read_write(arena, buffers)
+    assert needed > bound
+    assert outlives.size

@@ -1,0 +1,506 @@
+"""Who may begin: room for all that a turn can grow to, made by evicting as few as it takes, in the order of arrival."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.errors import FailedPrecondition, ResourceExhausted
+from agentmem.keys import AgentKey
+from inference_service.memory.ledger import Ledger, Version
+from inference_service.pool.admission import Admission, Demand, Room
+from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.kv import KVPool, Space, Table
+
+LONG = 600.0
+"""Patience that no test exhausts."""
+
+
+class Memory:
+    """A pool of `blocks` blocks, or of so many windows besides; decoding takes a byte per token of the padded batch."""
+
+    def __init__(self, blocks: int, windows: int | None = None, batch: int = 1 << 30) -> None:
+        pieces = 0 if windows is None else 2
+        self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces)
+        self.hot = HotAgents(self.pool)
+        self.admission = Admission(self.pool, self.hot, lambda lengths: len(lengths) * max(lengths), batch)
+        self.evicted: list[int] = []
+        self.admission.evicted = self.evicted.append
+
+    def idle_agent(self, name: str, *ids: int, windows: int = 0) -> HotState:
+        """An agent at rest whose blocks, all full, hold the tokens `ids`."""
+        table = Table(
+            BLOCK_TOKENS * len(ids),
+            tuple(self.pool.full.allocate(len(ids))),
+            1 if windows else 0,
+            tuple(self.pool.sliding.allocate(windows)),
+        )
+        state = HotState(Version("u", 1), Ledger(), self.pool.publish(names(*ids), table))
+        self.hot.put(key(name), state)
+        return state
+
+    def keep(self, name: str, room: Room, tokens: int, *ids: int) -> None:
+        """What a turn does at its end: its blocks and pieces come from its room, but for those that are shared."""
+        chain = names(*ids)
+        shared = []
+        for each in chain:
+            block = self.pool.full.find(each)
+            if block is None:
+                break
+            shared.append(block)
+        self.pool.full.acquire(shared)
+        table = room.table(tokens, shared, Space(len(chain), self.pool.window_pieces), 1)
+        self.hot.put(key(name), HotState(Version("u", 2), Ledger(), self.pool.publish(chain, table)))
+
+    def check(self, *in_flight: Table) -> None:
+        self.pool.check_integrity([*self.hot.tables(), *in_flight])
+
+    @property
+    def agents(self) -> str:
+        return "".join(each.agent_id for each in self.hot)
+
+
+def names(*ids: int) -> list[bytes]:
+    """Names like chain hashes: each of all tokens so far."""
+    return [bytes([end + 1, *ids[: end + 1]]) for end in range(len(ids))]
+
+
+def key(name: str) -> AgentKey:
+    return AgentKey("ns", name, "m")
+
+
+def blocks(count: int, *ids: int, keeps: bool = True) -> Demand:
+    """A turn that can grow to so many blocks and whose prompt begins with full blocks of `ids`."""
+    return Demand(names(*ids), BLOCK_TOKENS * count, keeps)
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def enter(memory: Memory, demand: Demand, patience: float = LONG) -> "asyncio.Task[Room]":
+    return asyncio.create_task(memory.admission.enter(demand, patience))
+
+
+async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:
+    memory = Memory(10, windows=2)
+    room = await memory.admission.enter(Demand((), 3 * BLOCK_TOKENS + 1, keeps=True), 0)
+    assert (len(room.blocks), len(room.pieces), room.tokens) == (4, 2, 769)
+    assert (memory.pool.full.free, memory.pool.sliding.free) == (6, 2)
+    assert not memory.admission.idle
+    memory.admission.leave(room)
+    assert memory.admission.idle
+    memory.check()
+    assert (memory.pool.full.free, memory.pool.sliding.free) == (10, 4)
+
+
+async def test_a_table_takes_from_the_room_and_the_rest_goes_back() -> None:
+    memory = Memory(10, windows=2)
+    room = await memory.admission.enter(blocks(4), 0)
+    table = room.table(300, (), Space(2, 1), 44)
+    assert (table.tokens, len(table.blocks), table.window_tokens, len(table.pieces)) == (300, 2, 44, 1)
+    memory.admission.leave(room)
+    memory.check(table)
+    assert (memory.pool.full.free, memory.pool.sliding.free) == (8, 3)
+
+
+async def test_a_table_begins_with_what_is_shared() -> None:
+    memory = Memory(10)
+    state = memory.idle_agent("a", 1, 2)
+    room = await memory.admission.enter(blocks(4, 1, 2, 3), 0)
+    memory.keep("b", room, 700, 1, 2, 3)
+    memory.admission.leave(room)
+    [first, second] = memory.hot.tables()
+    assert first.blocks == state.table.blocks == second.blocks[:2]
+    assert memory.pool.full.free == 10 - 3
+    memory.check()
+
+
+async def test_blocks_of_the_prompt_that_are_in_the_pool_count_as_had_and_stay() -> None:
+    memory = Memory(6)
+    memory.idle_agent("a", 1, 2, 3)
+    room = await memory.admission.enter(blocks(5, 1, 2, 9, 3), 0)
+    assert len(room.blocks) == 3, "the run of blocks ends where one is missing"
+    memory.hot.drop(key("a"))
+    assert [memory.pool.full.find(name) is not None for name in names(1, 2, 3)] == [True, True, False]
+    memory.admission.leave(room)
+    memory.check()
+    assert memory.pool.full.free == 6
+
+
+async def test_a_whole_pool_suffices_where_the_prompt_is_in_it() -> None:
+    memory = Memory(4)
+    memory.idle_agent("a", 1, 2, 3)
+    room = await memory.admission.enter(blocks(4, 1, 2, 3), 0)
+    assert len(room.blocks) == 1
+    assert memory.agents == "a"
+    memory.keep("b", room, 1024, 1, 2, 3, 4)
+    memory.admission.leave(room)
+    memory.check()
+
+
+async def test_the_fewest_agents_go_least_recently_used_first() -> None:
+    memory = Memory(8)
+    for number, name in enumerate("abcd"):
+        memory.idle_agent(name, 10 * number, 10 * number + 1)
+    room = await memory.admission.enter(blocks(3), 0)
+    assert (memory.agents, memory.evicted) == ("cd", [2])
+    assert memory.pool.full.free == 1
+    memory.admission.leave(room)
+    room = await memory.admission.enter(blocks(4), 0)
+    assert (memory.agents, memory.evicted) == ("cd", [2]), "nobody goes where there is room"
+    memory.admission.leave(room)
+
+
+async def test_what_the_newcomer_shares_is_not_counted_as_freed() -> None:
+    memory = Memory(6)
+    memory.idle_agent("a", 1, 2)
+    memory.idle_agent("b", 3, 4)
+    memory.idle_agent("c", 5, 6)
+    room = await memory.admission.enter(blocks(4, 1, 2), 0)
+    assert memory.agents == "c", "the first frees nothing, so the second goes too"
+    assert (len(room.blocks), memory.pool.full.free) == (2, 0)
+    memory.admission.leave(room)
+    memory.check()
+
+
+async def test_agents_that_share_blocks_free_them_only_together() -> None:
+    memory = Memory(5)
+    memory.idle_agent("a", 1, 2)
+    memory.idle_agent("b", 1, 3)
+    memory.idle_agent("c", 1, 4)
+    room = await memory.admission.enter(blocks(4), 0)
+    assert (memory.agents, memory.evicted, memory.pool.full.free) == ("", [3], 1)
+    memory.admission.leave(room)
+    assert memory.pool.full.free == 5
+
+
+async def test_windows_are_room_too() -> None:
+    memory = Memory(20, windows=2)
+    memory.idle_agent("a", 1, windows=2)
+    memory.idle_agent("b", 2, windows=2)
+    room = await memory.admission.enter(blocks(1), 0)
+    assert memory.agents == "b"
+    assert len(room.pieces) == 2
+    memory.admission.leave(room)
+
+
+async def test_nobody_goes_where_all_would_not_be_enough() -> None:
+    memory = Memory(6)
+    memory.idle_agent("a", 1, 2)
+    running = await memory.admission.enter(blocks(2), 0)
+    with pytest.raises(ResourceExhausted):
+        await memory.admission.enter(blocks(5), 0)
+    assert (memory.agents, memory.evicted) == ("a", [])
+    memory.admission.leave(running)
+
+
+async def test_what_is_in_flight_is_not_evicted() -> None:
+    memory = Memory(6)
+    memory.idle_agent("a", 1, 2, 3)
+    taken = memory.hot.take(key("a"))
+    assert taken is not None
+    with pytest.raises(ResourceExhausted):
+        await memory.admission.enter(blocks(4), 0)
+    assert [memory.pool.full.find(name) for name in names(1, 2, 3)] == list(taken.table.blocks)
+    memory.hot.put(key("a"), taken)
+    room = await memory.admission.enter(blocks(4), 0)
+    assert memory.agents == ""
+    memory.admission.leave(room)
+
+
+async def test_what_the_writer_holds_is_not_free_before_it_lets_go() -> None:
+    memory = Memory(4)
+    table = memory.idle_agent("a", 1, 2).table
+    memory.pool.acquire(table)
+    waiting = enter(memory, blocks(3))
+    await settle()
+    assert not waiting.done()
+    assert memory.agents == "a", "nobody goes in vain"
+    memory.pool.release(table)
+    room = await waiting
+    assert memory.agents == ""
+    memory.admission.leave(room)
+    memory.check()
+
+
+async def test_in_the_order_of_arrival() -> None:
+    memory = Memory(4)
+    running = await memory.admission.enter(blocks(3), 0)
+    large, small = enter(memory, blocks(4)), enter(memory, blocks(1))
+    await settle()
+    assert not large.done()
+    assert not small.done(), "one that would fit does not overtake, or the large one might wait for ever"
+    memory.admission.leave(running)
+    room = await large
+    await settle()
+    assert not small.done()
+    memory.admission.leave(room)
+    memory.admission.leave(await small)
+    assert memory.admission.idle
+
+
+async def test_all_that_fit_enter_at_once() -> None:
+    memory = Memory(4)
+    running = await memory.admission.enter(blocks(4), 0)
+    waiting = [enter(memory, blocks(2)), enter(memory, blocks(1)), enter(memory, blocks(1)), enter(memory, blocks(1))]
+    await settle()
+    memory.admission.leave(running)
+    await settle()
+    assert [each.done() for each in waiting] == [True, True, True, False]
+    memory.admission.leave(waiting[0].result())
+    await settle()
+    assert waiting[3].done()
+    for each in waiting[1:]:
+        memory.admission.leave(each.result())
+    memory.check()
+
+
+@pytest.mark.parametrize("patience", [0, 0.01, 2])
+async def test_who_waited_in_vain_is_told_when_to_come_back(patience: float) -> None:
+    memory = Memory(4)
+    running = await memory.admission.enter(blocks(3), 0)
+    with pytest.raises(ResourceExhausted, match="--pool-bytes") as refused:
+        await memory.admission.enter(blocks(2), patience)
+    assert refused.value.retry_after == max(1.0, patience)
+    memory.admission.leave(running)
+    assert memory.admission.idle
+    room = await memory.admission.enter(blocks(2), 0)
+    memory.admission.leave(room)
+    memory.check()
+
+
+async def test_one_that_gives_up_makes_way_for_the_next() -> None:
+    memory = Memory(4)
+    running = await memory.admission.enter(blocks(3), 0)
+    first, second = enter(memory, blocks(2), 0.01), enter(memory, blocks(1))
+    with pytest.raises(ResourceExhausted):
+        await first
+    memory.admission.leave(await second)
+    memory.admission.leave(running)
+    assert memory.admission.idle
+
+
+async def test_a_waiter_that_is_cancelled_leaves_nothing_and_makes_way() -> None:
+    memory = Memory(4)
+    running = await memory.admission.enter(blocks(3), 0)
+    first, second = enter(memory, blocks(2)), enter(memory, blocks(1))
+    await settle()
+    first.cancel()
+    await settle()
+    assert first.cancelled()
+    assert second.done()
+    memory.admission.leave(running)
+    memory.admission.leave(second.result())
+    assert memory.admission.idle
+    memory.check()
+
+
+async def test_cancelled_in_the_moment_when_there_is_room() -> None:
+    """Whether the cancellation or the room was first, nobody has both."""
+    memory = Memory(4)
+    running = await memory.admission.enter(blocks(4), 0)
+    waiting, next_one = enter(memory, blocks(4)), enter(memory, blocks(4))
+    await settle()
+    memory.admission.leave(running)
+    waiting.cancel()
+    await settle()
+    assert waiting.cancelled()
+    memory.admission.leave(await next_one)
+    assert memory.admission.idle
+    memory.check()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_what_never_fits_is_refused_at_once_and_without_effect(keeps: bool) -> None:
+    memory = Memory(4, batch=BLOCK_TOKENS * 8)
+    memory.idle_agent("a", 1, 2)
+    running = await memory.admission.enter(blocks(2), 0)
+    waiting = enter(memory, blocks(4))
+    await settle()
+    with pytest.raises(FailedPrecondition, match="2304 tokens"):
+        await memory.admission.enter(blocks(9, keeps=keeps), LONG)
+    if keeps:
+        with pytest.raises(FailedPrecondition, match="1280 tokens"):
+            await memory.admission.enter(blocks(5), LONG)
+    assert (memory.agents, memory.evicted, memory.pool.full.free) == ("a", [], 0)
+    assert not waiting.done()
+    memory.admission.leave(running)
+    memory.admission.leave(await waiting)
+    memory.check()
+
+
+async def test_a_window_that_never_fits_is_refused() -> None:
+    memory = Memory(4, windows=0)
+    with pytest.raises(FailedPrecondition):
+        await memory.admission.enter(blocks(1), LONG)
+
+
+async def test_the_padded_batch_is_charged() -> None:
+    """So many rows times the longest: a long one makes short ones dear."""
+    memory = Memory(100, batch=BLOCK_TOKENS * 12)
+    rooms = [await memory.admission.enter(blocks(2), 0) for _ in range(6)]
+    with pytest.raises(ResourceExhausted):
+        await memory.admission.enter(blocks(1), 0)
+    for _ in range(4):
+        memory.admission.leave(rooms.pop())
+    rooms.append(await memory.admission.enter(blocks(4), 0))
+    with pytest.raises(ResourceExhausted):
+        await memory.admission.enter(blocks(1), 0)
+    assert memory.pool.full.free > 50, "not for want of blocks"
+    assert not memory.evicted
+    memory.admission.leave(rooms.pop())
+    rooms.append(await memory.admission.enter(blocks(1), 0))
+    for room in rooms:
+        memory.admission.leave(room)
+
+
+async def test_room_in_the_batch_alone_wakes_too() -> None:
+    memory = Memory(100, batch=BLOCK_TOKENS)
+    running = await memory.admission.enter(blocks(1, keeps=False), 0)
+    waiting = enter(memory, blocks(1, keeps=False))
+    await settle()
+    assert not waiting.done()
+    memory.admission.leave(running)
+    memory.admission.leave(await waiting)
+
+
+async def test_a_turn_that_keeps_nothing_takes_no_blocks() -> None:
+    memory = Memory(4, windows=1)
+    memory.idle_agent("a", 1, 2, 3, windows=2)
+    room = await memory.admission.enter(blocks(100, 1, 2, keeps=False), 0)
+    assert (room.blocks, room.pieces, memory.agents) == ([], [], "a")
+    memory.hot.drop(key("a"))
+    assert memory.pool.full.free == 2, "what it starts from stays while it runs"
+    memory.admission.leave(room)
+    memory.check()
+    assert memory.pool.full.free == 4
+
+
+async def test_two_agents_whose_own_states_fill_the_pool_both_go_on() -> None:
+    """Each goes on from its own state. Neither's turn may wait for blocks that the other's turn holds for ever."""
+    memory = Memory(6)
+    memory.idle_agent("a", 1, 2, 3)
+    memory.idle_agent("b", 4, 5, 6)
+
+    async def turn(name: str, *ids: int) -> None:
+        room = await memory.admission.enter(blocks(len(ids) + 1, *ids), LONG)
+        state = memory.hot.take(key(name))
+        await settle()
+        memory.keep(name, room, 1, *ids, 9)
+        if state is not None:
+            memory.pool.release(state.table)
+        memory.admission.leave(room)
+
+    async with asyncio.timeout(5):
+        await asyncio.gather(turn("a", 1, 2, 3), turn("b", 4, 5, 6))
+    assert memory.admission.idle
+    memory.check()
+    assert len(memory.hot) == 1, "there is room for one of them"
+
+
+async def test_an_agents_own_state_goes_if_its_turn_cannot_run_beside_it() -> None:
+    memory = Memory(4)
+    memory.idle_agent("a", 1, 2, 3)
+    room = await memory.admission.enter(blocks(4, 7, 8), 0)
+    assert memory.hot.take(key("a")) is None
+    memory.keep("a", room, 1024, 7, 8, 9, 10)
+    memory.admission.leave(room)
+    memory.check()
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 1 << 32),
+    capacity=st.integers(1, 10),
+    windows=st.none() | st.integers(1, 3),
+    turns=st.integers(1, 14),
+    batch=st.integers(2, 40),
+)
+def test_whoever_comes_goes_or_fails_nobody_waits_for_ever_and_all_adds_up(
+    seed: int, capacity: int, windows: int | None, turns: int, batch: int
+) -> None:
+    asyncio.run(_arrivals(random.Random(seed), Memory(capacity, windows, batch * BLOCK_TOKENS), turns))
+
+
+async def _arrivals(dice: random.Random, memory: Memory, turns: int) -> None:
+    """Turns of four agents: some fail, some are cancelled, some keep nothing; a writer lets go of states later."""
+    outcomes: list[str] = []
+    locks = {name: asyncio.Lock() for name in "abcd"}
+    written: list[Table] = []
+
+    async def pause() -> None:
+        for _ in range(dice.randrange(4)):
+            await asyncio.sleep(0)
+
+    async def turn(name: str) -> None:
+        await pause()
+        ids = [dice.randrange(2) for _ in range(dice.randrange(1, 6))]
+        demand = blocks(len(ids) + dice.randrange(3), *ids, keeps=dice.random() < 0.8)
+        async with locks[name]:
+            room = await memory.admission.enter(demand, LONG)
+            had = memory.hot.take(key(name))
+            kept = False
+            try:
+                for each in names(*ids):
+                    if (block := memory.pool.full.find(each)) is not None:
+                        pin = Table(0, (block,))
+                        memory.pool.acquire(pin)
+                        room.pins.append(pin)
+                await pause()
+                if dice.random() < 0.2:
+                    raise ZeroDivisionError
+                if demand.keeps:
+                    longest = demand.tokens // BLOCK_TOKENS
+                    memory.keep(name, room, 1, *[*ids, 2, 3][: dice.randrange(len(ids), longest + 1)])
+                    kept = True
+                    if (state := memory.hot.get(key(name))) is not None:
+                        memory.pool.acquire(state.table)
+                        written.append(state.table)
+            finally:
+                if had is not None:
+                    if kept:
+                        memory.pool.release(had.table)
+                    else:
+                        memory.hot.put(key(name), had)
+                memory.admission.leave(room)
+
+    async def writer() -> None:
+        while True:
+            await pause()
+            await asyncio.sleep(0)
+            if written:
+                memory.pool.release(written.pop(dice.randrange(len(written))))
+
+    async def told(name: str) -> None:
+        try:
+            await turn(name)
+            outcomes.append("done")
+        except FailedPrecondition:
+            outcomes.append("refused")
+        except ZeroDivisionError:
+            outcomes.append("failed")
+        except asyncio.CancelledError:
+            outcomes.append("cancelled")
+
+    writing = asyncio.create_task(writer())
+    tasks = [asyncio.create_task(told(dice.choice("abcd"))) for _ in range(turns)]
+    for _ in range(turns * 3):
+        await asyncio.sleep(0)
+        if dice.random() < 0.1:
+            dice.choice(tasks).cancel()
+    for _ in range(20_000):
+        if all(task.done() for task in tasks) and not written:
+            break
+        await asyncio.sleep(0)
+    else:
+        pytest.fail(f"somebody waits for ever: {outcomes}")
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert memory.admission.idle
+    memory.check()

@@ -1,0 +1,240 @@
+"""Who uses which block: against a model that is obviously right, and with faults that the check must find."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from inference_service.pool.blocks import BlockPool, PoolError
+
+CAPACITY = 8
+NAMES = [bytes([number]) * 32 for number in range(5)]
+
+
+class BlockPoolMachine(RuleBasedStateMachine):
+    """Holders with lists of blocks, beside a pool that is told the same."""
+
+    @initialize(capacity=st.integers(0, CAPACITY))
+    def begin(self, capacity: int) -> None:
+        self.pool = BlockPool(capacity)
+        self.tables: list[list[int]] = []
+        self.names: dict[bytes, int] = {}
+
+    @property
+    def references(self) -> Counter[int]:
+        return Counter(block for table in self.tables for block in table)
+
+    @property
+    def free(self) -> set[int]:
+        return set(range(self.pool.capacity)) - set(self.references)
+
+    def held(self, data: st.DataObject, most: int = 1) -> list[int]:
+        """The positions of some tables."""
+        positions = st.sampled_from(range(len(self.tables)))
+        return data.draw(st.lists(positions, min_size=1, max_size=most, unique=True))
+
+    @rule(count=st.integers(0, CAPACITY + 1))
+    def allocate(self, count: int) -> None:
+        free = self.free
+        if count > len(free):
+            with pytest.raises(PoolError, match="are wanted"):
+                self.pool.allocate(count)
+            return
+        blocks = self.pool.allocate(count)
+        assert len(set(blocks)) == count
+        assert set(blocks) <= free
+        assert not set(blocks) & set(self.names.values()), "a block that is given out anew has no name"
+        self.tables.append(blocks)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def acquire(self, data: st.DataObject) -> None:
+        [position] = self.held(data)
+        table = self.tables[position]
+        part = data.draw(st.lists(st.sampled_from(table), unique=True)) if table else []
+        self.pool.acquire(part)
+        self.tables.append(part)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        [position] = self.held(data)
+        self.pool.release(self.tables.pop(position))
+        self.names = {name: block for name, block in self.names.items() if block not in self.free}
+
+    @precondition(lambda self: any(self.tables))
+    @rule(data=st.data(), name=st.sampled_from(NAMES))
+    def publish(self, data: st.DataObject, name: bytes) -> None:
+        table = data.draw(st.sampled_from([table for table in self.tables if table]))
+        place = data.draw(st.sampled_from(range(len(table))))
+        block = table[place]
+        if block in self.names.values() and self.names.get(name) != block:
+            return  # A block has one name, that of its tokens.
+        known = self.names.setdefault(name, block)
+        assert self.pool.publish(name, block) == known
+        table[place] = known
+
+    @precondition(lambda self: self.free)
+    @rule(data=st.data())
+    def what_is_free_cannot_be_shared_nor_released(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(sorted(self.free)))
+        with pytest.raises(PoolError, match="cannot be shared"):
+            self.pool.acquire([block])
+        with pytest.raises(PoolError, match="once too often"):
+            self.pool.release([block])
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def freed_by(self, data: st.DataObject) -> None:
+        """What `freed_by` foresees is what releasing one table after the other brings."""
+        order = data.draw(st.permutations(range(len(self.tables))))
+        left, free = self.references, len(self.free)
+        wanted = []
+        for position in order:
+            left -= Counter(self.tables[position])
+            wanted.append(self.pool.capacity - len(left) - free)
+        assert list(self.pool.freed_by(self.tables[position] for position in order)) == wanted
+
+    @invariant()
+    def adds_up(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        self.pool.check_integrity(self.tables)
+        assert self.pool.free == len(self.free)
+        for name in NAMES:
+            assert self.pool.find(name) == self.names.get(name)
+        if any(self.tables):
+            with pytest.raises(PoolError):
+                self.pool.check_integrity([])
+
+
+TestBlockPool = BlockPoolMachine.TestCase
+
+
+@given(tables=st.lists(st.lists(st.integers(0, 3), unique=True), max_size=4))
+def test_the_references_must_be_those_of_exactly_these_tables(tables: list[list[int]]) -> None:
+    pool = BlockPool(4)
+    held = [pool.allocate(2), pool.allocate(1)]
+    pool.acquire(held[0][:1])
+    held.append(held[0][:1])
+    same = Counter(b for table in tables for b in table) == Counter(b for table in held for b in table)
+    if same:
+        pool.check_integrity(tables)
+    else:
+        with pytest.raises(PoolError, match="references instead of"):
+            pool.check_integrity(tables)
+
+
+def test_a_name_goes_with_the_last_reference() -> None:
+    pool = BlockPool(2)
+    [block] = pool.allocate(1)
+    pool.publish(NAMES[0], block)
+    pool.acquire([block])
+    pool.release([block])
+    assert pool.find(NAMES[0]) == block
+    pool.release([block])
+    assert pool.find(NAMES[0]) is None
+    assert pool.allocate(2)
+    assert pool.find(NAMES[0]) is None
+
+
+def test_where_a_name_is_taken_the_reference_moves_and_the_copy_is_free() -> None:
+    pool = BlockPool(2)
+    first, second = pool.allocate(2)
+    assert pool.publish(NAMES[0], first) == first
+    assert pool.publish(NAMES[0], second) == first
+    assert pool.free == 1
+    pool.check_integrity([[first], [first]])
+    pool.release([first, first])
+    assert pool.free == 2
+
+
+def test_publishing_again_changes_nothing() -> None:
+    pool = BlockPool(1)
+    [block] = pool.allocate(1)
+    assert pool.publish(NAMES[0], block) == pool.publish(NAMES[0], block) == block
+    pool.check_integrity([[block]])
+
+
+def test_what_was_wanted_in_vain_takes_nothing() -> None:
+    pool = BlockPool(3)
+    with pytest.raises(PoolError):
+        pool.allocate(4)
+    pool.check_integrity([])
+    assert pool.free == 3
+
+
+def lost_reference(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool._references[blocks[0]] -= 1
+
+
+def surplus_reference(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool._references[blocks[1]] += 1
+
+
+def forgotten_release(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool.allocate(1)
+
+
+def forgotten_acquire(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool.release([blocks[2]])
+
+
+def block_twice_in_the_free_list(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool._free.append(pool._free[0])
+
+
+def block_in_use_in_the_free_list(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool._free.append(blocks[0])
+
+
+def block_lost_from_the_free_list(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool._free.pop()
+
+
+def name_of_a_free_block(pool: BlockPool, blocks: Sequence[int]) -> None:
+    free = pool._free[0]
+    pool._by_name[NAMES[1]] = free
+    pool._names[free] = NAMES[1]
+
+
+def name_that_leads_elsewhere(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool._by_name[NAMES[0]] = blocks[1]
+
+
+def name_without_a_block(pool: BlockPool, blocks: Sequence[int]) -> None:
+    del pool._by_name[NAMES[0]]
+
+
+def block_without_its_name(pool: BlockPool, blocks: Sequence[int]) -> None:
+    del pool._names[blocks[0]]
+
+
+FAULTS = [
+    lost_reference,
+    surplus_reference,
+    forgotten_release,
+    forgotten_acquire,
+    block_twice_in_the_free_list,
+    block_in_use_in_the_free_list,
+    block_lost_from_the_free_list,
+    name_of_a_free_block,
+    name_that_leads_elsewhere,
+    name_without_a_block,
+    block_without_its_name,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: Callable[[BlockPool, Sequence[int]], None]) -> None:
+    pool = BlockPool(6)
+    blocks = pool.allocate(3)
+    pool.publish(NAMES[0], blocks[0])
+    pool.acquire(blocks[:1])
+    pool.check_integrity([blocks, blocks[:1]])
+    fault(pool, blocks)
+    with pytest.raises(PoolError):
+        pool.check_integrity([blocks, blocks[:1]])

@@ -1,0 +1,239 @@
+"""Tables of blocks and windows: sharing by name, and what goes away with the last reference."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from inference_service.pool.blocks import PoolError
+from inference_service.pool.kv import KVPool, Space, Table
+
+PIECES = 3
+
+
+def names(*tokens: int) -> list[bytes]:
+    """Names like chain hashes: each of all tokens so far."""
+    return [bytes([len(tokens), *tokens[: end + 1]]) for end in range(len(tokens))]
+
+
+def written(pool: KVPool, blocks: int, pieces: int = 0, window_tokens: int = 0) -> Table:
+    return Table(256 * blocks, tuple(pool.full.allocate(blocks)), window_tokens, tuple(pool.sliding.allocate(pieces)))
+
+
+def pool_of(blocks: int = 8, pieces: int = 8) -> KVPool:
+    return KVPool(Space(blocks, pieces), PIECES)
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (255, 1), (256, 1), (257, 2), (512, 2), (513, 3)])
+def test_space_is_whole_blocks_and_always_a_whole_window(tokens: int, blocks: int) -> None:
+    assert pool_of().space(tokens) == Space(blocks, PIECES)
+    assert KVPool(Space(8)).space(tokens) == Space(blocks, 0)
+
+
+def test_fits_is_about_the_empty_pool_and_has_about_now() -> None:
+    pool = pool_of(4, 3)
+    assert pool.fits(Space(4, 3))
+    assert pool.has(Space(4, 3))
+    assert not pool.fits(Space(5, 0))
+    assert not pool.fits(Space(0, 4))
+    written(pool, 1, 1)
+    assert pool.fits(Space(4, 3))
+    assert not pool.has(Space(4, 0))
+    assert not pool.has(Space(0, 3))
+    assert pool.has(Space(3, 2))
+
+
+def test_whoever_has_the_same_blocks_shares_them() -> None:
+    pool = pool_of()
+    first = pool.publish(names(1, 2, 3), written(pool, 3))
+    second = pool.publish(names(1, 2, 9), written(pool, 3))
+    assert second.blocks[:2] == first.blocks[:2]
+    assert second.blocks[2] != first.blocks[2]
+    assert pool.full.free == 8 - 4
+    pool.check_integrity([first, second])
+    pool.release(first)
+    assert pool.full.free == 8 - 3, "what the second shares is still there"
+    assert [pool.full.find(name) for name in names(1, 2, 9)] == list(second.blocks)
+
+
+def test_a_table_that_begins_with_shared_blocks_is_published_as_it_is() -> None:
+    pool = pool_of()
+    first = pool.publish(names(1, 2), written(pool, 2))
+    pool.full.acquire(first.blocks)
+    grown = Table(700, (*first.blocks, *pool.full.allocate(1)))
+    assert pool.publish(names(1, 2, 3), grown) == grown
+    pool.check_integrity([first, grown])
+
+
+def test_each_block_has_a_name() -> None:
+    pool = pool_of()
+    with pytest.raises(ValueError):
+        pool.publish(names(1), written(pool, 2))
+
+
+def test_a_window_is_shared_with_the_blocks_before_it() -> None:
+    pool = pool_of()
+    first = pool.publish(names(1, 2), written(pool, 2, 3, 600))
+    second = pool.publish(names(1, 2), written(pool, 2, 2, 512))
+    assert (second.pieces, second.window_tokens) == (first.pieces, 600), "as many tokens as are in the shared pieces"
+    assert second.blocks == first.blocks
+    assert (pool.full.free, pool.sliding.free) == (6, 5)
+    pool.check_integrity([first, second])
+    found = pool.find_window(names(1, 2)[-1])
+    assert found is not None
+    assert (found.pieces, found.window_tokens) == (first.pieces, 600)
+    assert pool.find_window(names(1)[-1]) is None, "a window is only where the table ends"
+
+
+def test_a_block_and_a_window_of_one_name_are_two_things() -> None:
+    pool = pool_of()
+    table = pool.publish(names(1), written(pool, 1))
+    assert pool.full.find(names(1)[0]) is not None
+    assert pool.find_window(names(1)[0]) is None, "the model has no sliding layers, or the window was not kept"
+    other = pool.publish(names(1), written(pool, 1, 2, 300))
+    assert other.blocks == table.blocks
+    pool.release(other)
+    assert pool.full.find(names(1)[0]) == table.blocks[0]
+    assert pool.find_window(names(1)[0]) is None
+    pool.check_integrity([table])
+
+
+def test_a_window_goes_with_its_last_reference() -> None:
+    pool = pool_of()
+    first = pool.publish(names(1), written(pool, 1, 2, 300))
+    second = pool.publish(names(1), written(pool, 1, 2, 300))
+    pool.release(first)
+    assert pool.find_window(names(1)[0]) is not None
+    pool.release(second)
+    assert pool.find_window(names(1)[0]) is None
+    assert (pool.full.free, pool.sliding.free) == (8, 8)
+
+
+def test_a_window_outlives_the_blocks_before_it() -> None:
+    """A turn pins windows by themselves."""
+    pool = pool_of()
+    table = pool.publish(names(1), written(pool, 1, 2, 300))
+    pin = Table(0, (), table.window_tokens, table.pieces)
+    pool.acquire(pin)
+    pool.release(table)
+    found = pool.find_window(names(1)[0])
+    assert found is not None
+    assert (found.pieces, found.window_tokens) == (table.pieces, 300)
+    assert pool.full.find(names(1)[0]) is None
+    pool.release(pin)
+    assert pool.find_window(names(1)[0]) is None
+
+
+def test_an_entry_of_a_window_that_is_gone_is_not_believed() -> None:
+    """Its first piece is another window's now, or the same window's that was computed again."""
+    pool = pool_of(pieces=2)
+    gone = pool.publish(names(1), written(pool, 1, 2, 300))
+    pool.release(gone)
+    other = pool.publish(names(2), written(pool, 1, 2, 400))
+    assert set(other.pieces) == set(gone.pieces)
+    assert pool.find_window(names(1)[0]) is None
+    pool.release(other)
+    again = written(pool, 1, 2, 280)
+    again = Table(again.tokens, again.blocks, again.window_tokens, gone.pieces[::-1])
+    pool.publish(names(1), again)
+    found = pool.find_window(names(1)[0])
+    assert found is not None
+    assert (found.pieces, found.window_tokens) == (again.pieces, 280)
+
+
+def test_entries_of_windows_that_are_gone_do_not_pile_up() -> None:
+    pool = pool_of(pieces=2)
+    for number in range(50):
+        pool.release(pool.publish(names(number), written(pool, 1, 2, 300)))
+    assert len(pool._windows) == 1
+
+
+@pytest.mark.parametrize(
+    "give_back",
+    [
+        lambda pool, table: pool.release(table),
+        lambda pool, table: pool.release(Table(0, table.blocks)),
+        lambda pool, table: pool.release(Table(0, (), 0, table.pieces)),
+    ],
+)
+def test_on_release_is_told_whenever_references_come_back(give_back: Callable[[KVPool, Table], None]) -> None:
+    pool, told = pool_of(), []
+    table = pool.publish(names(1, 2), written(pool, 2, 2, 300))
+    pool.on_release = lambda: told.append((pool.full.free, pool.sliding.free))
+    pool.acquire(table)
+    assert not told
+    give_back(pool, table)
+    assert told == [(6, 6)], "when the references are back, not before"
+
+
+def test_the_check_is_of_both_pools() -> None:
+    pool = pool_of()
+    table = written(pool, 1, 1, 300)
+    for wrong in (Table(0, table.blocks), Table(0, (), 0, table.pieces)):
+        with pytest.raises(PoolError):
+            pool.check_integrity([wrong])
+    pool.check_integrity([table])
+
+
+class KVPoolMachine(RuleBasedStateMachine):
+    """Sequences that come and go. What a block or a window holds is known from the names of all that were written."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.pool = KVPool(Space(12, 9), PIECES)
+        self.tables: list[tuple[list[bytes], Table]] = []
+        self.blocks: dict[int, bytes] = {}
+        self.windows: dict[tuple[int, ...], tuple[bytes, int]] = {}
+        self.pins: list[Table] = []
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=3), pieces=st.integers(0, PIECES), extra=st.data())
+    def publish(self, tokens: list[int], pieces: int, extra: st.DataObject) -> None:
+        if not self.pool.has(Space(len(tokens), pieces)):
+            return
+        window = extra.draw(st.integers(1, 99)) if pieces else 0
+        table = written(self.pool, len(tokens), pieces, window)
+        chain = names(*tokens)
+        chain = [bytes([len(name) - 1]) + name[1:] for name in chain]
+        for name, block in zip(chain, table.blocks, strict=True):
+            self.blocks[block] = name
+        if pieces:
+            self.windows[table.pieces] = (chain[-1], window)
+        self.tables.append((chain, self.pool.publish(chain, table)))
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        _, table = self.tables.pop(data.draw(st.sampled_from(range(len(self.tables)))))
+        self.pool.release(table)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def pin(self, data: st.DataObject) -> None:
+        chain, _ = data.draw(st.sampled_from(self.tables))
+        if (table := self.pool.find_window(chain[-1])) is not None:
+            self.pins.append(Table(0, (), table.window_tokens, table.pieces))
+            self.pool.acquire(self.pins[-1])
+
+    @precondition(lambda self: self.pins)
+    @rule()
+    def unpin(self) -> None:
+        self.pool.release(self.pins.pop(0))
+
+    @invariant()
+    def what_is_found_is_what_the_name_says(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        self.pool.check_integrity([*(table for _, table in self.tables), *self.pins])
+        for chain, table in self.tables:
+            assert [self.blocks[block] for block in table.blocks] == chain
+            assert [self.pool.full.find(name) for name in chain] == list(table.blocks)
+            if table.pieces:
+                assert self.windows[table.pieces] == (chain[-1], table.window_tokens)
+                assert self.pool.find_window(chain[-1]) is not None
+        for name in set(self.blocks.values()):
+            if (found := self.pool.find_window(name)) is not None:
+                assert self.windows[found.pieces] == (name, found.window_tokens)
+
+
+TestKVPool = KVPoolMachine.TestCase

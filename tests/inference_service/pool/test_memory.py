@@ -1,0 +1,84 @@
+"""The budget for decoding: an upper bound, which never shrinks when more or longer turns come in."""
+
+import mlx.core as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_service.engine.caches.buffers import STEP
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.pool.admission import Demand
+from inference_service.pool.kv import Space, Table
+from inference_service.pool.memory import ModelMemory
+from inference_service.pool.sizing import Sizes
+
+FULL = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
+SLIDING = LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024)
+GEMMA_12B = Geometry(16, mx.bfloat16, 4, 64, FULL, SLIDING)
+WINDOW, TOKEN = 117_964_800, 18_432
+
+
+def memory(weight_bytes: int = 8 << 30) -> ModelMemory:
+    return ModelMemory(GEMMA_12B, weight_bytes, Sizes(Space(8, 10), 1 << 30))
+
+
+def test_one_row_is_charged_with_its_window_and_a_copy_and_what_its_buffers_may_have_too_much() -> None:
+    assert memory()._batch_bytes([1000]) == 2 * ((1000 + STEP - 1) * TOKEN + WINDOW)
+
+
+def test_rows_of_one_length_are_charged_each() -> None:
+    assert memory()._batch_bytes([1000] * 5) == 5 * memory()._batch_bytes([1000])
+
+
+lengths = st.lists(st.integers(1, 100_000), min_size=1, max_size=12)
+
+
+@given(lengths=lengths, weight_bytes=st.integers(0, 1 << 36))
+def test_never_less_than_what_all_take_unpadded(lengths: list[int], weight_bytes: int) -> None:
+    assert memory(weight_bytes)._batch_bytes(lengths) >= 2 * (sum(lengths) * TOKEN + len(lengths) * WINDOW)
+
+
+@given(lengths=lengths, weight_bytes=st.integers(0, 1 << 36), data=st.data())
+def test_one_that_leaves_never_makes_it_dearer(lengths: list[int], weight_bytes: int, data: st.DataObject) -> None:
+    """Or a request that fits alone might never come in, and those that run might be more than was granted."""
+    charged = memory(weight_bytes)._batch_bytes
+    without = list(lengths)
+    without.pop(data.draw(st.sampled_from(range(len(lengths)))))
+    if without:
+        assert charged(without) <= charged(lengths)
+
+
+@given(lengths=lengths, weight_bytes=st.integers(0, 1 << 36), data=st.data())
+def test_shorter_rows_never_take_more(lengths: list[int], weight_bytes: int, data: st.DataObject) -> None:
+    """Rows grow while they decode; what was charged is for the lengths that they can grow to."""
+    charged = memory(weight_bytes)._batch_bytes
+    now = [data.draw(st.integers(1, length)) for length in lengths]
+    assert charged(now) <= charged(lengths)
+
+
+def test_the_check_is_of_idle_agents_and_what_is_in_flight(caplog: pytest.LogCaptureFixture) -> None:
+    made = memory()
+    table = Table(1, tuple(made.pool.full.allocate(1)))
+    made.check_integrity([table])
+    assert not made.pool.broken.is_set()
+    made.check_integrity([])
+    assert made.pool.broken.is_set()
+    assert "does not add up" in caplog.text
+
+
+def test_a_release_too_often_is_said_and_does_not_stop_the_cleaning_up(caplog: pytest.LogCaptureFixture) -> None:
+    made = memory()
+    table = Table(1, tuple(made.pool.full.allocate(1)))
+    for _ in range(2):
+        made.pool.release(table)
+    assert made.pool.broken.is_set()
+    assert "once too often" in caplog.text
+
+
+async def test_nothing_is_checked_while_somebody_has_room() -> None:
+    made = memory()
+    room = await made.admission.enter(Demand((), 1, keeps=True), patience=0)
+    made.check_integrity([])
+    made.admission.leave(room)
+    made.check_integrity([])
+    assert not made.pool.broken.is_set()

@@ -1,0 +1,103 @@
+"""Bytes to blocks, pieces and batches."""
+
+import mlx.core as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.blockfile import BLOCK_TOKENS
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.pool.kv import Space
+from inference_service.pool.sizing import MOST_CONTEXTS, TYPICAL_TOKENS, Sizes, sizes
+
+GIB = 1 << 30
+
+LLAMA_8B = Geometry(32, mx.bfloat16, 4, 64, LayerGroup(tuple(range(32)), 8, 128, 128))
+"""36,864 bytes per token: 32 layers of 8 heads, 128 wide, K and V, 0.5625 bytes each."""
+
+GEMMA_12B = Geometry(
+    16,
+    mx.bfloat16,
+    4,
+    64,
+    LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256),
+    LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024),
+)
+"""48 layers, every 6th with full attention. An agent of 4,096 tokens takes 72 MiB of blocks and 112.5 MiB of window."""
+
+
+def test_gemma_3_12b_by_arithmetic() -> None:
+    element = 4 / 8 + 2 * 2 / 64
+    assert GEMMA_12B.bytes_per_token == 8 * 8 * (256 + 256) * element == 18_432
+    assert GEMMA_12B.window_bytes == 40 * 8 * (256 + 256) * (1024 + 256) * element == 117_964_800
+    assert (GEMMA_12B.piece_tokens, GEMMA_12B.window_pieces) == (256, 5)
+    assert GEMMA_12B.piece_bytes * 5 == GEMMA_12B.window_bytes
+    agent = TYPICAL_TOKENS * 18_432 + 117_964_800
+    assert agent == 193_462_272
+    assert sizes(80 * GIB, GEMMA_12B, 131_072, pool_bytes=10 * agent) == Sizes(Space(160, 50), 80 * GIB - 10 * agent)
+    assert sizes(80 * GIB, GEMMA_12B, 131_072, 10 * agent - 1).space == Space(159, 49), "never more than there is"
+    assert sizes(12 * GIB, GEMMA_12B, 131_072) == Sizes(Space(532, 166), 6 * GIB), "33.3 agents in 6 GiB"
+
+
+def test_a_window_of_another_width_is_kept_in_whole_pieces() -> None:
+    group = LayerGroup((1,), 1, 64, 64, window=640)
+    geometry = Geometry(1, mx.bfloat16, 4, 64, LayerGroup((0,), 1, 64, 64), group)
+    assert (geometry.piece_tokens, geometry.window_pieces) == (256, 4), "896 tokens in pieces of 256"
+    assert geometry.piece_bytes * 4 > geometry.window_bytes
+
+
+def test_full_attention_alone_takes_it_all_for_blocks() -> None:
+    assert LLAMA_8B.bytes_per_token == 36_864
+    wanted = 5 * BLOCK_TOKENS * 36_864
+    assert sizes(80 * GIB, LLAMA_8B, 8192, pool_bytes=wanted).space == Space(5, 0)
+    assert sizes(80 * GIB, LLAMA_8B, 8192, pool_bytes=wanted - 1).space == Space(4, 0)
+
+
+def test_by_default_half_is_the_pools_and_half_the_batches() -> None:
+    found = sizes(16 * GIB, LLAMA_8B, 131_072)
+    assert found == Sizes(Space(8 * GIB // (BLOCK_TOKENS * 36_864), 0), 8 * GIB)
+
+
+def test_a_small_models_pool_ends_with_so_many_whole_contexts() -> None:
+    found = sizes(64 * GIB, LLAMA_8B, 4096)
+    assert found.space == Space(MOST_CONTEXTS * 4096 // BLOCK_TOKENS, 0)
+    assert found.batch_bytes == 64 * GIB - MOST_CONTEXTS * 4096 * 36_864, "what the pool leaves is the batches'"
+    hybrid = sizes(640 * GIB, GEMMA_12B, 4096)
+    assert hybrid.space == Space(MOST_CONTEXTS * 16, MOST_CONTEXTS * 5)
+
+
+@pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])
+def test_what_is_given_counts(geometry: Geometry) -> None:
+    both = sizes(16 * GIB, geometry, 8192, GIB, 3 * GIB)
+    assert both.batch_bytes == 3 * GIB
+    assert both.space == sizes(64 * GIB, geometry, 131_072, GIB).space, "no other than the bytes of the pool"
+    assert sizes(16 * GIB, geometry, 8192, GIB).batch_bytes == 15 * GIB
+    assert sizes(16 * GIB, geometry, 8192, batch_bytes=GIB).space == sizes(16 * GIB, geometry, 8192).space
+    assert sizes(GIB, geometry, 8192, 2 * GIB).batch_bytes == 0, "nothing is left, which is not less than nothing"
+
+
+@given(
+    free=st.integers(0, 1 << 40),
+    pool=st.none() | st.integers(0, 1 << 40),
+    context=st.integers(1, 1 << 17),
+    geometry=st.sampled_from([LLAMA_8B, GEMMA_12B]),
+)
+def test_the_pool_takes_no_more_than_its_bytes_and_nearly_all(
+    free: int, pool: int | None, context: int, geometry: Geometry
+) -> None:
+    found = sizes(free, geometry, context, pool)
+    block_bytes = BLOCK_TOKENS * geometry.bytes_per_token
+    given_bytes = pool
+    if given_bytes is None:
+        given_bytes = min(free // 2, MOST_CONTEXTS * (context * geometry.bytes_per_token + geometry.window_bytes))
+        assert given_bytes + found.batch_bytes == free
+    taken = found.space.blocks * block_bytes + found.space.pieces * geometry.piece_bytes
+    slack = 1e-9 * given_bytes
+    assert taken <= given_bytes + slack
+    assert taken > given_bytes - block_bytes - geometry.piece_bytes - slack
+    assert min(found.space.blocks, found.space.pieces, found.batch_bytes) >= 0
+
+
+@pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])
+def test_weights_that_take_more_than_there_is_leave_nothing(geometry: Geometry) -> None:
+    assert sizes(-GIB, geometry, 8192) == Sizes(Space(0, 0), 0)

@@ -1,0 +1,104 @@
+"""The pool under load, in a real worker: many agents in little memory, and what happens when it is full."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from agentmem.v1 import types_pb2
+from tests.oracle import Oracle
+from tests.system.stack import Stack, chat, running
+from tests.tiny_models import write_llama
+
+BLOCK = 2 * 2 * 2 * 64 * 256 * 5 // 8
+"""Bytes of a block of the tiny model in float32: layers, K and V, heads, width, tokens; 5 bits an element."""
+IGNORE_EOS = types_pb2.Sampling(ignore_eos=True)
+
+
+async def memory(stack: Stack, kind: str) -> float:
+    return await stack.metric("worker", "agentmem_mlx_memory_bytes", kind=kind)
+
+
+async def settled(stack: Stack) -> None:
+    """Wait until every idle agent's KV is on disk, so that only the pool holds memory."""
+    before = -1.0
+    while (written := await stack.metric("worker", "agentmem_cache_store_seconds_count")) != before:
+        before = written
+        await asyncio.sleep(0.3)
+
+
+async def test_a_thousand_turns_of_forty_agents_in_a_pool_for_six(tmp_path: Path) -> None:
+    """Memory ends where it began, and the worker, which checks its pool whenever it is idle, is still there."""
+    directory = write_llama(tmp_path / "m")
+    flags = ("--pool-bytes", str(6 * 4 * BLOCK), "--batch-bytes", str(64 << 20))
+    async with running(f"tiny={directory}", worker_flags=flags) as stack:
+        client = await stack.client()
+        turns = {f"agent {n}": 0 for n in range(40)}
+
+        async def round_of_turns(agents: list[str]) -> None:
+            for agent in agents:
+                turn = await client.say(agent, f"{agent}, number {turns[agent]}.", max_tokens=3, sampling=IGNORE_EOS)
+                assert turn.finished.durable
+                assert turn.match == ("EXTEND" if turns[agent] else "NEW")
+                assert turn.started.cache.prompt_tokens - sum(turn.cached.values()) < 300
+                turns[agent] += 1
+
+        names = list(turns)
+        await asyncio.gather(*(round_of_turns(names[n::4]) for n in range(4)))
+        await settled(stack)
+        begin, peak = await memory(stack, "active"), await memory(stack, "peak")
+        for _ in range(24):
+            await asyncio.gather(*(round_of_turns(names[n::4]) for n in range(4)))
+        await settled(stack)
+        assert sum(turns.values()) == 1000
+        assert await memory(stack, "active") <= begin + 4096
+        assert await memory(stack, "peak") < peak + (8 << 20)
+        used = await stack.metric("worker", "agentmem_pool_blocks", state="used")
+        free = await stack.metric("worker", "agentmem_pool_blocks", state="free")
+        assert used + free == 24
+        assert 4 <= await stack.metric("worker", "agentmem_cache_agents", tier="hot") <= 6
+        assert await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot") > 500
+        log = stack.logs("worker")
+        assert "does not add up" not in log
+        assert "dropped" not in log
+        oracle = Oracle(directory)
+        last = await client.say("agent 7", "The end?", max_tokens=6, sampling=IGNORE_EOS, top_logprobs=0)
+        ledger = list((await stack.ledger("agent 7")).token_ids)
+        wanted = oracle.logprobs_of(ledger, len(ledger) - len(last.token_ids))
+        assert np.abs(wanted - np.array(last.logprobs)).max() < 1e-3
+
+
+async def test_a_full_pool_refuses_and_the_same_request_works_later(tmp_path: Path) -> None:
+    directory = write_llama(tmp_path / "m")
+    flags = ("--pool-bytes", str(8 * BLOCK), "--room-wait", "0.2")
+    async with running(f"tiny={directory}", worker_flags=flags) as stack:
+        client = await stack.client()
+        await client.say("idle", "Who told you that?", max_tokens=3)
+        messages = chat(("user", "Nobody knows. "))
+        blockers = [
+            asyncio.create_task(client.turn(name, messages=messages, max_tokens=900, sampling=IGNORE_EOS))
+            for name in ("one", "two")
+        ]
+        async with asyncio.timeout(30):
+            while await stack.metric("worker", "agentmem_num_requests_running") < 2:
+                await asyncio.sleep(0.02)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await client.turn("three", messages=messages, max_tokens=900, sampling=IGNORE_EOS)
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        status = rpc_status.from_call(refused.value)
+        retry = error_details_pb2.RetryInfo()
+        assert any(detail.Unpack(retry) for detail in status.details)
+        assert retry.retry_delay.seconds >= 1
+        assert await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot") == 1, "the idle agent"
+        for blocker in await asyncio.gather(*blockers):
+            assert len(blocker.token_ids) == 900, "nothing in flight is evicted"
+        after = await client.turn("three", messages=messages, max_tokens=900, sampling=IGNORE_EOS)
+        assert len(after.token_ids) == 900
+        with pytest.raises(grpc.aio.AioRpcError) as never:
+            await client.turn("four", messages=messages, max_tokens=2100, sampling=IGNORE_EOS)
+        assert never.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert "--pool-bytes" in never.value.details()
