@@ -14,16 +14,19 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import QuantizedKVCache as MlxLmQuantizedKVCache
 from mlx_lm.models.cache import make_prompt_cache
 
+from agentmem.blockfile import BLOCK_TOKENS
 from inference_service.domain import Sampling
 from inference_service.engine.attention import AttentionSeam, PathSpeeds
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
 from inference_service.engine.loading import Quantization, _measure, _q4_caches
+from inference_service.engine.tensors import Arenas
 
 _ENDLESS = 1 << 30
 
@@ -114,7 +117,14 @@ class Ours:
         quantization = Quantization()
         self.geometry, _ = _measure(self.name, model, seam, _q4_caches(self.name, model, quantization), quantization)
         self.paths = seam.self_test(self.geometry, speeds)
-        self.engine = BatchEngine(model, _NoText(), self.geometry.new_caches)  # type: ignore[arg-type]
+        weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+        self.engine = BatchEngine(
+            model,
+            _NoText(),  # type: ignore[arg-type]
+            self.geometry.new_caches,
+            self.geometry.bytes_per_token,
+            weight_bytes,
+        )
 
     def job(self, tokens: Sequence[int], caches: Callable[[], Any], max_tokens: int, emit: Any) -> TurnJob:
         """A turn, queued."""
@@ -144,9 +154,17 @@ class Ours:
         return _OursRunning(self, rows)
 
     def resume(self, row: Row) -> float:
-        """Merging caches at rest into a batch of one; where a pool's gather plugs in."""
+        """Gathering the pool's blocks, which lie in any order, and merging the caches into a batch of one."""
+        geometry, tokens = self.geometry, row.caches[0].offset
+        blocks = list(reversed(range(-(-tokens // BLOCK_TOKENS))))
+        held = row.caches[geometry.sliding.layers[0]].size() if geometry.sliding else 0
+        pieces = list(range(-(-held // geometry.piece_tokens))) if held else []
+        arenas = Arenas(geometry, len(blocks), len(pieces))
+        arenas.write(row.caches, 0, blocks, pieces)
+        mx.synchronize()
         started = time.perf_counter()
-        mx.eval([cache.state for cache in merged(row.caches)])
+        caches = arenas.caches(tokens, blocks, [], arenas.window(pieces, held) if pieces else ())
+        mx.eval([cache.state for cache in merged(caches)])
         return time.perf_counter() - started
 
 
