@@ -75,7 +75,7 @@ class Arena:
                 whole = mx.concatenate(taken) if len(taken) > 1 else taken[0]
                 parts[name] = whole.transpose(1, 0, 2, 3).reshape(1, whole.shape[1], -1, whole.shape[3])
             layers.append(KVBuffers(_quantized(parts, "k"), _quantized(parts, "v"), tokens))
-            mx.eval(layers[-1].arrays)
+        mx.eval([layer.arrays for layer in layers])
         return layers
 
     def upload(self, file: HostTensors, surplus: int = 0) -> list[KVBuffers]:

@@ -96,14 +96,20 @@ class KVBuffers:
         keys, values = self.both()
         return KVBuffers(function(keys), function(values), filled)
 
+    def shared(self) -> "KVBuffers":
+        """The same tokens under other handles: whoever writes while both are alive writes to a copy of its own."""
+        return self.map(lambda part: part.map(lambda a: a[...]), self.filled)
+
     def rows(self, indices: Sequence[int]) -> "KVBuffers":
         """A copy of some rows, in that order."""
         wanted = mx.array(list(indices))
         return self.map(lambda part: part.map(lambda a: a[wanted]), self.filled)
 
     def row(self, index: int, start: int) -> "KVBuffers":
-        """A copy of one row from token `start` on."""
+        """One row from token `start` on, copied; shared where that is all there is."""
         end = self.filled
+        if not start and self.both()[0].weights.shape[0] == 1:
+            return self.shared()
         return self.map(lambda part: part.map(lambda a: mx.contiguous(a[index : index + 1, :, start:end])), end - start)
 
     def last(self, tokens: int) -> "KVBuffers":

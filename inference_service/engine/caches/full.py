@@ -72,13 +72,15 @@ class BatchQuantizedKVCache(BufferedCache):
 
     @classmethod
     def merge(cls, caches: Sequence[QuantizedKVCache]) -> Self:
-        """A batch of one row per cache, copied."""
+        """A batch of one row per cache, copied; one cache alone is shared."""
         longest = max(cache.offset for cache in caches)
         merged = cls([longest - cache.offset for cache in caches], caches[0].bits, caches[0].group_size)
         filled = [cache for cache in caches if not cache.empty()]
         if filled and len(filled) != len(caches):
             raise ValueError("an empty cache cannot join filled ones")
-        if filled:
+        if len(filled) == 1:
+            merged.buffers = filled[0].buffers.shared()
+        elif filled:
             merged.buffers = KVBuffers.stacked(
                 cache.buffers.padded(padding) for cache, padding in zip(caches, merged.padding, strict=True)
             )
@@ -164,7 +166,7 @@ class BatchQuantizedKVCache(BufferedCache):
         self.padding = padding
 
     def extract(self, row: int) -> QuantizedKVCache:
-        """A copy of one row, without its padding."""
+        """One row, without its padding."""
         cache = QuantizedKVCache(self.bits, self.group_size)
         cache.buffers = self.buffers.row(row, self.padding[row])
         return cache

@@ -110,13 +110,15 @@ class BatchSlidingQuantizedKVCache(_Sliding):
 
     @classmethod
     def merge(cls, caches: Sequence[SlidingQuantizedKVCache]) -> Self:
-        """A batch of one row per cache, copied. All are empty, or none."""
+        """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
         first = caches[0]
         longest = max(cache.buffers.filled for cache in caches)
         missing = [longest - cache.buffers.filled for cache in caches]
         merged = cls(first.window, missing, first.bits, first.group_size)
         merged.offsets = [cache.offset for cache in caches]
-        if any(not cache.empty() for cache in caches):
+        if len(caches) == 1 and not first.empty():
+            merged.buffers = first.buffers.shared()
+        elif any(not cache.empty() for cache in caches):
             merged.buffers = KVBuffers.stacked(
                 cache.buffers.padded(padding) for cache, padding in zip(caches, missing, strict=True)
             )
@@ -165,7 +167,7 @@ class BatchSlidingQuantizedKVCache(_Sliding):
         )
 
     def extract(self, row: int) -> SlidingQuantizedKVCache:
-        """A copy of one row, without its padding."""
+        """One row, without its padding."""
         buffers = self.buffers.row(row, self.padding[row])
         return SlidingQuantizedKVCache.restored(self.window, buffers, self.offsets[row], self.bits, self.group_size)
 

@@ -11,7 +11,7 @@ speeds = st.floats(0, 1e6)
 @given(position=positions, speed=speeds, seconds=st.floats(0.01, 10))
 def test_bounds(position: int, speed: float, seconds: float) -> None:
     chunk = chunk_tokens(position, speed, seconds)
-    assert 256 <= chunk <= 4096
+    assert 256 <= chunk <= 2048
     assert chunk % 256 == 0
     assert chunk <= max(256, speed * seconds) or speed == 0
     assert chunk <= chunk_tokens(0, speed, seconds)
@@ -24,7 +24,7 @@ def test_faster_is_never_less(position: int, slow: float, faster: float) -> None
 
 @pytest.mark.parametrize(
     ("position", "tokens"),
-    [(0, 4096), (2047, 4096), (2048, 2048), (8191, 2048), (8192, 1024), (20479, 1024), (20480, 512), (10**6, 512)],
+    [(0, 2048), (8191, 2048), (8192, 1024), (20479, 1024), (20480, 512), (10**6, 512)],
 )
 def test_memory_bounds_a_fast_machine(position: int, tokens: int) -> None:
     assert chunk_tokens(position, 1e9) == tokens
@@ -41,7 +41,7 @@ def test_time_bounds_a_slow_machine(speed: float, tokens: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "tokens"), [(SECONDS_WHILE_OTHERS_DECODE, 512), (SECONDS_ALONE, 2048), (60.0, 4096)]
+    ("seconds", "tokens"), [(SECONDS_WHILE_OTHERS_DECODE, 512), (SECONDS_ALONE, 2048), (60.0, 2048)]
 )
 def test_more_time_is_a_longer_chunk_up_to_what_memory_allows(seconds: float, tokens: int) -> None:
     assert chunk_tokens(0, 2100, seconds) == tokens
