@@ -15,7 +15,8 @@ def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = S
 
     Bounded by memory: 2048 below position 8K, 1024 below 20K, 512 beyond; and by time: what `tokens_per_second` does in
     `max_seconds`, in steps of 256 and at least 256. A speed of 0 is unknown. The paper's table begins with 4096 below
-    2K; on an H100 that chunk took twice the memory (12.3 GB instead of 6.6 over an 8B Llama's weights) and no less time.
+    2K; on an H100 that chunk took twice the memory (12.3 GB over an 8B Llama's weights, instead of 6.6) and no less
+    time.
     """
     by_memory = next((size for below, size in _STEPS if position < below), _LAST_STEP)
     if tokens_per_second <= 0:
