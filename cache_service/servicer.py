@@ -41,7 +41,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             return opened, references.find(connection, key.namespace, dict.fromkeys(names))
 
         opened, files = await self._database.read(work)
-        self._last_use.note(opened.version.uid, [file.name for file in files], time.time_ns())
+        if not request.peek:
+            self._last_use.note(opened.version.uid, [file.name for file in files], time.time_ns())
         return pb.OpenCacheResponse(
             version=conversions.version_message(opened.version),
             ledger=None if opened.ledger is None else conversions.ledger_message(opened.ledger),

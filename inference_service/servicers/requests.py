@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from inference_service.domain import (
     AppendInput,
     MessagesInput,
@@ -65,6 +65,16 @@ def prefill_request(request: inference_pb2.PrefillRequest) -> TurnRequest:
         if_version=request.if_version if request.HasField("if_version") else None,
         parse_special=request.parse_special,
         generates=False,
+    )
+
+
+def probe_request(request: agent_pb2.ProbeAgentRequest) -> TurnRequest:
+    """The turn that a probe asks about. Raises InvalidArgument."""
+    return TurnRequest(
+        key=AgentKey.from_proto(request.key),
+        input=turn_input(request),
+        digest=b"",
+        parse_special=request.parse_special,
     )
 
 

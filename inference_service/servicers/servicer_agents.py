@@ -5,16 +5,20 @@ from typing import Any
 
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from inference_service.memory.ledger import NO_VERSION
 from inference_service.models import Models
-from inference_service.storage.client import StoreClient
+from inference_service.servicers.requests import probe_request
+from inference_service.storage.client import StoreClient, version_to_proto
 from inference_service.turns.locks import AgentLocks
+from inference_service.turns.preparing import Preparer, check_tokens
 
 
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
-    """GetAgent, ListAgents, DeleteAgent; the other RPCs answer UNIMPLEMENTED."""
+    """GetAgent, ListAgents, ProbeAgent, DeleteAgent; the other RPCs answer UNIMPLEMENTED."""
 
-    def __init__(self, store: StoreClient, models: Models, locks: AgentLocks) -> None:
+    def __init__(self, store: StoreClient, models: Models, preparer: Preparer, locks: AgentLocks) -> None:
         self._store = store
+        self._preparer = preparer
         self._models = models
         self._locks = locks
 
@@ -29,6 +33,16 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         for agent in response.agents:
             self._complete(agent)
         return response
+
+    async def ProbeAgent(self, request: agent_pb2.ProbeAgentRequest, context: Any) -> agent_pb2.ProbeAgentResponse:
+        probe = probe_request(request)
+        model = self._models.get(probe.key.model_id)
+        check_tokens(probe.input, model)
+        hot = model.memory.hot.get(probe.key)
+        opened = await self._store.open(probe.key, hot.version if hot is not None else NO_VERSION, peek=True)
+        known = hot.ledger if hot is not None and hot.version == opened.version else None
+        prepared = await self._preparer.probe(probe, model, opened, known)
+        return agent_pb2.ProbeAgentResponse(cache=prepared.report, version=version_to_proto(opened.version))
 
     async def DeleteAgent(self, request: agent_pb2.DeleteAgentRequest, context: Any) -> agent_pb2.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)

@@ -88,14 +88,19 @@ class StoreClient:
         request_id: str = "",
         block_hashes: Iterable[bytes] = (),
         window_hashes: Iterable[bytes] = (),
+        peek: bool = False,
     ) -> Opened:
-        """The agent's state and ledger, the turn committed as `request_id`, and which blocks and windows exist."""
+        """The agent's state and ledger, the turn committed as `request_id`, and which blocks and windows exist.
+
+        To `peek` does not count as a use of any of it.
+        """
         request = cache_store_pb2.OpenCacheRequest(
             key=key.to_proto(),
             known=version_to_proto(known),
             request_id=request_id,
             block_hashes=block_hashes,
             window_hashes=window_hashes,
+            peek=peek,
         )
         answer = await _raising(self._store.OpenCache(request, timeout=_TIMEOUT_SECONDS))
         return Opened(

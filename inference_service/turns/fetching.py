@@ -27,12 +27,12 @@ class Fetcher:
         self._metrics = metrics
 
     async def look(
-        self, namespace: str, model_id: str, blocks: Collection[bytes], windows: Collection[bytes]
+        self, namespace: str, model_id: str, blocks: Collection[bytes], windows: Collection[bytes], peek: bool
     ) -> tuple[Opened, Reason]:
         """Which of these files exist; and why there is nothing to be said, if the store does not answer."""
         key = AgentKey(namespace, "", model_id)
         try:
-            opened = await self._store.open(key, block_hashes=blocks, window_hashes=windows)
+            opened = await self._store.open(key, block_hashes=blocks, window_hashes=windows, peek=peek)
         except AgentmemError as error:
             logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
             return NOTHING, types_pb2.MISS_REASON_IO_ERROR

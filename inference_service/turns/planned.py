@@ -87,3 +87,14 @@ class Prepared(Planned):
         if self.plan.reason:
             return self.plan.reason
         return self.reuse.reason if self.reuse.tokens < self.plan.keep_tokens else types_pb2.MISS_REASON_UNSPECIFIED
+
+    @property
+    def report(self) -> types_pb2.CacheReport:
+        """What memory gives, for the caller."""
+        return types_pb2.CacheReport(
+            match=self.plan.kind,
+            cached=self.reuse.by_tier,
+            prompt_tokens=len(self.plan.sequence),
+            miss_reason=self.miss_reason,
+            load_bytes=self.reuse.load_bytes,
+        )

@@ -66,6 +66,11 @@ class Preparer:
             reuse = await self._restorer.find(request.key, model, planned, room)
         return Prepared(**vars(planned), reuse=reuse)
 
+    async def probe(self, request: TurnRequest, model: LoadedModel, opened: Opened, known: Ledger | None) -> Prepared:
+        """What a turn would reuse, without any effect."""
+        planned = await self.plan(request, model, opened, known)
+        return Prepared(**vars(planned), reuse=await self._restorer.probe(request.key, model, planned))
+
     async def tokens(self, turn_input: TurnInput, parse_special: bool, model: LoadedModel, ledger: Ledger) -> int:
         """How many tokens an input has; for an append, how many it adds to the ledger."""
 

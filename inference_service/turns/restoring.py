@@ -33,19 +33,14 @@ class Restorer:
         A hybrid model resumes only where there is a window. Never raises for what is missing or bad: that is a miss.
         """
         started = time.monotonic()
-        search = Search.in_pool(key, model, planned, room)
-        keep_tokens = planned.plan.keep_tokens
-        reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
+        search = Search.in_pool(key, model, planned)
+        search.hold(room)
+        reason = await self._look(search, key, planned)
         files: dict[FileName, HostTensors] = {}
-        choice = search.choose()
-        if choice.tokens < keep_tokens or search.may_have_more(choice):
-            reason = await self._look(search, key)
-            choice, fault = await self._read(search, files)
-            reason = fault or reason
-        if choice.tokens < keep_tokens <= search.block_tokens:
-            reason = reason or types_pb2.MISS_REASON_NOT_TRIMMABLE
+        choice, fault = await self._read(search, files)
+        reason = self._reason(search, planned, choice, fault or reason)
         if not choice.tokens:
-            return Reuse(model.new_caches, reason or types_pb2.MISS_REASON_ABSENT)
+            return Reuse(model.new_caches, reason)
         wanted = search.wanted(choice)
         size = sum(file.size_bytes for _, file in wanted)
         self._metrics.load_bytes.inc(size)
@@ -56,16 +51,29 @@ class Restorer:
             choice.warm_tokens,
             size,
             time.monotonic() - started if wanted else 0.0,
-            search.windows_on_disk(keep_tokens),
+            search.windows_on_disk(planned.plan.keep_tokens),
         )
 
-    async def _look(self, search: Search, key: AgentKey) -> Reason:
-        """Ask the store; why there is not more, as far as the store knows."""
+    async def probe(self, key: AgentKey, model: LoadedModel, planned: Planned) -> Reuse:
+        """What `find` would reuse if every file is good. Holds nothing, reads no file, and counts as no use."""
+        search = Search.in_pool(key, model, planned)
+        reason = await self._look(search, key, planned, peek=True)
+        choice, below = self._choose(search)
+        reason = self._reason(search, planned, choice, below or reason)
+        size = sum(file.size_bytes for _, file in search.wanted(choice))
+        return Reuse(model.new_caches, reason, choice.hot_tokens, choice.warm_tokens, size)
+
+    async def _look(self, search: Search, key: AgentKey, planned: Planned, *, peek: bool = False) -> Reason:
+        """Ask the store, if it could have more than the pool; why there is not more, as far as the store knows."""
+        choice = search.choose()
+        if choice.tokens >= planned.plan.keep_tokens and not search.may_have_more(choice):
+            return types_pb2.MISS_REASON_UNSPECIFIED
         opened, reason = await self._fetcher.look(
             key.namespace,
             key.model_id,
             [name for name in search.lookup.hashes() if name not in search.blocks],
             [candidate.name for candidate in search.candidates],
+            peek,
         )
         search.take(opened)
         if reason or not (missing := search.missing):
@@ -73,23 +81,32 @@ class Restorer:
         dropped = not opened.evicted.isdisjoint(missing)
         return types_pb2.MISS_REASON_EVICTED if dropped else types_pb2.MISS_REASON_ABSENT
 
+    def _choose(self, search: Search) -> tuple[Choice, Reason]:
+        """The most that is worth it: a few tokens of a file are not."""
+        choice = search.choose()
+        if not 0 < choice.warm_tokens < self._min_tokens:
+            return choice, types_pb2.MISS_REASON_UNSPECIFIED
+        search.files.clear()
+        return search.choose(), types_pb2.MISS_REASON_BELOW_MIN
+
     async def _read(self, search: Search, files: dict[FileName, HostTensors]) -> tuple[Choice, Reason]:
-        """Choose, and read what was chosen, again and again until all of it is good."""
-        reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
+        """Choose, and read what was chosen, again and again until all of it is good; why it is not more."""
+        fault: Reason = types_pb2.MISS_REASON_UNSPECIFIED
         while True:
-            choice = search.choose()
-            if 0 < choice.warm_tokens < self._min_tokens:
-                search.files.clear()
-                reason = types_pb2.MISS_REASON_BELOW_MIN
-                continue
+            choice, below = self._choose(search)
             wanted = [(header, file) for header, file in search.wanted(choice) if FileName.of(header) not in files]
             read, bad = await self._fetcher.read(search.model.geometry, search.namespace, wanted)
             files |= read
             if not bad:
-                return choice, reason
-            reason = next(iter(bad.values()))
+                return choice, fault or below
+            fault = next(iter(bad.values()))
             for name in bad:
                 search.refuse(name)
+
+    def _reason(self, search: Search, planned: Planned, choice: Choice, reason: Reason) -> Reason:
+        if choice.tokens < planned.plan.keep_tokens <= search.block_tokens:
+            reason = reason or types_pb2.MISS_REASON_NOT_TRIMMABLE
+        return reason if choice.tokens else reason or types_pb2.MISS_REASON_ABSENT
 
 
 class _Maker:

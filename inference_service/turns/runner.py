@@ -19,7 +19,7 @@ from agentmem.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2, inference_pb2
 from inference_service.answers import delta, duration
 from inference_service.domain import TurnRequest
 from inference_service.engine.generation import Generated, TurnJob
@@ -238,13 +238,7 @@ class TurnRunner:
         reuse = prepared.reuse
         started.MergeFrom(
             inference_pb2.Started(
-                cache=types_pb2.CacheReport(
-                    match=prepared.plan.kind,
-                    cached=reuse.by_tier,
-                    prompt_tokens=len(prepared.plan.sequence),
-                    miss_reason=prepared.miss_reason,
-                    load_bytes=reuse.load_bytes,
-                ),
+                cache=prepared.report,
                 base=version_to_proto(prepared.base),
                 queue=duration(taken_up - turn.arrived - reuse.load_seconds),
                 load=duration(reuse.load_seconds + load_seconds),

@@ -11,7 +11,7 @@ from inference_service.memory.choice import Choice, choose_blocks, choose_positi
 from inference_service.memory.restore import Lookup
 from inference_service.memory.windows import WindowCandidate, stored_tokens
 from inference_service.pool.admission import Room
-from inference_service.pool.kv import KVPool, Table
+from inference_service.pool.kv import Table
 from inference_service.storage.client import FileName, Opened
 from inference_service.turns.planned import Planned
 
@@ -20,7 +20,7 @@ Files = Mapping[bytes, cache_store_pb2.StoredFile]
 
 @dataclass
 class Search:
-    """Blocks and windows that were found, by chain hash. What is in the pool is held by the turn's room."""
+    """Blocks and windows that were found, by chain hash."""
 
     model: LoadedModel
     namespace: str
@@ -32,15 +32,19 @@ class Search:
     window_files: dict[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
 
     @classmethod
-    def in_pool(cls, key: AgentKey, model: LoadedModel, planned: Planned, room: Room) -> "Search":
-        """Begin with what is in the pool."""
+    def in_pool(cls, key: AgentKey, model: LoadedModel, planned: Planned) -> "Search":
+        """Begin with what is in the pool. `hold` it before anything else can happen, if it is to be used."""
         pool, lookup, candidates = model.memory.pool, planned.lookup, planned.windows
         blocks = {name: block for name in lookup.hashes() if (block := pool.full.find(name)) is not None}
         windows = {c.name: table for c in candidates if (table := pool.find_window(c.name)) is not None}
-        _hold(pool, room, Table(0, tuple(blocks.values())))
-        for table in windows.values():
-            _hold(pool, room, Table(0, (), table.window_tokens, table.pieces))
         return cls(model, key.namespace, lookup, candidates, blocks, windows)
+
+    def hold(self, room: Room) -> None:
+        """Keep what is in the pool there as long as the room lasts."""
+        windows = [Table(0, (), table.window_tokens, table.pieces) for table in self.windows.values()]
+        for table in (Table(0, tuple(self.blocks.values())), *windows):
+            self.model.memory.pool.acquire(table)
+            room.pins.append(table)
 
     def choose(self) -> Choice:
         """The most that can be reused."""
@@ -92,8 +96,3 @@ class Search:
         """Stored tokens by position, of windows of the sequence's beginning that is the ledger's."""
         stored = stored_tokens(self.candidates, self.window_files)
         return {c.position: stored[c.name] for c in self.candidates if c.name in stored and c.position <= keep_tokens}
-
-
-def _hold(pool: KVPool, room: Room, table: Table) -> None:
-    pool.acquire(table)
-    room.pins.append(table)

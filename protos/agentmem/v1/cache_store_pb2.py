@@ -26,15 +26,15 @@ from agentmem.v1 import inference_pb2 as agentmem_dot_v1_dot_inference__pb2
 from agentmem.v1 import types_pb2 as agentmem_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61gentmem/v1/cache_store.proto\x12\x0b\x61gentmem.v1\x1a\x1b\x61gentmem/v1/inference.proto\x1a\x17\x61gentmem/v1/types.proto\"z\n\x06Ledger\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\x0c\x12\x0f\n\x07offsets\x18\x03 \x03(\r\x12\x16\n\x0etokenizer_hash\x18\x04 \x01(\t\x12&\n\x05turns\x18\x05 \x03(\x0b\x32\x17.agentmem.v1.LedgerTurn\"J\n\nLedgerTurn\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x11\n\tend_token\x18\x02 \x01(\r\x12\x18\n\x10generated_tokens\x18\x03 \x01(\r\"\xc2\x01\n\nStoredFile\x12\x12\n\nchain_hash\x18\x01 \x01(\x0c\x12#\n\x04kind\x18\x02 \x01(\x0e\x32\x15.agentmem.v1.FileKind\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x13\n\x0b\x66irst_token\x18\x06 \x01(\r\x12\x13\n\x0btoken_count\x18\x07 \x01(\r\x12\x1f\n\x04tier\x18\x08 \x01(\x0e\x32\x11.agentmem.v1.Tier\"\x7f\n\nTurnRecord\x12%\n\x07started\x18\x01 \x01(\x0b\x32\x14.agentmem.v1.Started\x12!\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.agentmem.v1.Delta\x12\'\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.agentmem.v1.Finished\"|\n\rCommittedTurn\x12\x16\n\x0erequest_digest\x18\x01 \x01(\x0c\x12\'\n\x06record\x18\x02 \x01(\x0b\x32\x17.agentmem.v1.TurnRecord\x12*\n\x07version\x18\x03 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\"\xa1\x01\n\x10OpenCacheRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12(\n\x05known\x18\x02 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x14\n\x0c\x62lock_hashes\x18\x04 \x03(\x0c\x12\x15\n\rwindow_hashes\x18\x05 \x03(\x0c\"\xce\x01\n\x11OpenCacheResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12#\n\x06ledger\x18\x02 \x01(\x0b\x32\x13.agentmem.v1.Ledger\x12&\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x17.agentmem.v1.StoredFile\x12(\n\x04turn\x18\x04 \x01(\x0b\x32\x1a.agentmem.v1.CommittedTurn\x12\x16\n\x0e\x65victed_hashes\x18\x05 \x03(\x0c\"\xd5\x02\n\x11\x43ommitTurnRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12\'\n\x04\x62\x61se\x18\x02 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12\x13\n\x0bkeep_tokens\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x12\x0f\n\x07offsets\x18\x06 \x03(\r\x12\x16\n\x0etokenizer_hash\x18\x07 \x01(\t\x12\x18\n\x10generated_tokens\x18\x08 \x01(\r\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0erequest_digest\x18\n \x01(\x0c\x12\'\n\x06record\x18\x0b \x01(\x0b\x32\x17.agentmem.v1.TurnRecord\x12\x16\n\x0emessage_hashes\x18\x0c \x03(\x0c\x12\r\n\x05label\x18\r \x01(\t\"n\n\x12\x43ommitTurnResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12,\n\x08replayed\x18\x02 \x01(\x0b\x32\x1a.agentmem.v1.CommittedTurn\"M\n\x12StageBlocksRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12$\n\x05names\x18\x02 \x03(\x0b\x32\x15.agentmem.v1.FileName\"C\n\x08\x46ileName\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.agentmem.v1.FileKind\x12\x12\n\nchain_hash\x18\x02 \x01(\x0c\"=\n\x13StageBlocksResponse\x12&\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x17.agentmem.v1.StagedFile\"S\n\nStagedFile\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.agentmem.v1.FileKind\x12\x12\n\nchain_hash\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x01(\t\"\xce\x01\n\x14PublishBlocksRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12*\n\x07version\x18\x02 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12&\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x17.agentmem.v1.StoredFile\x12)\n\nreferences\x18\x04 \x03(\x0b\x32\x15.agentmem.v1.FileName\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\";\n\x15PublishBlocksResponse\x12\x11\n\tpublished\x18\x01 \x01(\r\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\r\"`\n\x16QuarantineBlockRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12#\n\x04name\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.FileName\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x19\n\x17QuarantineBlockResponse\"J\n\x10ReadBlockRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12#\n\x04name\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.FileName\"\"\n\x11ReadBlockResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"]\n\x11WriteBlockRequest\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.agentmem.v1.WriteBlockHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"a\n\x10WriteBlockHeader\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12%\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x17.agentmem.v1.StoredFile\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\"\x14\n\x12WriteBlockResponse\"Z\n\x0eWorkflowRecord\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\"G\n\x18PutWorkflowRecordRequest\x12+\n\x06record\x18\x01 \x01(\x0b\x32\x1b.agentmem.v1.WorkflowRecord\",\n\x19PutWorkflowRecordResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"B\n\x18GetWorkflowRecordRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\"H\n\x19GetWorkflowRecordResponse\x12+\n\x06record\x18\x01 \x01(\x0b\x32\x1b.agentmem.v1.WorkflowRecord\"i\n\x1aListWorkflowRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x16\n\tpage_size\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\npage_token\x18\x03 \x01(\tB\x0c\n\n_page_size\"d\n\x1bListWorkflowRecordsResponse\x12,\n\x07records\x18\x01 \x03(\x0b\x32\x1b.agentmem.v1.WorkflowRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*P\n\x08\x46ileKind\x12\x19\n\x15\x46ILE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46ILE_KIND_BLOCK\x10\x01\x12\x14\n\x10\x46ILE_KIND_WINDOW\x10\x02\x32\x87\x07\n\x11\x43\x61\x63heStoreService\x12J\n\tOpenCache\x12\x1d.agentmem.v1.OpenCacheRequest\x1a\x1e.agentmem.v1.OpenCacheResponse\x12M\n\nCommitTurn\x12\x1e.agentmem.v1.CommitTurnRequest\x1a\x1f.agentmem.v1.CommitTurnResponse\x12P\n\x0bStageBlocks\x12\x1f.agentmem.v1.StageBlocksRequest\x1a .agentmem.v1.StageBlocksResponse\x12V\n\rPublishBlocks\x12!.agentmem.v1.PublishBlocksRequest\x1a\".agentmem.v1.PublishBlocksResponse\x12\\\n\x0fQuarantineBlock\x12#.agentmem.v1.QuarantineBlockRequest\x1a$.agentmem.v1.QuarantineBlockResponse\x12L\n\tReadBlock\x12\x1d.agentmem.v1.ReadBlockRequest\x1a\x1e.agentmem.v1.ReadBlockResponse0\x01\x12O\n\nWriteBlock\x12\x1e.agentmem.v1.WriteBlockRequest\x1a\x1f.agentmem.v1.WriteBlockResponse(\x01\x12\x62\n\x11PutWorkflowRecord\x12%.agentmem.v1.PutWorkflowRecordRequest\x1a&.agentmem.v1.PutWorkflowRecordResponse\x12\x62\n\x11GetWorkflowRecord\x12%.agentmem.v1.GetWorkflowRecordRequest\x1a&.agentmem.v1.GetWorkflowRecordResponse\x12h\n\x13ListWorkflowRecords\x12\'.agentmem.v1.ListWorkflowRecordsRequest\x1a(.agentmem.v1.ListWorkflowRecordsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61gentmem/v1/cache_store.proto\x12\x0b\x61gentmem.v1\x1a\x1b\x61gentmem/v1/inference.proto\x1a\x17\x61gentmem/v1/types.proto\"z\n\x06Ledger\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\x0c\x12\x0f\n\x07offsets\x18\x03 \x03(\r\x12\x16\n\x0etokenizer_hash\x18\x04 \x01(\t\x12&\n\x05turns\x18\x05 \x03(\x0b\x32\x17.agentmem.v1.LedgerTurn\"J\n\nLedgerTurn\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x11\n\tend_token\x18\x02 \x01(\r\x12\x18\n\x10generated_tokens\x18\x03 \x01(\r\"\xc2\x01\n\nStoredFile\x12\x12\n\nchain_hash\x18\x01 \x01(\x0c\x12#\n\x04kind\x18\x02 \x01(\x0e\x32\x15.agentmem.v1.FileKind\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x13\n\x0b\x66irst_token\x18\x06 \x01(\r\x12\x13\n\x0btoken_count\x18\x07 \x01(\r\x12\x1f\n\x04tier\x18\x08 \x01(\x0e\x32\x11.agentmem.v1.Tier\"\x7f\n\nTurnRecord\x12%\n\x07started\x18\x01 \x01(\x0b\x32\x14.agentmem.v1.Started\x12!\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.agentmem.v1.Delta\x12\'\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.agentmem.v1.Finished\"|\n\rCommittedTurn\x12\x16\n\x0erequest_digest\x18\x01 \x01(\x0c\x12\'\n\x06record\x18\x02 \x01(\x0b\x32\x17.agentmem.v1.TurnRecord\x12*\n\x07version\x18\x03 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\"\xaf\x01\n\x10OpenCacheRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12(\n\x05known\x18\x02 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x14\n\x0c\x62lock_hashes\x18\x04 \x03(\x0c\x12\x15\n\rwindow_hashes\x18\x05 \x03(\x0c\x12\x0c\n\x04peek\x18\x06 \x01(\x08\"\xce\x01\n\x11OpenCacheResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12#\n\x06ledger\x18\x02 \x01(\x0b\x32\x13.agentmem.v1.Ledger\x12&\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x17.agentmem.v1.StoredFile\x12(\n\x04turn\x18\x04 \x01(\x0b\x32\x1a.agentmem.v1.CommittedTurn\x12\x16\n\x0e\x65victed_hashes\x18\x05 \x03(\x0c\"\xd5\x02\n\x11\x43ommitTurnRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12\'\n\x04\x62\x61se\x18\x02 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12\x13\n\x0bkeep_tokens\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x0c\n\x04text\x18\x05 \x01(\x0c\x12\x0f\n\x07offsets\x18\x06 \x03(\r\x12\x16\n\x0etokenizer_hash\x18\x07 \x01(\t\x12\x18\n\x10generated_tokens\x18\x08 \x01(\r\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0erequest_digest\x18\n \x01(\x0c\x12\'\n\x06record\x18\x0b \x01(\x0b\x32\x17.agentmem.v1.TurnRecord\x12\x16\n\x0emessage_hashes\x18\x0c \x03(\x0c\x12\r\n\x05label\x18\r \x01(\t\"n\n\x12\x43ommitTurnResponse\x12*\n\x07version\x18\x01 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12,\n\x08replayed\x18\x02 \x01(\x0b\x32\x1a.agentmem.v1.CommittedTurn\"M\n\x12StageBlocksRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12$\n\x05names\x18\x02 \x03(\x0b\x32\x15.agentmem.v1.FileName\"C\n\x08\x46ileName\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.agentmem.v1.FileKind\x12\x12\n\nchain_hash\x18\x02 \x01(\x0c\"=\n\x13StageBlocksResponse\x12&\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x17.agentmem.v1.StagedFile\"S\n\nStagedFile\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.agentmem.v1.FileKind\x12\x12\n\nchain_hash\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x01(\t\"\xce\x01\n\x14PublishBlocksRequest\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentmem.v1.AgentKey\x12*\n\x07version\x18\x02 \x01(\x0b\x32\x19.agentmem.v1.AgentVersion\x12&\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x17.agentmem.v1.StoredFile\x12)\n\nreferences\x18\x04 \x03(\x0b\x32\x15.agentmem.v1.FileName\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\";\n\x15PublishBlocksResponse\x12\x11\n\tpublished\x18\x01 \x01(\r\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\r\"`\n\x16QuarantineBlockRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12#\n\x04name\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.FileName\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x19\n\x17QuarantineBlockResponse\"J\n\x10ReadBlockRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12#\n\x04name\x18\x02 \x01(\x0b\x32\x15.agentmem.v1.FileName\"\"\n\x11ReadBlockResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"]\n\x11WriteBlockRequest\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.agentmem.v1.WriteBlockHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"a\n\x10WriteBlockHeader\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12%\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x17.agentmem.v1.StoredFile\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\"\x14\n\x12WriteBlockResponse\"Z\n\x0eWorkflowRecord\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\"G\n\x18PutWorkflowRecordRequest\x12+\n\x06record\x18\x01 \x01(\x0b\x32\x1b.agentmem.v1.WorkflowRecord\",\n\x19PutWorkflowRecordResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"B\n\x18GetWorkflowRecordRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\"H\n\x19GetWorkflowRecordResponse\x12+\n\x06record\x18\x01 \x01(\x0b\x32\x1b.agentmem.v1.WorkflowRecord\"i\n\x1aListWorkflowRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x16\n\tpage_size\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\npage_token\x18\x03 \x01(\tB\x0c\n\n_page_size\"d\n\x1bListWorkflowRecordsResponse\x12,\n\x07records\x18\x01 \x03(\x0b\x32\x1b.agentmem.v1.WorkflowRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*P\n\x08\x46ileKind\x12\x19\n\x15\x46ILE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46ILE_KIND_BLOCK\x10\x01\x12\x14\n\x10\x46ILE_KIND_WINDOW\x10\x02\x32\x87\x07\n\x11\x43\x61\x63heStoreService\x12J\n\tOpenCache\x12\x1d.agentmem.v1.OpenCacheRequest\x1a\x1e.agentmem.v1.OpenCacheResponse\x12M\n\nCommitTurn\x12\x1e.agentmem.v1.CommitTurnRequest\x1a\x1f.agentmem.v1.CommitTurnResponse\x12P\n\x0bStageBlocks\x12\x1f.agentmem.v1.StageBlocksRequest\x1a .agentmem.v1.StageBlocksResponse\x12V\n\rPublishBlocks\x12!.agentmem.v1.PublishBlocksRequest\x1a\".agentmem.v1.PublishBlocksResponse\x12\\\n\x0fQuarantineBlock\x12#.agentmem.v1.QuarantineBlockRequest\x1a$.agentmem.v1.QuarantineBlockResponse\x12L\n\tReadBlock\x12\x1d.agentmem.v1.ReadBlockRequest\x1a\x1e.agentmem.v1.ReadBlockResponse0\x01\x12O\n\nWriteBlock\x12\x1e.agentmem.v1.WriteBlockRequest\x1a\x1f.agentmem.v1.WriteBlockResponse(\x01\x12\x62\n\x11PutWorkflowRecord\x12%.agentmem.v1.PutWorkflowRecordRequest\x1a&.agentmem.v1.PutWorkflowRecordResponse\x12\x62\n\x11GetWorkflowRecord\x12%.agentmem.v1.GetWorkflowRecordRequest\x1a&.agentmem.v1.GetWorkflowRecordResponse\x12h\n\x13ListWorkflowRecords\x12\'.agentmem.v1.ListWorkflowRecordsRequest\x1a(.agentmem.v1.ListWorkflowRecordsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentmem.v1.cache_store_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FILEKIND']._serialized_start=3162
-  _globals['_FILEKIND']._serialized_end=3242
+  _globals['_FILEKIND']._serialized_start=3176
+  _globals['_FILEKIND']._serialized_end=3256
   _globals['_LEDGER']._serialized_start=100
   _globals['_LEDGER']._serialized_end=222
   _globals['_LEDGERTURN']._serialized_start=224
@@ -46,53 +46,53 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMMITTEDTURN']._serialized_start=626
   _globals['_COMMITTEDTURN']._serialized_end=750
   _globals['_OPENCACHEREQUEST']._serialized_start=753
-  _globals['_OPENCACHEREQUEST']._serialized_end=914
-  _globals['_OPENCACHERESPONSE']._serialized_start=917
-  _globals['_OPENCACHERESPONSE']._serialized_end=1123
-  _globals['_COMMITTURNREQUEST']._serialized_start=1126
-  _globals['_COMMITTURNREQUEST']._serialized_end=1467
-  _globals['_COMMITTURNRESPONSE']._serialized_start=1469
-  _globals['_COMMITTURNRESPONSE']._serialized_end=1579
-  _globals['_STAGEBLOCKSREQUEST']._serialized_start=1581
-  _globals['_STAGEBLOCKSREQUEST']._serialized_end=1658
-  _globals['_FILENAME']._serialized_start=1660
-  _globals['_FILENAME']._serialized_end=1727
-  _globals['_STAGEBLOCKSRESPONSE']._serialized_start=1729
-  _globals['_STAGEBLOCKSRESPONSE']._serialized_end=1790
-  _globals['_STAGEDFILE']._serialized_start=1792
-  _globals['_STAGEDFILE']._serialized_end=1875
-  _globals['_PUBLISHBLOCKSREQUEST']._serialized_start=1878
-  _globals['_PUBLISHBLOCKSREQUEST']._serialized_end=2084
-  _globals['_PUBLISHBLOCKSRESPONSE']._serialized_start=2086
-  _globals['_PUBLISHBLOCKSRESPONSE']._serialized_end=2145
-  _globals['_QUARANTINEBLOCKREQUEST']._serialized_start=2147
-  _globals['_QUARANTINEBLOCKREQUEST']._serialized_end=2243
-  _globals['_QUARANTINEBLOCKRESPONSE']._serialized_start=2245
-  _globals['_QUARANTINEBLOCKRESPONSE']._serialized_end=2270
-  _globals['_READBLOCKREQUEST']._serialized_start=2272
-  _globals['_READBLOCKREQUEST']._serialized_end=2346
-  _globals['_READBLOCKRESPONSE']._serialized_start=2348
-  _globals['_READBLOCKRESPONSE']._serialized_end=2382
-  _globals['_WRITEBLOCKREQUEST']._serialized_start=2384
-  _globals['_WRITEBLOCKREQUEST']._serialized_end=2477
-  _globals['_WRITEBLOCKHEADER']._serialized_start=2479
-  _globals['_WRITEBLOCKHEADER']._serialized_end=2576
-  _globals['_WRITEBLOCKRESPONSE']._serialized_start=2578
-  _globals['_WRITEBLOCKRESPONSE']._serialized_end=2598
-  _globals['_WORKFLOWRECORD']._serialized_start=2600
-  _globals['_WORKFLOWRECORD']._serialized_end=2690
-  _globals['_PUTWORKFLOWRECORDREQUEST']._serialized_start=2692
-  _globals['_PUTWORKFLOWRECORDREQUEST']._serialized_end=2763
-  _globals['_PUTWORKFLOWRECORDRESPONSE']._serialized_start=2765
-  _globals['_PUTWORKFLOWRECORDRESPONSE']._serialized_end=2809
-  _globals['_GETWORKFLOWRECORDREQUEST']._serialized_start=2811
-  _globals['_GETWORKFLOWRECORDREQUEST']._serialized_end=2877
-  _globals['_GETWORKFLOWRECORDRESPONSE']._serialized_start=2879
-  _globals['_GETWORKFLOWRECORDRESPONSE']._serialized_end=2951
-  _globals['_LISTWORKFLOWRECORDSREQUEST']._serialized_start=2953
-  _globals['_LISTWORKFLOWRECORDSREQUEST']._serialized_end=3058
-  _globals['_LISTWORKFLOWRECORDSRESPONSE']._serialized_start=3060
-  _globals['_LISTWORKFLOWRECORDSRESPONSE']._serialized_end=3160
-  _globals['_CACHESTORESERVICE']._serialized_start=3245
-  _globals['_CACHESTORESERVICE']._serialized_end=4148
+  _globals['_OPENCACHEREQUEST']._serialized_end=928
+  _globals['_OPENCACHERESPONSE']._serialized_start=931
+  _globals['_OPENCACHERESPONSE']._serialized_end=1137
+  _globals['_COMMITTURNREQUEST']._serialized_start=1140
+  _globals['_COMMITTURNREQUEST']._serialized_end=1481
+  _globals['_COMMITTURNRESPONSE']._serialized_start=1483
+  _globals['_COMMITTURNRESPONSE']._serialized_end=1593
+  _globals['_STAGEBLOCKSREQUEST']._serialized_start=1595
+  _globals['_STAGEBLOCKSREQUEST']._serialized_end=1672
+  _globals['_FILENAME']._serialized_start=1674
+  _globals['_FILENAME']._serialized_end=1741
+  _globals['_STAGEBLOCKSRESPONSE']._serialized_start=1743
+  _globals['_STAGEBLOCKSRESPONSE']._serialized_end=1804
+  _globals['_STAGEDFILE']._serialized_start=1806
+  _globals['_STAGEDFILE']._serialized_end=1889
+  _globals['_PUBLISHBLOCKSREQUEST']._serialized_start=1892
+  _globals['_PUBLISHBLOCKSREQUEST']._serialized_end=2098
+  _globals['_PUBLISHBLOCKSRESPONSE']._serialized_start=2100
+  _globals['_PUBLISHBLOCKSRESPONSE']._serialized_end=2159
+  _globals['_QUARANTINEBLOCKREQUEST']._serialized_start=2161
+  _globals['_QUARANTINEBLOCKREQUEST']._serialized_end=2257
+  _globals['_QUARANTINEBLOCKRESPONSE']._serialized_start=2259
+  _globals['_QUARANTINEBLOCKRESPONSE']._serialized_end=2284
+  _globals['_READBLOCKREQUEST']._serialized_start=2286
+  _globals['_READBLOCKREQUEST']._serialized_end=2360
+  _globals['_READBLOCKRESPONSE']._serialized_start=2362
+  _globals['_READBLOCKRESPONSE']._serialized_end=2396
+  _globals['_WRITEBLOCKREQUEST']._serialized_start=2398
+  _globals['_WRITEBLOCKREQUEST']._serialized_end=2491
+  _globals['_WRITEBLOCKHEADER']._serialized_start=2493
+  _globals['_WRITEBLOCKHEADER']._serialized_end=2590
+  _globals['_WRITEBLOCKRESPONSE']._serialized_start=2592
+  _globals['_WRITEBLOCKRESPONSE']._serialized_end=2612
+  _globals['_WORKFLOWRECORD']._serialized_start=2614
+  _globals['_WORKFLOWRECORD']._serialized_end=2704
+  _globals['_PUTWORKFLOWRECORDREQUEST']._serialized_start=2706
+  _globals['_PUTWORKFLOWRECORDREQUEST']._serialized_end=2777
+  _globals['_PUTWORKFLOWRECORDRESPONSE']._serialized_start=2779
+  _globals['_PUTWORKFLOWRECORDRESPONSE']._serialized_end=2823
+  _globals['_GETWORKFLOWRECORDREQUEST']._serialized_start=2825
+  _globals['_GETWORKFLOWRECORDREQUEST']._serialized_end=2891
+  _globals['_GETWORKFLOWRECORDRESPONSE']._serialized_start=2893
+  _globals['_GETWORKFLOWRECORDRESPONSE']._serialized_end=2965
+  _globals['_LISTWORKFLOWRECORDSREQUEST']._serialized_start=2967
+  _globals['_LISTWORKFLOWRECORDSREQUEST']._serialized_end=3072
+  _globals['_LISTWORKFLOWRECORDSRESPONSE']._serialized_start=3074
+  _globals['_LISTWORKFLOWRECORDSRESPONSE']._serialized_end=3174
+  _globals['_CACHESTORESERVICE']._serialized_start=3259
+  _globals['_CACHESTORESERVICE']._serialized_end=4162
 # @@protoc_insertion_point(module_scope)

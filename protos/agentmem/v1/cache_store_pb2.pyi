@@ -250,8 +250,11 @@ class OpenCacheRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     WINDOW_HASHES_FIELD_NUMBER: _builtins.int
+    PEEK_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Look for a committed turn of this name. Empty: do not look."""
+    peek: _builtins.bool
+    """Only look: it does not count as a use."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose. An empty agent_id asks for files only."""
@@ -276,10 +279,11 @@ class OpenCacheRequest(_message.Message):
         request_id: _builtins.str = ...,
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         window_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+        peek: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "known", b"known"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "key", b"key", "known", b"known", "request_id", b"request_id", "window_hashes", b"window_hashes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "key", b"key", "known", b"known", "peek", b"peek", "request_id", b"request_id", "window_hashes", b"window_hashes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

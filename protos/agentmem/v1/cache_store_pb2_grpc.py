@@ -101,7 +101,7 @@ class CacheStoreServiceServicer:
 
     def OpenCache(self, request, context):
         """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds a turn
-        that was committed under this request_id. It changes nothing but last-use times. No leases: a file that has
+        that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
         vanished when the worker opens it is a miss.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

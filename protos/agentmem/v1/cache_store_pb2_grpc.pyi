@@ -40,7 +40,7 @@ class CacheStoreServiceStub:
     def __new__(cls, channel: _aio.Channel) -> CacheStoreServiceAsyncStub: ...
     OpenCache: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.OpenCacheRequest, _cache_store_pb2.OpenCacheResponse]
     """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds a turn
-    that was committed under this request_id. It changes nothing but last-use times. No leases: a file that has
+    that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
     vanished when the worker opens it is a miss.
     """
     CommitTurn: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]
@@ -84,7 +84,7 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenCache: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.OpenCacheRequest, _cache_store_pb2.OpenCacheResponse]  # type: ignore[assignment]
     """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds a turn
-    that was committed under this request_id. It changes nothing but last-use times. No leases: a file that has
+    that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
     vanished when the worker opens it is a miss.
     """
     CommitTurn: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]  # type: ignore[assignment]
@@ -130,7 +130,7 @@ class CacheStoreServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.OpenCacheResponse, _abc.Awaitable[_cache_store_pb2.OpenCacheResponse]]:
         """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds a turn
-        that was committed under this request_id. It changes nothing but last-use times. No leases: a file that has
+        that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
         vanished when the worker opens it is a miss.
         """
 

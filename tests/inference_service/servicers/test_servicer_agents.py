@@ -47,7 +47,7 @@ class World:
         self.models = SimpleNamespace(
             loaded=SimpleNamespace(model_id="tiny", context_length=100, memory=SimpleNamespace(hot=self.hot))
         )
-        self.servicer = AgentServicer(cast(Any, self.store), cast(Any, self.models), self.locks)
+        self.servicer = AgentServicer(cast(Any, self.store), cast(Any, self.models), cast(Any, None), self.locks)
 
     def make_hot(self, key: AgentKey) -> None:
         self.hot.put(key, HotState(Version("u", 1), Ledger(), Table(3, tuple(self.pool.full.allocate(1)))))
@@ -160,7 +160,9 @@ async def test_two_deletions_on_all_models_do_not_lock_each_other() -> None:
     other = A._replace(model_id="other")
     world = World(agent(), agent(other))
     backwards = World(agent(other), agent())
-    backwards.servicer = AgentServicer(cast(Any, backwards.store), cast(Any, world.models), world.locks)
+    backwards.servicer = AgentServicer(
+        cast(Any, backwards.store), cast(Any, world.models), cast(Any, None), world.locks
+    )
     request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(namespace="ns", agent_id="a"))
     deletions = []
     async with world.locks.hold(other):

@@ -61,6 +61,7 @@ class Store:
         request_id: str = "",
         block_hashes: Iterable[bytes] = (),
         window_hashes: Iterable[bytes] = (),
+        peek: bool = False,
     ) -> Opened:
         await self._pause()
         version, ledger = self.ledgers.get(key, (NO_VERSION, Ledger()))

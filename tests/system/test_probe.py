@@ -1,0 +1,60 @@
+"""ProbeAgent: what a prompt would reuse is what it then reuses, and asking changes nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
+from tests.system.stack import Client, chat, running
+from tests.system.test_hybrid import ARGUMENTS, LONG
+from tests.tiny_models import write_gemma3, write_llama
+
+
+async def probed(client: Client, agent: str, **prompt: object) -> types_pb2.CacheReport:
+    request = agent_pb2.ProbeAgentRequest(key=client.key(agent), **prompt)  # type: ignore[arg-type]
+    return (await client.agents.ProbeAgent(request, timeout=10)).cache
+
+
+@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
+async def test_a_probe_tells_what_the_turn_then_says(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    async with running(f"tiny={write(tmp_path / 'm')}") as stack:
+        client = await stack.client()
+        messages = chat(("system", LONG), ("user", "Who told you?"))
+        append = types_pb2.Append(messages=chat(("user", "And now?")))
+        new = await probed(client, "a", messages=messages)
+        assert (new.match, new.miss_reason, list(new.cached)) == (
+            types_pb2.MATCH_NEW,
+            types_pb2.MISS_REASON_ABSENT,
+            [],
+        )
+        first = await client.turn("a", messages=messages, **ARGUMENTS)
+        assert first.started.cache == new
+        for tier in (types_pb2.TIER_HOT, types_pb2.TIER_WARM):
+            await stack.on_disk("a")
+            if tier == types_pb2.TIER_WARM:
+                stack.kill("worker")
+                await stack.up("worker")
+            before = await client.agent("a")
+            for prompt in ({"append": append}, {"messages": messages}, {"prompt": "Nobody knows."}):
+                expected = await probed(client, "a", **prompt)
+                assert expected == await probed(client, "a", **prompt)
+                assert {each.tier for each in expected.cached} <= {tier}
+                assert expected.match != types_pb2.MATCH_NEW
+            assert await client.agent("a") == before, "nothing has changed"
+            expected = await probed(client, "a", append=append)
+            turn = await client.turn("a", append=append, **ARGUMENTS)
+            assert turn.started.cache == expected
+            assert expected.match == types_pb2.MATCH_EXTEND
+            assert (expected.load_bytes > 0) == (tier == types_pb2.TIER_WARM)
+
+
+async def test_a_probe_refuses_what_a_turn_would_refuse(tmp_path: Path) -> None:
+    async with running(f"tiny={write_llama(tmp_path / 'm')}") as stack:
+        client = await stack.client()
+        for prompt in ({}, {"prompt": ""}, {"token_ids": types_pb2.TokenIds(ids=[10**6])}):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await probed(client, "a", **prompt)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert (await stack.ledger("a")) == cache_store_pb2.Ledger(), "and nobody was made by being asked about"
