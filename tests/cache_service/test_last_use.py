@@ -33,3 +33,13 @@ async def test_opening_writes_nothing_and_the_next_commit_writes_the_use(store: 
     await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
     after = used(store.data)
     assert after[0] > before[0] and after[1] > before[1]
+
+
+async def test_to_peek_is_no_use(store: Running) -> None:
+    version = (await store.cache.CommitTurn(kv.turn([1]))).version
+    block = await add(store, [1], version)
+    before = used(store.data)
+    request = pb.OpenCacheRequest(key=kv.key(), block_hashes=[block.chain_hash], peek=True)
+    assert len((await store.cache.OpenCache(request)).files) == 1
+    await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
+    assert used(store.data) == before
