@@ -7,6 +7,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
 from cache_service import ledger, quarantine, references
 from cache_service.files import FileName, Kind
@@ -74,6 +75,14 @@ def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
     return None if row is None else State(Version(*row[:2]), Head(*row[2:]))
 
 
+def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
+    """The agent's present state. Raises NotFound."""
+    state = find(connection, key)
+    if state is None:
+        raise NotFound("agent", key.agent_id)
+    return state
+
+
 def create(
     connection: sqlite3.Connection, key: AgentKey, uid: str, head: Head, conversation: Conversation, now: int
 ) -> None:
@@ -83,6 +92,12 @@ def create(
         " label, messages, message_hash, created, updated, used) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (uid, *key, *head, *conversation, now, now, now),
     )
+
+
+def conversation(connection: sqlite3.Connection, uid: str) -> Conversation:
+    """What FindAgent finds an agent by."""
+    row = connection.execute("SELECT label, messages, message_hash FROM agents WHERE uid = ?", (uid,)).fetchone()
+    return Conversation(*row)
 
 
 def advance(connection: sqlite3.Connection, version: Version, head: Head, conversation: Conversation, now: int) -> None:
@@ -105,6 +120,14 @@ def get(connection: sqlite3.Connection, key: AgentKey) -> Agent | None:
     return next(map(_agent, rows), None)
 
 
+def described(connection: sqlite3.Connection, key: AgentKey) -> Agent:
+    """One agent. Raises NotFound."""
+    agent = get(connection, key)
+    if agent is None:
+        raise NotFound("agent", key.agent_id)
+    return agent
+
+
 def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] | None, limit: int) -> list[Agent]:
     """Agents of `key.namespace` in the order of (agent_id, model_id), from beyond `after` on.
 
@@ -119,17 +142,17 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] |
 
 
 def delete(connection: sqlite3.Connection, key: AgentKey) -> Deleted:
-    """Erase an agent (on all models if model_id is empty): turns, segments, references, rows of files of its own.
+    """Erase an agent (on all models if model_id is empty): turns, snapshots, segments, references, rows of its files.
 
-    Segments that others build on and files that others refer to stay. Files of turns that were never committed go too,
-    even where the agent does not exist.
+    What others build on of its segments and files that others refer to stay. Files of turns that were never committed
+    go too, even where the agent does not exist.
     """
     condition, values = _matching(key)
     uids = [row[0] for row in connection.execute(f"SELECT a.uid FROM agents AS a WHERE {condition}", values)]
     names = set(references.computed_by(connection, key))
     segments: set[int] = set()
     for uid in uids:
-        names.update(references.of(connection, uid))
+        names |= references.of(connection, uid) | references.of_snapshots(connection, uid)
         segments.update(ledger.segments_of(connection, uid))
     connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in uids])
     ledger.drop_unused(connection, sorted(segments, reverse=True))

@@ -10,8 +10,8 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -80,6 +80,13 @@ class BlockStore:
     async def quarantine(self, namespace: str, name: FileName, reason: str) -> None:
         """Take a file out of use, and keep it with the reason. Nothing happens if it isn't there."""
         await self._run(partial(self._quarantine, namespace, name, reason))
+
+    def unlink_dropped(self, names: Sequence[FileName]) -> "Future[None]":
+        """Unlink files whose rows a transaction has dropped, soon; a crash before leaves them to `reconcile`.
+
+        Not those that were published again meanwhile.
+        """
+        return self._thread.submit(self._unlink_dropped, names)
 
     async def delete_agent(self, key: AgentKey) -> Deleted:
         """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database."""
@@ -174,6 +181,10 @@ class BlockStore:
             for path in self._directory.quarantine_paths(file):
                 path.unlink(missing_ok=True)
         return deleted
+
+    def _unlink_dropped(self, names: Sequence[FileName]) -> None:
+        if names:
+            self._unlink(set(names) - self._database.read_blocking(partial(references.existing, names=names)))
 
     def _discard(self, publication: Publication) -> None:
         for staged in publication.staged:

@@ -16,6 +16,7 @@ from cache_service.files import FileName, Kind
 from cache_service.ledger import Ledger, Part
 from cache_service.publication import Publication, Staged
 from cache_service.references import FileRow
+from cache_service.snapshots import Snapshot
 from cache_service.turns import Committed, Turn
 from cache_service.workflows import Record
 
@@ -163,6 +164,19 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
     )
     message.create_time.FromNanoseconds(agent.created)
     message.update_time.FromNanoseconds(agent.updated)
+    return message
+
+
+def snapshot_message(key: AgentKey, snapshot: Snapshot) -> agent_pb2.Snapshot:
+    """A snapshot for a response."""
+    message = agent_pb2.Snapshot(
+        key=key.to_proto(),
+        name=snapshot.name,
+        version=version_message(snapshot.version),
+        tokens=snapshot.head.tokens,
+        automatic=snapshot.automatic,
+    )
+    message.create_time.FromNanoseconds(snapshot.created)
     return message
 
 

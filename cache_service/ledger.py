@@ -1,8 +1,9 @@
 """The ledger: a tree of immutable segments, walked from a head to its root.
 
 A head names a ledger: a segment, and how many tokens of its chain count. A commit appends one segment after the first
-`keep_tokens` tokens of a head's chain. Nothing is ever rewritten, so an old head (a fork, a snapshot) stays what it
-was, and making one costs a row. Functions of a connection run inside the caller's transaction.
+`keep_tokens` tokens of a head's chain. What a head names is never rewritten, so an old head (a fork, a snapshot) stays
+what it was, and making one costs a row. What no head names any more is erased, also the end of a segment. Functions of
+a connection run inside the caller's transaction.
 
 Positions in a chain, for a segment S with the child C (or the head itself, whose cut is its number of tokens):
 
@@ -11,6 +12,7 @@ Positions in a chain, for a segment S with the child C (or the head itself, whos
 """
 
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,7 +127,7 @@ def read(connection: sqlite3.Connection, head: Head) -> Ledger:
         ids.append(_unpack(token_ids)[:kept])
         ends.append(segment_ends + np.uint32(parent_bytes))
         texts.append(text[: segment_ends[-1] if kept else 0])
-        if kept == tokens:
+        if kept == tokens and generated != _CUT:
             turns.append(TurnPlace(version, parent_tokens + tokens, generated))
     made_by = rows[-1][7] if rows else ""
     return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns))
@@ -137,10 +139,27 @@ def tokenizer_hash(connection: sqlite3.Connection, head: Head) -> str:
     return "" if row is None else str(row[0])
 
 
+def empty(connection: sqlite3.Connection, head: Head) -> Head:
+    """No token of `head`, as a head that names a segment as agents and snapshots have to: the root of its chain."""
+    (root,) = connection.execute(f"{_CHAIN} SELECT min(id) FROM chain", (head.segment, head.tokens)).fetchone()
+    return Head(root, 0, 0, 0)
+
+
+def common_tokens(connection: sqlite3.Connection, one: Head, other: Head) -> int:
+    """How many tokens two ledgers have from the same commits."""
+    first, second = (
+        dict(connection.execute(f"{_CHAIN} SELECT id, cut FROM chain", (head.segment, head.tokens)).fetchall())
+        for head in (one, other)
+    )
+    shared = max(first.keys() & second.keys(), default=None)
+    return 0 if shared is None else min(first[shared], second[shared])
+
+
 def segments_of(connection: sqlite3.Connection, uid: str) -> list[int]:
-    """All segments that an agent's turns and head stand on, newest first."""
+    """All segments that an agent's turns, snapshots and head stand on, newest first."""
     rows = connection.execute(
-        "WITH RECURSIVE used (id) AS (SELECT segment FROM turns WHERE uid = :uid"
+        "WITH RECURSIVE used (id) AS (SELECT segment FROM turns WHERE uid = :uid AND segment IS NOT NULL"
+        " UNION SELECT head_segment FROM snapshots WHERE uid = :uid"
         " UNION SELECT head_segment FROM agents WHERE uid = :uid"
         " UNION SELECT s.parent_id FROM used JOIN segments AS s ON s.id = used.id WHERE s.parent_id IS NOT NULL)"
         " SELECT id FROM used ORDER BY id DESC",
@@ -149,21 +168,56 @@ def segments_of(connection: sqlite3.Connection, uid: str) -> list[int]:
     return [row[0] for row in rows]
 
 
-def drop_unused(connection: sqlite3.Connection, segments: list[int]) -> None:
-    """Erase those of `segments` (newest first, so that children go before parents) that nothing refers to any more."""
-    connection.executemany(
-        "DELETE FROM segments WHERE id = :id"
-        " AND NOT EXISTS (SELECT 1 FROM segments AS child WHERE child.parent_id = :id)"
-        " AND NOT EXISTS (SELECT 1 FROM agents WHERE head_segment = :id)"
-        " AND NOT EXISTS (SELECT 1 FROM turns WHERE segment = :id)",
-        [{"id": segment} for segment in segments],
+def drop_unused(connection: sqlite3.Connection, segments: Iterable[int]) -> None:
+    """Erase what no head needs any more of the chains that end in `segments`, given newest first.
+
+    A segment that is needed in part loses the rest. Turns that are wholly there no longer have no segment.
+    """
+    for last in segments:
+        segment: int | None = last
+        while segment is not None:
+            needed, parent = _needed(connection, segment)
+            if needed is not None:
+                _shorten(connection, segment, needed)
+                break
+            connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
+            segment = parent
+
+
+def _needed(connection: sqlite3.Connection, segment: int) -> tuple[int | None, int | None]:
+    """How many of a segment's tokens heads and other segments stand on (None: nothing does), and its parent."""
+    row = connection.execute(
+        "SELECT (SELECT max(tokens) FROM (SELECT parent_tokens AS tokens FROM segments WHERE parent_id = :id"
+        " UNION ALL SELECT tokens FROM agents WHERE head_segment = :id"
+        " UNION ALL SELECT tokens FROM snapshots WHERE head_segment = :id)) - parent_tokens, parent_id"
+        " FROM segments WHERE id = :id",
+        {"id": segment},
+    ).fetchone()
+    return (None, None) if row is None else row
+
+
+def _shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
+    row = connection.execute(
+        "SELECT generated_tokens, text, offsets FROM segments WHERE id = ? AND tokens > ?", (segment, tokens)
+    ).fetchone()
+    if row is None:
+        return
+    generated, text, offsets = row
+    end = int(_unpack(offsets)[tokens - 1]) if tokens else 0
+    connection.execute(
+        "UPDATE segments SET tokens = ?, text_bytes = ?, generated_tokens = ?, turns = turns - ?,"
+        " token_ids = substr(token_ids, 1, ?), text = ?, offsets = substr(offsets, 1, ?) WHERE id = ?",
+        (tokens, end, _CUT, generated != _CUT, 4 * tokens, text[:end], 4 * tokens, segment),
     )
+    connection.execute("UPDATE turns SET segment = NULL WHERE segment = ?", (segment,))
 
 
 _CHAIN = (
     "WITH RECURSIVE chain (id, cut) AS (SELECT ?, ? UNION ALL SELECT s.parent_id, s.parent_tokens"
     " FROM chain JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"
 )
+_CUT = -1
+"""In place of a segment's number of generated tokens: its turn is not wholly there."""
 _NONE = np.empty(0, dtype=np.uint32)
 
 

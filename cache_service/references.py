@@ -64,8 +64,14 @@ def replace(
 ) -> list[FileName]:
     """Let the agent's state consist of `names`; the files that were its and are now nobody's, their rows gone.
 
-    Does nothing if the agent isn't `uid` any more, or a newer version's references are there already.
+    Snapshots of that version get them, too. Otherwise does nothing if the agent isn't `uid` any more, or a newer
+    version's references are there already.
     """
+    connection.executemany(
+        "INSERT OR IGNORE INTO snapshot_refs (snapshot, kind, chain_hash)"
+        " SELECT id, ?, ? FROM snapshots WHERE uid = ? AND version = ?",
+        [(*name, uid, version) for name in names],
+    )
     updated = connection.execute(
         "UPDATE agents SET published_version = :version WHERE uid = :uid AND published_version <= :version"
         " AND version >= :version AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id",
@@ -90,6 +96,45 @@ def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
     return {FileName(Kind(kind), chain_hash) for kind, chain_hash in rows}
 
 
+def of_snapshots(connection: sqlite3.Connection, uid: str) -> set[FileName]:
+    """What an agent's snapshots refer to."""
+    rows = connection.execute(
+        "SELECT DISTINCT r.kind, r.chain_hash FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+        " WHERE s.uid = ?",
+        (uid,),
+    )
+    return {FileName(Kind(kind), chain_hash) for kind, chain_hash in rows}
+
+
+def of_snapshot(connection: sqlite3.Connection, snapshot: int) -> set[FileName]:
+    """What one snapshot refers to."""
+    rows = connection.execute("SELECT kind, chain_hash FROM snapshot_refs WHERE snapshot = ?", (snapshot,))
+    return {FileName(Kind(kind), chain_hash) for kind, chain_hash in rows}
+
+
+def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
+    """Those of `names` that stand wholly within the first `tokens` tokens; the others can't be found by name there."""
+    return {
+        name
+        for name in names
+        if connection.execute(
+            "SELECT 1 FROM files WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?", (*name, tokens)
+        ).fetchone()
+    }
+
+
+def give(connection: sqlite3.Connection, uid: str, version: int, names: Set[FileName]) -> None:
+    """Let an agent's state consist of `names`, which somebody else's state does, too; what it had is not dropped.
+
+    Older versions' references are ignored from now on.
+    """
+    connection.execute("UPDATE agents SET published_version = ? WHERE uid = ?", (version, uid))
+    connection.execute("DELETE FROM refs WHERE uid = ?", (uid,))
+    connection.executemany(
+        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names]
+    )
+
+
 def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:
     """Files that the agent's own turns computed, on all models if model_id is empty."""
     rows = connection.execute(
@@ -108,13 +153,19 @@ def drop_unreferenced(
         row = connection.execute(
             "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS"
             " (SELECT 1 FROM refs WHERE refs.kind = files.kind AND refs.chain_hash = files.chain_hash)"
-            " RETURNING size_bytes",
+            " AND NOT EXISTS (SELECT 1 FROM snapshot_refs AS r WHERE r.kind = files.kind"
+            " AND r.chain_hash = files.chain_hash) RETURNING size_bytes",
             (*name, namespace),
         ).fetchone()
         if row is not None:
             dropped.append(name)
             size += row[0]
     return dropped, size
+
+
+def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[FileName]:
+    """Those of `names` that have a row, in whatever namespace."""
+    return {name for name in names if namespace_of(connection, name) is not None}
 
 
 def all_names(connection: sqlite3.Connection) -> list[FileName]:

@@ -52,10 +52,11 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
-        version, replayed = await self._database.write(partial(turns.commit, turn=turn, now=time.time_ns()))
+        done = await self._database.write(partial(turns.commit, turn=turn, now=time.time_ns()))
+        self._blocks.unlink_dropped(done.dropped)
         return pb.CommitTurnResponse(
-            version=conversions.version_message(version),
-            replayed=None if replayed is None else conversions.committed_message(replayed),
+            version=conversions.version_message(done.version),
+            replayed=None if done.replayed is None else conversions.committed_message(done.replayed),
         )
 
     async def StageBlocks(self, request: pb.StageBlocksRequest, context: Context) -> pb.StageBlocksResponse:

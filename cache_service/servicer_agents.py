@@ -9,26 +9,18 @@ from agentmem import paging
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2 as pb
-from agentmem.v1 import agent_pb2_grpc
 from cache_service import agents, conversions
-from cache_service.blocks import BlockStore
-from cache_service.database import Database
+from cache_service.servicer_branches import BranchServicer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
+class AgentServicer(BranchServicer):
     """Reads agents from their rows and deletes them for good. A namespace is what the worker says it is."""
-
-    def __init__(self, database: Database, blocks: BlockStore) -> None:
-        self._database = database
-        self._blocks = blocks
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         key = AgentKey.from_proto(request.key)
-        agent = await self._database.read(partial(agents.get, key=key))
-        if agent is None:
-            raise NotFound("agent", key.agent_id)
+        agent = await self._database.read(partial(agents.described, key=key))
         return pb.GetAgentResponse(agent=conversions.agent_message(agent))
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:

@@ -2,13 +2,15 @@
 
 import sqlite3
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
 from agentmem.keys import AgentKey
-from cache_service import agents, ledger
+from cache_service import agents, ledger, snapshots
 from cache_service.agents import NO_VERSION, Conversation, State, Version
+from cache_service.files import FileName
 from cache_service.ledger import EMPTY, Head, Ledger, Part
 
 _MAX_UINT32 = 2**32 - 1
@@ -44,8 +46,19 @@ class Opened(NamedTuple):
     turn: Committed | None
 
 
-def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> tuple[Version, Committed | None]:
-    """Append a turn: the new version, or the version that it made when it was first committed, and that turn.
+class Commit(NamedTuple):
+    """What a commit made: the new version, or that of the turn when it was first committed, and then that turn.
+
+    `dropped` are files to unlink, after the transaction.
+    """
+
+    version: Version
+    replayed: Committed | None = None
+    dropped: Sequence[FileName] = ()
+
+
+def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
+    """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot.
 
     Raises InvalidArgument, Aborted if the agent isn't in the base state, and FailedPrecondition if the kept tokens are
     another tokenizer's.
@@ -55,10 +68,13 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> tuple[Versio
     if known is not None:
         if known.request_digest != turn.request_digest:
             raise InvalidArgument("request_id", "was used for a turn with other arguments")
-        return known.version, known
+        return Commit(known.version, known)
     if turn.base != state.version:
         raise Aborted(_conflict(turn.base, state.version))
     _check_kept(connection, turn, state.head)
+    dropped: Sequence[FileName] = ()
+    if turn.keep_tokens < state.head.tokens:
+        dropped = snapshots.keep_automatic(connection, turn.key, state, now)
     version = Version(state.version.uid or uuid.uuid4().hex, state.version.version + 1)
     head = ledger.append(connection, state.head, turn.keep_tokens, turn.part, version.version)
     if state.version == NO_VERSION:
@@ -70,7 +86,7 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> tuple[Versio
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (*version, head.segment, turn.request_id, turn.request_digest, *turn.conversation[1:], now, turn.record),
     )
-    return version, None
+    return Commit(version, dropped=dropped)
 
 
 def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, request_id: str) -> Opened:

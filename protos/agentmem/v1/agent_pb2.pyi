@@ -126,11 +126,13 @@ class Snapshot(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     AUTOMATIC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name; automatic ones begin with "auto-"."""
+    """Its name; automatic ones are "auto-" and the version that they keep."""
     tokens: _builtins.int
     """Tokens in that state."""
     automatic: _builtins.bool
-    """Made by the store when a turn dropped tokens of the ledger."""
+    """Made by the store when a turn, TrimAgent or RestoreSnapshot dropped tokens of the ledger. The last four of an agent
+    stay.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose."""

@@ -171,7 +171,8 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TrimAgent(self, request, context):
-        """TrimAgent drops the ledger's tokens from a position on, as a new version.
+        """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
+        snapshot. Where there is nothing to drop, nothing changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,7 +186,9 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForkAgent(self, request, context):
-        """ForkAgent makes a second agent with the same memory, by reference, in O(1). ALREADY_EXISTS if the target exists.
+        """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and
+        begins at version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it
+        was made by this request; NOT_FOUND for a version that is not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -206,14 +209,16 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RestoreSnapshot(self, request, context):
-        """RestoreSnapshot makes the agent's state what it was, as a new version.
+        """RestoreSnapshot makes the agent's state what it was, as a new version; where that drops tokens, the present state
+        stays as an automatic snapshot. Nothing changes if the agent is in that state. NOT_FOUND for an unknown snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSnapshot(self, request, context):
-        """DeleteSnapshot forgets a snapshot and frees what only it used.
+        """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
+        branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

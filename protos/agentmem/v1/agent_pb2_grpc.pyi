@@ -50,19 +50,28 @@ class AgentServiceStub:
     allow_missing is set.
     """
     TrimAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]
-    """TrimAgent drops the ledger's tokens from a position on, as a new version."""
+    """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
+    snapshot. Where there is nothing to drop, nothing changes.
+    """
     ProbeAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ProbeAgentRequest, _agent_pb2.ProbeAgentResponse]
     """ProbeAgent says what a prompt would reuse, from which tier, and if not, why. It touches nothing."""
     ForkAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ForkAgentRequest, _agent_pb2.ForkAgentResponse]
-    """ForkAgent makes a second agent with the same memory, by reference, in O(1). ALREADY_EXISTS if the target exists."""
+    """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and
+    begins at version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it
+    was made by this request; NOT_FOUND for a version that is not kept.
+    """
     CreateSnapshot: _grpc.UnaryUnaryMultiCallable[_agent_pb2.CreateSnapshotRequest, _agent_pb2.CreateSnapshotResponse]
     """CreateSnapshot names the agent's present state. ALREADY_EXISTS if the name is taken by another version."""
     ListSnapshots: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ListSnapshotsRequest, _agent_pb2.ListSnapshotsResponse]
     """ListSnapshots pages through an agent's snapshots, newest first."""
     RestoreSnapshot: _grpc.UnaryUnaryMultiCallable[_agent_pb2.RestoreSnapshotRequest, _agent_pb2.RestoreSnapshotResponse]
-    """RestoreSnapshot makes the agent's state what it was, as a new version."""
+    """RestoreSnapshot makes the agent's state what it was, as a new version; where that drops tokens, the present state
+    stays as an automatic snapshot. Nothing changes if the agent is in that state. NOT_FOUND for an unknown snapshot.
+    """
     DeleteSnapshot: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteSnapshotRequest, _agent_pb2.DeleteSnapshotResponse]
-    """DeleteSnapshot forgets a snapshot and frees what only it used."""
+    """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
+    branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
+    """
     PinAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.PinAgentRequest, _agent_pb2.PinAgentResponse]
     """PinAgent keeps the agent's KV from eviction, or lets it go again."""
     SetAgentTtl: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetAgentTtlRequest, _agent_pb2.SetAgentTtlResponse]
@@ -102,19 +111,28 @@ class AgentServiceAsyncStub(AgentServiceStub):
     allow_missing is set.
     """
     TrimAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]  # type: ignore[assignment]
-    """TrimAgent drops the ledger's tokens from a position on, as a new version."""
+    """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
+    snapshot. Where there is nothing to drop, nothing changes.
+    """
     ProbeAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.ProbeAgentRequest, _agent_pb2.ProbeAgentResponse]  # type: ignore[assignment]
     """ProbeAgent says what a prompt would reuse, from which tier, and if not, why. It touches nothing."""
     ForkAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.ForkAgentRequest, _agent_pb2.ForkAgentResponse]  # type: ignore[assignment]
-    """ForkAgent makes a second agent with the same memory, by reference, in O(1). ALREADY_EXISTS if the target exists."""
+    """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and
+    begins at version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it
+    was made by this request; NOT_FOUND for a version that is not kept.
+    """
     CreateSnapshot: _aio.UnaryUnaryMultiCallable[_agent_pb2.CreateSnapshotRequest, _agent_pb2.CreateSnapshotResponse]  # type: ignore[assignment]
     """CreateSnapshot names the agent's present state. ALREADY_EXISTS if the name is taken by another version."""
     ListSnapshots: _aio.UnaryUnaryMultiCallable[_agent_pb2.ListSnapshotsRequest, _agent_pb2.ListSnapshotsResponse]  # type: ignore[assignment]
     """ListSnapshots pages through an agent's snapshots, newest first."""
     RestoreSnapshot: _aio.UnaryUnaryMultiCallable[_agent_pb2.RestoreSnapshotRequest, _agent_pb2.RestoreSnapshotResponse]  # type: ignore[assignment]
-    """RestoreSnapshot makes the agent's state what it was, as a new version."""
+    """RestoreSnapshot makes the agent's state what it was, as a new version; where that drops tokens, the present state
+    stays as an automatic snapshot. Nothing changes if the agent is in that state. NOT_FOUND for an unknown snapshot.
+    """
     DeleteSnapshot: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteSnapshotRequest, _agent_pb2.DeleteSnapshotResponse]  # type: ignore[assignment]
-    """DeleteSnapshot forgets a snapshot and frees what only it used."""
+    """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
+    branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
+    """
     PinAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.PinAgentRequest, _agent_pb2.PinAgentResponse]  # type: ignore[assignment]
     """PinAgent keeps the agent's KV from eviction, or lets it go again."""
     SetAgentTtl: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetAgentTtlRequest, _agent_pb2.SetAgentTtlResponse]  # type: ignore[assignment]
@@ -176,7 +194,9 @@ class AgentServiceServicer:
         request: _agent_pb2.TrimAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.TrimAgentResponse, _abc.Awaitable[_agent_pb2.TrimAgentResponse]]:
-        """TrimAgent drops the ledger's tokens from a position on, as a new version."""
+        """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
+        snapshot. Where there is nothing to drop, nothing changes.
+        """
 
     def ProbeAgent(
         self,
@@ -190,7 +210,10 @@ class AgentServiceServicer:
         request: _agent_pb2.ForkAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.ForkAgentResponse, _abc.Awaitable[_agent_pb2.ForkAgentResponse]]:
-        """ForkAgent makes a second agent with the same memory, by reference, in O(1). ALREADY_EXISTS if the target exists."""
+        """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and
+        begins at version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it
+        was made by this request; NOT_FOUND for a version that is not kept.
+        """
 
     def CreateSnapshot(
         self,
@@ -211,14 +234,18 @@ class AgentServiceServicer:
         request: _agent_pb2.RestoreSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.RestoreSnapshotResponse, _abc.Awaitable[_agent_pb2.RestoreSnapshotResponse]]:
-        """RestoreSnapshot makes the agent's state what it was, as a new version."""
+        """RestoreSnapshot makes the agent's state what it was, as a new version; where that drops tokens, the present state
+        stays as an automatic snapshot. Nothing changes if the agent is in that state. NOT_FOUND for an unknown snapshot.
+        """
 
     def DeleteSnapshot(
         self,
         request: _agent_pb2.DeleteSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.DeleteSnapshotResponse, _abc.Awaitable[_agent_pb2.DeleteSnapshotResponse]]:
-        """DeleteSnapshot forgets a snapshot and frees what only it used."""
+        """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
+        branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
+        """
 
     def PinAgent(
         self,

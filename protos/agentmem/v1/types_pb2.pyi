@@ -213,7 +213,7 @@ class AgentVersion(_message.Message):
     uid: _builtins.str
     """Never used twice: a deleted and re-created agent has another uid."""
     version: _builtins.int
-    """Grows by one with every committed turn. 0 is the agent that does not exist yet."""
+    """Grows by one with every committed turn, TrimAgent and RestoreSnapshot. 0 is the agent that does not exist yet."""
     def __init__(
         self,
         *,

@@ -1,0 +1,89 @@
+"""The storage half of AgentService's branches: forks, snapshots, trims."""
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+import grpc
+
+from agentmem import paging
+from agentmem.errors import InvalidArgument
+from agentmem.keys import AgentKey, check_text
+from agentmem.v1 import agent_pb2 as pb
+from agentmem.v1 import agent_pb2_grpc
+from cache_service import branches, conversions, snapshots
+from cache_service.blocks import BlockStore
+from cache_service.branches import Moved
+from cache_service.database import Database
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+MAX_NAME_BYTES = 128
+
+
+class BranchServicer(agent_pb2_grpc.AgentServiceServicer):
+    """Each RPC is one transaction of `branches` or `snapshots`; files that nobody uses any more go after it."""
+
+    def __init__(self, database: Database, blocks: BlockStore) -> None:
+        self._database = database
+        self._blocks = blocks
+
+    async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        fork = partial(
+            branches.fork,
+            key=key,
+            target=key._replace(agent_id=check_text("new_agent_id", request.new_agent_id)),
+            at_version=request.at_version if request.HasField("at_version") else None,
+            keep_tokens=request.keep_tokens if request.HasField("keep_tokens") else None,
+            now=time.time_ns(),
+        )
+        return pb.ForkAgentResponse(agent=conversions.agent_message(await self._database.write(fork)))
+
+    async def TrimAgent(self, request: pb.TrimAgentRequest, context: Context) -> pb.TrimAgentResponse:
+        trim = partial(
+            branches.trim,
+            key=AgentKey.from_proto(request.key),
+            keep_tokens=request.keep_tokens,
+            if_version=request.if_version if request.HasField("if_version") else None,
+            now=time.time_ns(),
+        )
+        return pb.TrimAgentResponse(agent=self._moved(await self._database.write(trim)))
+
+    async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
+        key, name = AgentKey.from_proto(request.key), _name(request.name)
+        if name.startswith(snapshots.AUTOMATIC_PREFIX):
+            raise InvalidArgument("name", f"must not begin with {snapshots.AUTOMATIC_PREFIX!r}")
+        made = await self._database.write(partial(snapshots.create, key=key, name=name, now=time.time_ns()))
+        return pb.CreateSnapshotResponse(snapshot=conversions.snapshot_message(key, made))
+
+    async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
+        key = AgentKey.from_proto(request.key)
+        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
+        before = paging.number(request.page_token)
+        found = await self._database.read(partial(snapshots.page, key=key, before=before, limit=size + 1))
+        return pb.ListSnapshotsResponse(
+            snapshots=[conversions.snapshot_message(key, snapshot) for snapshot in found[:size]],
+            next_page_token=paging.token((str(found[size - 1].id),)) if len(found) > size else "",
+        )
+
+    async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Context) -> pb.RestoreSnapshotResponse:
+        key, name = AgentKey.from_proto(request.key), _name(request.name)
+        restore = partial(branches.restore, key=key, name=name, now=time.time_ns())
+        return pb.RestoreSnapshotResponse(agent=self._moved(await self._database.write(restore)))
+
+    async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:
+        key, name = AgentKey.from_proto(request.key), _name(request.name)
+        dropped = await self._database.write(partial(snapshots.delete, key=key, name=name))
+        await asyncio.wrap_future(self._blocks.unlink_dropped(dropped))
+        await self._database.scrub()
+        return pb.DeleteSnapshotResponse()
+
+    def _moved(self, moved: Moved) -> pb.Agent:
+        self._blocks.unlink_dropped(moved.dropped)
+        return conversions.agent_message(moved.agent)
+
+
+def _name(name: str) -> str:
+    return check_text("name", name, max_bytes=MAX_NAME_BYTES)
