@@ -76,7 +76,7 @@ class Worker:
             stream_buffer=settings.stream_buffer,
         )
         inference = InferenceServicer(self._runner, self._models, preparer, store)
-        agents = AgentServicer(store, self._models, preparer, locks)
+        agents = AgentServicer(store, self._models, preparer, self._persister, locks)
         self._server = GrpcServer(
             settings.listen_address,
             [

@@ -11,8 +11,9 @@ from inference_service.pool.kv import KVPool, Table
 
 @dataclass(frozen=True)
 class HotState:
-    """An agent's ledger, and the table of exactly its tokens' KV; valid for exactly one version.
+    """An agent's ledger, and the table of its tokens' KV; valid for exactly one version.
 
+    After a trim or a restore the table is that of the full blocks which the ledger had in common with the one before.
     `windows` are windows that are on disk or on their way there: stored tokens by position.
     """
 

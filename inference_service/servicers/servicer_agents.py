@@ -1,26 +1,18 @@
 """AgentService on the worker: the store's half, behind the agent's running turn and with what memory knows."""
 
-from contextlib import AsyncExitStack
 from typing import Any
 
 from agentmem.keys import AgentKey
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2
 from inference_service.memory.ledger import NO_VERSION
-from inference_service.models import Models
 from inference_service.servicers.requests import probe_request
-from inference_service.storage.client import StoreClient, version_to_proto
-from inference_service.turns.locks import AgentLocks
-from inference_service.turns.preparing import Preparer, check_tokens
+from inference_service.servicers.servicer_branches import BranchServicer
+from inference_service.storage.client import version_to_proto
+from inference_service.turns.preparing import check_tokens
 
 
-class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
-    """GetAgent, ListAgents, ProbeAgent, DeleteAgent; the other RPCs answer UNIMPLEMENTED."""
-
-    def __init__(self, store: StoreClient, models: Models, preparer: Preparer, locks: AgentLocks) -> None:
-        self._store = store
-        self._preparer = preparer
-        self._models = models
-        self._locks = locks
+class AgentServicer(BranchServicer):
+    """Reading, probing and deleting agents, and their branches; RPCs that are not here answer UNIMPLEMENTED."""
 
     async def GetAgent(self, request: agent_pb2.GetAgentRequest, context: Any) -> agent_pb2.GetAgentResponse:
         AgentKey.from_proto(request.key)
@@ -47,21 +39,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def DeleteAgent(self, request: agent_pb2.DeleteAgentRequest, context: Any) -> agent_pb2.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)
         keys = [key] if key.model_id else await self._on_all_models(key)
-        async with AsyncExitStack() as held:
-            for each in sorted(keys):
-                await held.enter_async_context(self._locks.hold(each))
-                if (loaded := self._models.loaded) is not None:
-                    loaded.memory.hot.drop(each)
+        async with self._holding(*keys):
+            for each in keys:
+                self._drop_hot(each)
             return await self._store.delete_agent(request)
 
     async def _on_all_models(self, key: AgentKey) -> list[AgentKey]:
         request = agent_pb2.ListAgentsRequest(namespace=key.namespace, agent_id=key.agent_id, page_size=1000)
         response = await self._store.list_agents(request)
         return [key._replace(model_id=agent.key.model_id) for agent in response.agents]
-
-    def _complete(self, agent: agent_pb2.Agent) -> None:
-        loaded = self._models.loaded
-        if loaded is not None and loaded.model_id == agent.key.model_id:
-            if AgentKey.from_proto(agent.key) in loaded.memory.hot:
-                agent.tier = types_pb2.TIER_HOT
-            agent.context_remaining = max(0, loaded.context_length - agent.tokens)

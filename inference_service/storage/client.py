@@ -1,9 +1,9 @@
 """The store as the worker sees it: domain values in and out, the contract's errors raised."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import grpc
 
@@ -12,6 +12,8 @@ from agentmem.blockfile import BlockHeader
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
 from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
+
+_T = TypeVar("_T")
 
 _TIMEOUT_SECONDS = 30.0
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -162,27 +164,49 @@ class StoreClient:
 
     async def get_agent(self, request: agent_pb2.GetAgentRequest) -> agent_pb2.GetAgentResponse:
         """The storage half of GetAgent."""
-        response: agent_pb2.GetAgentResponse = await _raising(self._agents.GetAgent(request, timeout=_TIMEOUT_SECONDS))
-        return response
+        return await _answer(self._agents.GetAgent(request, timeout=_TIMEOUT_SECONDS))
 
     async def list_agents(self, request: agent_pb2.ListAgentsRequest) -> agent_pb2.ListAgentsResponse:
         """The storage half of ListAgents."""
-        response: agent_pb2.ListAgentsResponse = await _raising(
-            self._agents.ListAgents(request, timeout=_TIMEOUT_SECONDS)
-        )
-        return response
+        return await _answer(self._agents.ListAgents(request, timeout=_TIMEOUT_SECONDS))
 
     async def delete_agent(self, request: agent_pb2.DeleteAgentRequest) -> agent_pb2.DeleteAgentResponse:
         """The storage half of DeleteAgent."""
-        response: agent_pb2.DeleteAgentResponse = await _raising(
-            self._agents.DeleteAgent(request, timeout=_TIMEOUT_SECONDS)
-        )
-        return response
+        return await _answer(self._agents.DeleteAgent(request, timeout=_TIMEOUT_SECONDS))
+
+    async def fork_agent(self, request: agent_pb2.ForkAgentRequest) -> agent_pb2.ForkAgentResponse:
+        """The storage half of ForkAgent."""
+        return await _answer(self._agents.ForkAgent(request, timeout=_TIMEOUT_SECONDS))
+
+    async def trim_agent(self, request: agent_pb2.TrimAgentRequest) -> agent_pb2.TrimAgentResponse:
+        """The storage half of TrimAgent."""
+        return await _answer(self._agents.TrimAgent(request, timeout=_TIMEOUT_SECONDS))
+
+    async def create_snapshot(self, request: agent_pb2.CreateSnapshotRequest) -> agent_pb2.CreateSnapshotResponse:
+        """The storage half of CreateSnapshot."""
+        return await _answer(self._agents.CreateSnapshot(request, timeout=_TIMEOUT_SECONDS))
+
+    async def list_snapshots(self, request: agent_pb2.ListSnapshotsRequest) -> agent_pb2.ListSnapshotsResponse:
+        """The storage half of ListSnapshots."""
+        return await _answer(self._agents.ListSnapshots(request, timeout=_TIMEOUT_SECONDS))
+
+    async def restore_snapshot(self, request: agent_pb2.RestoreSnapshotRequest) -> agent_pb2.RestoreSnapshotResponse:
+        """The storage half of RestoreSnapshot."""
+        return await _answer(self._agents.RestoreSnapshot(request, timeout=_TIMEOUT_SECONDS))
+
+    async def delete_snapshot(self, request: agent_pb2.DeleteSnapshotRequest) -> agent_pb2.DeleteSnapshotResponse:
+        """The storage half of DeleteSnapshot."""
+        return await _answer(self._agents.DeleteSnapshot(request, timeout=_TIMEOUT_SECONDS))
 
 
 def version_to_proto(version: Version) -> types_pb2.AgentVersion:
     """The version as a message."""
     return types_pb2.AgentVersion(uid=version.uid, version=version.number)
+
+
+async def _answer(call: Awaitable[_T]) -> _T:
+    answer: _T = await _raising(call)
+    return answer
 
 
 async def _raising(call: Any) -> Any:

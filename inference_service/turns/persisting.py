@@ -29,6 +29,10 @@ MAX_CAPTURED_BYTES = 1 << 30
 """Captured windows that may wait to be written; more are let go, and cost a prefill if they are ever needed."""
 
 
+SETTLE_SECONDS = 5.0
+"""How long to wait for an agent's KV to be written before its state is kept; later KV may have to be computed again."""
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """An agent's state that is to be on disk: a table, and the headers of its blocks and windows.
@@ -49,6 +53,13 @@ class State:
     def captured_bytes(self) -> int:
         """Memory that is not the pool's."""
         return sum(buffers.nbytes for window in self.captured.values() for buffers in window)
+
+    def extends(self, older: "State") -> bool:
+        """Whether the older state's full blocks are this one's, too."""
+        full = sum(header.token_count == BLOCK_TOKENS for header in older.blocks)
+        return not full or (
+            len(self.blocks) >= full and self.blocks[full - 1].chain_hash == older.blocks[full - 1].chain_hash
+        )
 
     def after(self, older: "State") -> "State":
         """This state in place of an older one that was not written: windows that it still has are taken over."""
@@ -72,32 +83,37 @@ class Persister:
     """Publishes agents' states in the background, one after the other. Event loop; files on other threads.
 
     Blocks stay in the pool until they are written, and are copied out of it one by one between the engine's steps. An
-    agent's newer state replaces one that nobody has begun to write.
+    agent's newer state replaces one that nobody has begun to write and that it goes on from; a branch that was left is
+    written, too, because a snapshot has it.
     """
 
     def __init__(self, engine: EngineThread, store: StoreClient, metrics: WorkerMetrics) -> None:
         self._engine = engine
         self._store = store
         self._metrics = metrics
-        self._waiting: dict[AgentKey, State] = {}
+        self._waiting: list[State] = []
         self._writing: State | None = None
+        self._written = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, state: State) -> None:
         """Have those files written that do not exist yet, and the state published. Its table is held until then."""
         state.model.memory.pool.acquire(state.table)
-        if (older := self._waiting.get(state.key)) is not None:
+        places = [at for at, older in enumerate(self._waiting) if older.key == state.key and state.extends(older)]
+        place = places[-1] if places else len(self._waiting)
+        if places:
+            older = self._waiting.pop(place)
             state = state.after(older)
             _let_go(older)
         if self._captured_bytes() + state.captured_bytes > MAX_CAPTURED_BYTES:
             state = replace(state, captured={})
-        self._waiting[state.key] = state  # In the older one's place, so that who speaks often is written, too.
+        self._waiting.insert(place, state)  # In the older one's place, so that who speaks often is written, too.
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     def give_up(self) -> None:
         """Let go of what nobody has begun to write: it can be computed again, and somebody needs the memory now."""
-        for state in self._waiting.values():
+        for state in self._waiting:
             _let_go(state)
         if self._waiting:
             self._metrics.store_failures.inc(len(self._waiting))
@@ -108,7 +124,7 @@ class Persister:
 
     def tables(self) -> list[Table]:
         """The tables that are held."""
-        states = [*self._waiting.values(), *([self._writing] if self._writing else [])]
+        states = [*self._waiting, *([self._writing] if self._writing else [])]
         return [state.table for state in states]
 
     async def flush(self, seconds: float) -> None:
@@ -116,13 +132,22 @@ class Persister:
         if self._task is not None:
             await asyncio.wait([self._task], timeout=seconds)
 
+    async def settle(self, key: AgentKey, seconds: float = SETTLE_SECONDS) -> None:
+        """Wait until nothing of the agent is left to be written, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(state.key == key for state in [*self._waiting, self._writing] if state is not None):
+                    await self._written.wait()
+
     async def _run(self) -> None:
         while self._waiting:
-            self._writing = self._waiting.pop(next(iter(self._waiting)))
+            self._writing = self._waiting.pop(0)
             written = asyncio.create_task(self._write(self._writing))
             await asyncio.wait([written])
             _let_go(self._writing)
             self._writing = None
+            self._written.set()
+            self._written = asyncio.Event()
             if error := written.exception():
                 self._metrics.store_failures.inc()
                 known = isinstance(error, AgentmemError | OSError)
@@ -133,7 +158,7 @@ class Persister:
         self._task = None
 
     def _captured_bytes(self) -> int:
-        return sum(state.captured_bytes for state in self._waiting.values())
+        return sum(state.captured_bytes for state in self._waiting)
 
     async def _write(self, state: State) -> None:
         started = time.monotonic()

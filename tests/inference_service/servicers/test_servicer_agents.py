@@ -1,13 +1,14 @@
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from agentmem.errors import InvalidArgument, NotFound
+from agentmem.errors import InvalidArgument, NotFound, Unavailable
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, types_pb2
-from inference_service.memory.ledger import Ledger, Version
+from inference_service.memory.ledger import NO_VERSION, Ledger, Version
 from inference_service.pool.hot import HotAgents, HotState
 from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.servicers.servicer_agents import AgentServicer
@@ -23,6 +24,8 @@ class Store:
         self.agents: list[agent_pb2.Agent] = []
         self.asked: list[Any] = []
         self.error: Exception | None = None
+        self.version, self.ledger = Version("u", 1), Ledger()
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def get_agent(self, request: agent_pb2.GetAgentRequest) -> agent_pb2.GetAgentResponse:
         if self.error is not None:
@@ -37,6 +40,34 @@ class Store:
         self.asked.append(request)
         return agent_pb2.DeleteAgentResponse()
 
+    async def open(self, key: AgentKey, known: Version = NO_VERSION) -> Any:
+        self.asked.append(known)
+        self.meanwhile()
+        return SimpleNamespace(version=self.version, ledger=self.ledger)
+
+    async def fork_agent(self, request: agent_pb2.ForkAgentRequest) -> agent_pb2.ForkAgentResponse:
+        self.asked.append(request)
+        self.meanwhile()
+        return agent_pb2.ForkAgentResponse(agent=agent(A._replace(agent_id=request.new_agent_id), version=("child", 1)))
+
+    async def trim_agent(self, request: agent_pb2.TrimAgentRequest) -> agent_pb2.TrimAgentResponse:
+        self.asked.append(request)
+        return agent_pb2.TrimAgentResponse(agent=self.agents[0])
+
+    async def restore_snapshot(self, request: agent_pb2.RestoreSnapshotRequest) -> agent_pb2.RestoreSnapshotResponse:
+        self.asked.append(request)
+        return agent_pb2.RestoreSnapshotResponse(agent=self.agents[0])
+
+
+class Persister:
+    """Says which agents somebody waited for."""
+
+    def __init__(self) -> None:
+        self.settled: list[AgentKey] = []
+
+    async def settle(self, key: AgentKey) -> None:
+        self.settled.append(key)
+
 
 class World:
     def __init__(self, *agents: agent_pb2.Agent) -> None:
@@ -45,16 +76,30 @@ class World:
         self.hot = HotAgents(self.pool)
         self.store.agents = list(agents)
         self.models = SimpleNamespace(
-            loaded=SimpleNamespace(model_id="tiny", context_length=100, memory=SimpleNamespace(hot=self.hot))
+            loaded=SimpleNamespace(
+                model_id="tiny", context_length=100, memory=SimpleNamespace(hot=self.hot, pool=self.pool)
+            )
         )
-        self.servicer = AgentServicer(cast(Any, self.store), cast(Any, self.models), cast(Any, None), self.locks)
+        self.persister = Persister()
+        self.servicer = self.serving(self.store)
 
-    def make_hot(self, key: AgentKey) -> None:
-        self.hot.put(key, HotState(Version("u", 1), Ledger(), Table(3, tuple(self.pool.full.allocate(1)))))
+    def serving(self, store: Store) -> AgentServicer:
+        return AgentServicer(
+            cast(Any, store), cast(Any, self.models), cast(Any, None), cast(Any, self.persister), self.locks
+        )
+
+    def make_hot(self, key: AgentKey, tokens: int = 3) -> None:
+        blocks = tuple(self.pool.full.allocate(-(-tokens // 256)))
+        self.hot.put(key, HotState(Version("u", 1), ledger(tokens), Table(tokens, blocks), {256: 64, tokens: 64}))
 
 
-def agent(key: AgentKey = A, tokens: int = 40) -> agent_pb2.Agent:
-    return agent_pb2.Agent(key=key.to_proto(), tokens=tokens, tier=types_pb2.TIER_WARM)
+def ledger(tokens: int) -> Ledger:
+    return Ledger(tuple(range(tokens)))
+
+
+def agent(key: AgentKey = A, tokens: int = 40, version: tuple[str, int] = ("u", 1)) -> agent_pb2.Agent:
+    made = types_pb2.AgentVersion(uid=version[0], version=version[1])
+    return agent_pb2.Agent(key=key.to_proto(), version=made, tokens=tokens, tier=types_pb2.TIER_WARM)
 
 
 async def test_get_says_what_memory_knows() -> None:
@@ -160,9 +205,7 @@ async def test_two_deletions_on_all_models_do_not_lock_each_other() -> None:
     other = A._replace(model_id="other")
     world = World(agent(), agent(other))
     backwards = World(agent(other), agent())
-    backwards.servicer = AgentServicer(
-        cast(Any, backwards.store), cast(Any, world.models), cast(Any, None), world.locks
-    )
+    backwards.servicer = world.serving(backwards.store)
     request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(namespace="ns", agent_id="a"))
     deletions = []
     async with world.locks.hold(other):
@@ -173,3 +216,106 @@ async def test_two_deletions_on_all_models_do_not_lock_each_other() -> None:
     for _ in range(50):
         await asyncio.sleep(0)
     assert all(deletion.done() for deletion in deletions)
+
+
+async def test_a_fork_waits_for_both_and_shares_what_is_hot() -> None:
+    world, child = World(), A._replace(agent_id="b")
+    world.make_hot(A)
+    request = agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b")
+    for held in (A, child):
+        world.hot.drop(child)
+        world.store.asked.clear()
+        async with world.locks.hold(held):
+            forking = asyncio.create_task(world.servicer.ForkAgent(request, None))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert world.store.asked == []
+        assert (await forking).agent.tier == types_pb2.TIER_HOT
+        parent, shared = world.hot.get(A), world.hot.get(child)
+        assert parent is not None and shared is not None
+        assert shared.version == ("child", 1) and (shared.table, shared.ledger) == (parent.table, parent.ledger)
+    assert world.persister.settled == [A, A]
+    world.pool.check_integrity(world.hot.tables())
+    world.hot.drop(A)
+    world.pool.check_integrity(world.hot.tables())
+
+
+async def test_forks_of_each_other_do_not_lock_each_other() -> None:
+    world = World()
+    forks = [
+        world.servicer.ForkAgent(
+            agent_pb2.ForkAgentRequest(key=A._replace(agent_id=a).to_proto(), new_agent_id=b), None
+        )
+        for a, b in (("a", "b"), ("b", "a"), ("a", "a"))
+    ]
+    await asyncio.wait_for(asyncio.gather(*forks), 10)
+
+
+@pytest.mark.parametrize("fields", [{"at_version": 1}, {"keep_tokens": 1}, {}])
+async def test_a_fork_of_another_state_than_the_hot_one_is_not_hot(fields: dict[str, int]) -> None:
+    world = World()
+    world.make_hot(A)
+    if not fields:
+        world.store.version = Version("u", 2)
+    request = agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b", **fields)  # type: ignore[arg-type]
+    await world.servicer.ForkAgent(request, None)
+    assert A in world.hot and A._replace(agent_id="b") not in world.hot
+    world.pool.check_integrity(world.hot.tables())
+
+
+async def test_a_state_that_is_evicted_while_the_store_forks_is_not_shared() -> None:
+    world = World()
+    world.make_hot(A)
+    world.store.meanwhile = lambda: world.hot.drop(A)
+    await world.servicer.ForkAgent(agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b"), None)
+    assert not len(world.hot)
+    world.pool.check_integrity([])
+
+
+async def test_trim_and_restore_drop_what_is_hot_of_another_version() -> None:
+    trim = agent_pb2.TrimAgentRequest(key=A.to_proto(), keep_tokens=1)
+    restore = agent_pb2.RestoreSnapshotRequest(key=A.to_proto(), name="here")
+    world = World(agent())
+    for version, stays in ((1, True), (2, False)):
+        world.store.agents = [agent(version=("u", version))]
+        for change in (
+            lambda w: w.servicer.TrimAgent(trim, None),
+            lambda w: w.servicer.RestoreSnapshot(restore, None),
+        ):
+            world.make_hot(A)
+            await change(world)
+            assert (A in world.hot) == stays
+    assert world.persister.settled == [A] * 4
+    assert not len(world.hot)
+    world.pool.check_integrity([])
+
+
+@pytest.mark.parametrize(("common", "blocks"), [(600, 2), (512, 2), (300, 1), (256, 1), (255, 0), (0, 0)])
+async def test_full_blocks_that_a_trim_keeps_stay_hot(common: int, blocks: int) -> None:
+    world = World(agent(version=("u", 2)))
+    world.make_hot(A, 700)
+    before = world.hot.get(A)
+    world.store.version, world.store.ledger = Version("u", 2), ledger(common)
+    await world.servicer.TrimAgent(agent_pb2.TrimAgentRequest(key=A.to_proto(), keep_tokens=common), None)
+    after = world.hot.get(A)
+    assert (after is not None) == bool(blocks)
+    if after is not None and before is not None:
+        assert (after.version, after.ledger) == (Version("u", 2), ledger(common))
+        assert after.table == Table(256 * blocks, before.table.blocks[:blocks]) and after.windows == {256: 64}
+    world.pool.check_integrity(world.hot.tables())
+
+
+async def test_what_is_evicted_or_out_of_reach_while_hot_state_follows_is_dropped() -> None:
+    trim = agent_pb2.TrimAgentRequest(key=A.to_proto(), keep_tokens=600)
+    for meanwhile in (lambda w: w.hot.drop(A), lambda w: _raise(Unavailable("gone"))):
+        world = World(agent(version=("u", 2)))
+        world.make_hot(A, 700)
+        world.store.ledger = ledger(600)
+        world.store.meanwhile = lambda w=world, what=meanwhile: what(w)
+        await world.servicer.TrimAgent(trim, None)
+        assert not len(world.hot)
+        world.pool.check_integrity([])
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -188,6 +188,23 @@ async def test_a_newer_state_replaces_one_that_waits_and_takes_over_its_windows(
         assert FileName.of(states[1].windows[0]) in w.store.published[1][2]
 
 
+async def test_a_branch_that_was_left_is_written_too_and_can_be_waited_for(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.store.gate.clear()
+        states = [(await w.state(version, seed=seed))[0] for version, seed in ((1, 0), (2, 1), (3, 2))]
+        for state in states:
+            w.persister.publish(state)
+            w.release(state)
+            await asyncio.sleep(0)
+        await w.persister.settle(KEY, 0.01)
+        assert not w.store.published, "waits no longer than that"
+        settling = asyncio.create_task(w.persister.settle(KEY))
+        await w.persister.settle(KEY._replace(agent_id="other"))
+        w.store.gate.set()
+        await settling
+        assert [version.number for version, _, _ in w.store.published] == [1, 2, 3]
+
+
 def _third_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     write, calls = persisting.write_block, []
 

@@ -1,0 +1,160 @@
+"""Forks, snapshots, restores and trims between real processes: exact ledgers, the oracle's numbers, reused KV."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentmem.v1 import agent_pb2, types_pb2
+from tests.oracle import Oracle
+from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.tiny_models import write_gemma3
+
+ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
+LONG = "The colour of the boat is green. " * 45
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny: Path) -> Oracle:
+    return Oracle(tiny)
+
+
+async def check(stack: Stack, oracle: Oracle, turn: Turn, agent: str = "a") -> list[int]:
+    """The turn's log-probabilities are those of a recomputation; the ledger's tokens."""
+    token_ids = await tokens(stack, agent)
+    wanted = oracle.logprobs_of(token_ids, len(token_ids) - len(turn.token_ids))
+    assert token_ids[-len(turn.token_ids) :] == turn.token_ids
+    assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
+    return token_ids
+
+
+async def tokens(stack: Stack, agent: str = "a") -> list[int]:
+    return list((await stack.ledger(agent)).token_ids)
+
+
+async def fork(client: Client, new: str, **fields: int) -> agent_pb2.Agent:
+    request = agent_pb2.ForkAgentRequest(key=client.key("a"), new_agent_id=new, **fields)  # type: ignore[arg-type]
+    return (await client.agents.ForkAgent(request, timeout=30)).agent
+
+
+async def snapshot(client: Client, name: str) -> None:
+    await client.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=client.key("a"), name=name), timeout=30)
+
+
+async def restore(client: Client, name: str) -> agent_pb2.Agent:
+    request = agent_pb2.RestoreSnapshotRequest(key=client.key("a"), name=name)
+    return (await client.agents.RestoreSnapshot(request, timeout=30)).agent
+
+
+async def restarted(stack: Stack) -> None:
+    stack.kill("worker", "store")
+    await stack.up()
+
+
+async def test_both_branches_of_a_fork_go_on_hot_and_after_a_crash(
+    stack: Stack, client: Client, oracle: Oracle
+) -> None:
+    common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+    child = await fork(client, "b")
+    assert (child.tokens, child.version.version, child.tier) == (len(common), 1, types_pb2.TIER_HOT)
+    assert await tokens(stack, "b") == common
+    for agent, line in (("b", "Who told you?"), ("a", "And the house?")):
+        turn = await client.say(agent, line, **ARGUMENTS)
+        assert (turn.match, turn.cached) == ("EXTEND", {"hot": len(common)})
+        assert (await check(stack, oracle, turn, agent))[: len(common)] == common
+    for agent in ("a", "b"):
+        await stack.on_disk(agent)
+    await restarted(stack)
+    for agent in ("a", "b"):
+        before = await tokens(stack, agent)
+        turn = await client.say(agent, "Nobody knows.", **ARGUMENTS)
+        assert (turn.match, sum(turn.cached.values())) == ("EXTEND", len(before))
+        assert turn.cached.keys() == ({"warm"} if agent == "a" else {"warm", "hot"}), "b has the first block from a"
+        await check(stack, oracle, turn, agent)
+
+
+async def test_a_child_keeps_its_kv_when_the_parent_is_deleted(stack: Stack, client: Client, oracle: Oracle) -> None:
+    common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+    assert (await fork(client, "b")).warm_tokens == len(common), "the fork has waited for the parent's KV"
+    await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key("a")), timeout=30)
+    await restarted(stack)
+    turn = await client.say("b", "Who told you?", **ARGUMENTS)
+    assert turn.cached == {"warm": len(common)}
+    await check(stack, oracle, turn, "b")
+    await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key("b")), timeout=30)
+    assert stack.block_files() == []
+
+
+async def test_a_snapshot_is_the_exact_ledger_again_and_its_kv(stack: Stack, client: Client, oracle: Oracle) -> None:
+    kept = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+    ledger = await stack.ledger("a")
+    await snapshot(client, "before")
+    await client.say("a", "Who told you?", **ARGUMENTS)
+    for tier in ("hot", "warm"):
+        later = await client.agent("a")
+        restored = await restore(client, "before")
+        assert restored.version.version == later.version.version + 1
+        assert await stack.ledger("a") == ledger
+        if tier == "warm":
+            await restarted(stack)
+        turn = await client.say("a", "And the house?", **ARGUMENTS)
+        assert (turn.match, sum(turn.cached.values())) == ("EXTEND", len(kept))
+        assert turn.cached.keys() == ({"hot", "warm"} if tier == "hot" else {"warm"}), "whole blocks stay hot"
+        await check(stack, oracle, turn)
+
+
+async def test_a_turn_that_diverges_leaves_a_branch_to_return_to(stack: Stack, client: Client, oracle: Oracle) -> None:
+    old = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+    other = await client.turn("a", messages=chat(("user", "Quite another conversation. " * 30)), **ARGUMENTS)
+    assert other.match in ("PARTIAL", "DIVERGE")
+    await check(stack, oracle, other)
+    listed = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("a")), timeout=10)
+    assert [(each.name, each.automatic, each.tokens) for each in listed.snapshots] == [("auto-1", True, len(old))]
+    assert (await restore(client, "auto-1")).warm_tokens == len(old)
+    await restarted(stack)
+    turn = await client.say("a", "Who told you?", **ARGUMENTS)
+    assert (turn.match, turn.cached) == ("EXTEND", {"warm": len(old)})
+    assert (await check(stack, oracle, turn))[: len(old)] == old
+
+
+async def test_a_trimmed_agent_goes_on_from_its_whole_blocks(stack: Stack, client: Client, oracle: Oracle) -> None:
+    old = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+    request = agent_pb2.TrimAgentRequest(key=client.key("a"), keep_tokens=300, if_version=1)
+    agent = (await client.agents.TrimAgent(request, timeout=30)).agent
+    assert (agent.tokens, agent.version.version, agent.tier) == (300, 2, types_pb2.TIER_HOT)
+    assert await tokens(stack) == old[:300]
+    turn = await client.say("a", "Who told you?", **ARGUMENTS)
+    assert (turn.match, turn.cached) == ("EXTEND", {"hot": 256})
+    assert (await check(stack, oracle, turn))[:300] == old[:300]
+
+
+async def test_forks_of_a_model_with_windows(tmp_path: Path) -> None:
+    directory = write_gemma3(tmp_path / "m")
+    oracle = Oracle(directory)
+    async with running(f"tiny={directory}") as stack:
+        client = await stack.client()
+        common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+        await fork(client, "b")
+        turn = await client.say("b", "Who told you?", **ARGUMENTS)
+        assert turn.cached == {"hot": len(common)}
+        await check(stack, oracle, turn, "b")
+        await restarted(stack)
+        turn = await client.say("a", "And the house?", **ARGUMENTS)
+        assert turn.cached == {"warm": len(common)}
+        await check(stack, oracle, turn)
+
+
+async def test_branches_through_the_gateway(tiny: Path) -> None:
+    async with running(f"tiny={tiny}", "store", "worker", "gateway") as stack:
+        client = await stack.client("gateway")
+        await client.say("a", "Who told you?", **ARGUMENTS)
+        await snapshot(client, "here")
+        child = await fork(client, "b")
+        assert child.key == client.key("b")
+        await client.say("a", "And now?", **ARGUMENTS)
+        assert (await restore(client, "here")).tokens == child.tokens
+        for name in ("here", "auto-2"):
+            request = agent_pb2.DeleteSnapshotRequest(key=client.key("a"), name=name)
+            await client.agents.DeleteSnapshot(request, timeout=30)
+        listed = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("a")), timeout=10)
+        assert not listed.snapshots
