@@ -46,9 +46,10 @@ async def serve(settings: StoreSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     registry = CollectorRegistry()
-    store = await asyncio.to_thread(Store, settings.data_directory, registry)
+    store = await asyncio.to_thread(Store, settings.data_directory, registry, settings.limits)
     try:
         metrics = MetricsServer(settings.metrics, registry)
+        upkeep = asyncio.create_task(store.keep_up())
         try:
             server = GrpcServer(settings.address, store.services)
             await server.start()
@@ -58,6 +59,8 @@ async def serve(settings: StoreSettings) -> None:
             logs.event(log, "stopping")
             await server.stop(settings.grace)
         finally:
+            upkeep.cancel()
+            await asyncio.wait([upkeep])
             await asyncio.to_thread(metrics.stop)
     finally:
         await asyncio.to_thread(store.close)

@@ -20,13 +20,14 @@ from agentmem.blockfile import BlockFileError
 from agentmem.errors import DataLoss, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.logs import event
-from cache_service import agents, quarantine, references
+from cache_service import agents, eviction, quarantine, references
 from cache_service.agents import Deleted
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, disk_errors, write_private
 from cache_service.metrics import StoreMetrics
 from cache_service.publication import Publication, Published, Staged, verify
 from cache_service.references import FileOrigin, FileRow
+from cache_service.warm import WarmTier
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +37,11 @@ _T = TypeVar("_T")
 class BlockStore:
     """Staging, publishing, quarantine and erasure of files. Use from one event loop; close it before the database."""
 
-    def __init__(self, directory: DataDirectory, database: Database, metrics: StoreMetrics) -> None:
+    def __init__(self, directory: DataDirectory, database: Database, metrics: StoreMetrics, warm: WarmTier) -> None:
         self._directory = directory
         self._database = database
         self._metrics = metrics
+        self._warm = warm
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
@@ -55,6 +57,7 @@ class BlockStore:
         if missing := rows - found:
             self._database.write_blocking(partial(references.forget, names=missing))
         self._directory.sweep_quarantine(self._database.read_blocking(quarantine.files))
+        self._warm.start()
         event(
             log,
             "data directory swept",
@@ -65,7 +68,10 @@ class BlockStore:
         )
 
     async def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
-        """Paths to write those of `names` to that don't exist. Creates nothing."""
+        """Paths to write those of `names` to that don't exist. Creates nothing.
+
+        Raises ResourceExhausted if some don't, and there is no room for them even when who is idle has left.
+        """
         return await self._run(partial(self._stage, namespace, list(dict.fromkeys(names))))
 
     async def publish(self, publication: Publication) -> Published:
@@ -73,7 +79,8 @@ class BlockStore:
 
         Files of an agent that was deleted meanwhile are dropped: its KV must not come back. Raises InvalidArgument for
         a path outside staging/, before anything is done; DataLoss that names the files that failed verification (they
-        are deleted), after the others were published; ResourceExhausted if the disk is full, all files deleted.
+        are deleted), after the others were published; ResourceExhausted if the disk or the warm tier is full, all files
+        deleted. When it returns, the warm tier is within its limits.
         """
         return await self._run(partial(self._publish, publication))
 
@@ -94,6 +101,18 @@ class BlockStore:
         await self._database.scrub()
         return deleted
 
+    async def evict_agent(self, key: AgentKey) -> int:
+        """Drop an agent's KV and keep its ledger; the bytes freed. Raises NotFound."""
+        return (await self._run(partial(self._warm.evict_agent, key))).freed_bytes
+
+    async def upkeep(self, now: int) -> None:
+        """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
+        expired = await self._run(partial(self._warm.expire, now))
+        if expired.deleted:
+            await self._database.scrub()
+        if not await self._run(self._warm.settle):
+            await self._run(partial(self._warm.settle, ""))
+
     def close(self) -> None:
         """Wait for what is running."""
         self._thread.shutdown()
@@ -108,7 +127,10 @@ class BlockStore:
         if vanished := {name for name in rows if not self._directory.path(name).exists()}:
             event(log, "files have vanished", logging.WARNING, files=len(vanished))
             self._database.write_blocking(partial(references.forget, names=vanished))
-        return [(name, self._directory.new_staging_path(name)) for name in names if name not in rows - vanished]
+        missing = [name for name in names if name not in rows - vanished]
+        if missing:
+            self._warm.admit()
+        return [(name, self._directory.new_staging_path(name)) for name in missing]
 
     def _publish(self, publication: Publication) -> Published:
         for index, staged in enumerate(publication.staged):
@@ -140,9 +162,20 @@ class BlockStore:
             self._discard(publication)
             raise
         self._unlink(gone)
+        if not self._warm.settle(publication.version.uid) and rows:
+            self._withdraw(publication, [row.name for row in rows])
         if refused:
             raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
         return Published(len(rows), dropped)
+
+    def _withdraw(self, publication: Publication, names: list[FileName]) -> None:
+        refusal = self._warm.refusal()
+        withdraw = partial(
+            references.withdraw, namespace=publication.key.namespace, uid=publication.version.uid, names=names
+        )
+        self._unlink(self._database.write_blocking(withdraw))
+        if refusal is not None:
+            raise refusal
 
     def _exists(self, namespace: str, name: FileName) -> bool:
         found = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
@@ -204,4 +237,6 @@ def _register(
     now = time.time_ns()
     for row in rows:
         references.add(connection, row, origins[row.name], now)
-    return references.replace(connection, publication.key, *publication.version, publication.references)
+    gone = references.replace(connection, publication.key, *publication.version, publication.references)
+    eviction.forget(connection, publication.version.uid, origins)
+    return gone

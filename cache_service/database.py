@@ -27,6 +27,7 @@ _PRAGMAS = (
     "synchronous = FULL",
     "secure_delete = ON",  # deleted text is overwritten with zeros
     "foreign_keys = ON",
+    "recursive_triggers = ON",  # or REPLACE would not run those of DELETE
     "temp_store = MEMORY",  # no text in temporary files
     "journal_size_limit = 16777216",
     *(("fullfsync = ON", "checkpoint_fullfsync = ON") if sys.platform == "darwin" else ()),

@@ -124,6 +124,12 @@ class DataDirectory:
             path.unlink()
         return len(staged)
 
+    def quarantined(self) -> Iterator[tuple[Path, int]]:
+        """All files in quarantine/ with their sizes, a note's bytes added to its file's."""
+        for path in self.quarantine.glob(f"*{SUFFIX}"):
+            _, note = self.quarantine_paths(path.name)
+            yield path, sum(each.stat().st_size for each in (path, note) if each.exists())
+
     def sweep_quarantine(self, known: Set[str]) -> None:
         """Delete everything in quarantine/ but the files of these names and their notes."""
         kept = {path for file in known for path in self.quarantine_paths(file)}

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from cache_service import agents, references
 from cache_service.database import Database
 from cache_service.files import DataDirectory, Kind, size_of
+from cache_service.limits import FixedLimits, Reason
 
 REASONS = ("digest", "header", "truncated", "io_error")
 
@@ -26,6 +27,18 @@ class StoreMetrics:
         )
         for reason in (*REASONS, "other"):
             self._quarantined.labels(reason)
+        self._evictions = Counter(
+            "agentmem_cache_evictions",
+            "Agents whose KV was dropped from a tier.",
+            ["tier", "reason"],
+            registry=registry,
+        )
+        for why in Reason:
+            self._evictions.labels("warm", why)
+
+    def evicted(self, reason: Reason, agents: int) -> None:
+        """Count agents whose KV was dropped from the disk."""
+        self._evictions.labels("warm", reason).inc(agents)
 
     def quarantined(self, reason: str) -> None:
         """Count a file; unknown reasons share one label."""
@@ -35,9 +48,10 @@ class StoreMetrics:
 class DiskCollector(Collector):
     """Sizes and counts, read from the database and the directory at each scrape, on the scraper's thread."""
 
-    def __init__(self, directory: DataDirectory, database: Database) -> None:
+    def __init__(self, directory: DataDirectory, database: Database, limits: FixedLimits) -> None:
         self._directory = directory
         self._database = database
+        self._limits = limits
 
     def describe(self) -> Iterator[Metric]:
         """The families without values, so that registering doesn't read the disk."""
@@ -45,7 +59,7 @@ class DiskCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
-        disk, tiers = self._families()
+        disk, limit, tiers = self._families()
         sizes = self._database.read_blocking(references.sizes)
         database = self._directory.database
         ledger = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal")]
@@ -54,16 +68,19 @@ class DiskCollector(Collector):
         disk.add_metric(["staging"], size_of(self._directory.staging))
         disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
         disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
+        limit.add_metric([], self._limits.warm_bytes)
         warm, without = self._database.read_blocking(agents.count)
         tiers.add_metric(["warm"], warm)
         tiers.add_metric(["none"], without)
-        yield disk
-        yield tiers
+        yield from (disk, limit, tiers)
 
-    def _families(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    def _families(self) -> tuple[GaugeMetricFamily, ...]:
         return (
             GaugeMetricFamily(
                 "agentmem_cache_disk_bytes", "Bytes in the data directory, by what they are.", labels=["kind"]
+            ),
+            GaugeMetricFamily(
+                "agentmem_cache_disk_limit_bytes", "Bytes that all files of KV together may take.", labels=[]
             ),
             GaugeMetricFamily("agentmem_cache_agents", "Agents, by the tier that holds their KV.", labels=["tier"]),
         )

@@ -90,6 +90,15 @@ def replace(
     return dropped
 
 
+def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
+    """Take files out of an agent's state; those that nobody else has, their rows gone."""
+    withdrawn = list(names)
+    connection.executemany(
+        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in withdrawn]
+    )
+    return drop_unreferenced(connection, namespace, withdrawn)[0]
+
+
 def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
     """What an agent refers to."""
     rows = connection.execute("SELECT kind, chain_hash FROM refs WHERE uid = ?", (uid,))
@@ -181,5 +190,11 @@ def forget(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
 
 def sizes(connection: sqlite3.Connection) -> dict[Kind, int]:
     """Bytes of all published files, by kind."""
-    rows = connection.execute("SELECT kind, sum(size_bytes) FROM files GROUP BY kind")
-    return {Kind(kind): size for kind, size in rows}
+    return {Kind(kind): size for kind, size in connection.execute("SELECT kind, bytes FROM usage")}
+
+
+def recount(connection: sqlite3.Connection) -> None:
+    """Count the bytes of all published files anew."""
+    connection.execute(
+        "UPDATE usage SET bytes = (SELECT coalesce(sum(size_bytes), 0) FROM files WHERE files.kind = usage.kind)"
+    )

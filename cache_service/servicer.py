@@ -11,10 +11,10 @@ from agentmem.errors import NotFound
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
-from cache_service import conversions, references, turns, workflows
+from cache_service import conversions, eviction, references, turns, workflows
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
-from cache_service.files import DataDirectory, Kind
+from cache_service.files import DataDirectory, FileName, Kind
 from cache_service.last_use import LastUse
 from cache_service.turns import Opened
 
@@ -36,11 +36,13 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         names = conversions.chain_hashes("block_hashes", Kind.BLOCK, request.block_hashes)
         names += conversions.chain_hashes("window_hashes", Kind.WINDOW, request.window_hashes)
 
-        def work(connection: Any) -> tuple[Opened, list[references.FileRow]]:
+        def work(connection: Any) -> tuple[Opened, list[references.FileRow], list[FileName]]:
             opened = turns.open_agent(connection, key, known, request.request_id)
-            return opened, references.find(connection, key.namespace, dict.fromkeys(names))
+            files = references.find(connection, key.namespace, dict.fromkeys(names))
+            missing = dict.fromkeys(names).keys() - {file.name for file in files}
+            return opened, files, eviction.evicted(connection, key.namespace, missing)
 
-        opened, files = await self._database.read(work)
+        opened, files, evicted = await self._database.read(work)
         if not request.peek:
             self._last_use.note(opened.version.uid, [file.name for file in files], time.time_ns())
         return pb.OpenCacheResponse(
@@ -48,6 +50,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             ledger=None if opened.ledger is None else conversions.ledger_message(opened.ledger),
             files=[conversions.file_message(file, self._directory.path(file.name)) for file in files],
             turn=None if opened.turn is None else conversions.committed_message(opened.turn),
+            evicted_hashes=sorted({name.chain_hash for name in evicted}),
         )
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:

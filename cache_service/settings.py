@@ -1,11 +1,13 @@
 """Settings of the cache store: flags, `AGENTMEM_STORE_…`, or the table `store` of the TOML file."""
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem.settings import ServiceSettings
+from cache_service.limits import Limits
 
 
 class StoreSettings(ServiceSettings):
@@ -28,6 +30,17 @@ class StoreSettings(ServiceSettings):
     metrics: str = Field(
         "127.0.0.1:9466", pattern=r"^(.+:\d+)?$", description="address of the metrics page; empty: none"
     )
+    warm_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="bytes that all files of KV may take, those being written and in quarantine included; idle agents"
+        " lose theirs first (default: half of what is free at start plus what is there already)",
+    )
+    free_bytes_floor: int = Field(Limits.free_bytes_floor, ge=0, description="bytes of the disk that stay free")
+    high_watermark: float = Field(
+        Limits.high, gt=0, le=1, description="share of warm-bytes above which agents' KV is evicted"
+    )
+    low_watermark: float = Field(Limits.low, gt=0, le=1, description="share of warm-bytes at which eviction stops")
     grace: float = Field(10.0, ge=0, description="seconds that running calls get when the store stops")
 
     @field_validator("metrics")
@@ -36,6 +49,17 @@ class StoreSettings(ServiceSettings):
         if value and int(value.rpartition(":")[2]) > 65535:
             raise ValueError("the port must be at most 65535")
         return value
+
+    @model_validator(mode="after")
+    def _watermarks_in_order(self) -> Self:
+        if self.low_watermark > self.high_watermark:
+            raise ValueError("low-watermark must be at most high-watermark")
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the warm tier."""
+        return Limits(self.warm_bytes, self.free_bytes_floor, self.high_watermark, self.low_watermark)
 
     @property
     def data_directory(self) -> Path:

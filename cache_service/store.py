@@ -1,25 +1,38 @@
 """The store as a whole: what is opened in which order, and closed in the other."""
 
+import asyncio
+import logging
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from agentmem.errors import AgentmemError
+from agentmem.logs import event
 from agentmem.server import Register
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory
 from cache_service.last_use import LastUse
+from cache_service.limits import Limits
 from cache_service.metrics import DiskCollector, StoreMetrics
 from cache_service.servicer import CacheStoreServicer
 from cache_service.servicer_agents import AgentServicer
+from cache_service.warm import WarmTier
+
+log = logging.getLogger(__name__)
+
+UPKEEP_SECONDS = 10.0
+DEFAULT_LIMITS = Limits()
 
 
 class Store:
     """One data directory, open. `services` are what a GrpcServer serves until `close`."""
 
-    def __init__(self, data: Path, registry: CollectorRegistry) -> None:
+    def __init__(self, data: Path, registry: CollectorRegistry, limits: Limits = DEFAULT_LIMITS) -> None:
         """Take the directory, open the database and sweep what a crash has left. Blocks.
 
         Raises files.DirectoryUnusable, schema.SchemaTooNew, OSError, sqlite3.Error; then nothing is held.
@@ -34,13 +47,15 @@ class Store:
             raise
         last_use = LastUse()
         self._database.before_commit(last_use.flush)
-        self._blocks = BlockStore(self._directory, self._database, StoreMetrics(registry))
+        metrics = StoreMetrics(registry)
+        self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits)
+        self._blocks = BlockStore(self._directory, self._database, metrics, self.warm)
         try:
             self._blocks.reconcile()
         except BaseException:
             self.close()
             raise
-        registry.register(DiskCollector(self._directory, self._database))
+        registry.register(DiskCollector(self._directory, self._database, self.warm.limits))
         cache_store = CacheStoreServicer(self._directory, self._database, self._blocks, last_use)
         self.services: list[tuple[str, Register, Any]] = [
             (
@@ -54,6 +69,19 @@ class Store:
                 AgentServicer(self._database, self._blocks),
             ),
         ]
+
+    async def upkeep(self, now: int) -> None:
+        """End what is over at `now`, nanoseconds since 1970, and keep the warm tier within its limits."""
+        await self._blocks.upkeep(now)
+
+    async def keep_up(self) -> None:
+        """Do the upkeep again and again, until cancelled. A failure is logged, and the next round tries again."""
+        while True:
+            try:
+                await self.upkeep(time.time_ns())
+            except (AgentmemError, OSError, sqlite3.Error) as error:
+                event(log, "upkeep failed", logging.WARNING, error=str(error))
+            await asyncio.sleep(UPKEEP_SECONDS)
 
     def close(self) -> None:
         """Finish what is running, write it down and let the directory go. Nobody may call a service any more."""

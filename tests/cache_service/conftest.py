@@ -17,7 +17,8 @@ from agentmem.channels import connect
 from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
-from cache_service.store import Store
+from cache_service.limits import Limits
+from cache_service.store import DEFAULT_LIMITS, Store
 
 from . import kv
 
@@ -42,10 +43,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(data: Path) -> AsyncIterator[Running]:
+async def running(data: Path, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Running]:
     """Serve `data` for a while."""
     registry = CollectorRegistry()
-    store = Store(data, registry)
+    store = Store(data, registry, limits)
     server = GrpcServer(f"unix:{data}/store.sock", store.services)
     await server.start()
     try:

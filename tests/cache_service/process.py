@@ -28,9 +28,11 @@ async def spawn(data: Path, *arguments: str, umask: int = -1) -> asyncio.subproc
 
 
 @asynccontextmanager
-async def ready(data: Path, umask: int = -1) -> AsyncIterator[tuple[asyncio.subprocess.Process, grpc.aio.Channel]]:
+async def ready(
+    data: Path, *arguments: str, umask: int = -1
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, grpc.aio.Channel]]:
     """A store that serves, and a channel to it. It is killed in the end if it still runs."""
-    process = await spawn(data, umask=umask)
+    process = await spawn(data, *arguments, umask=umask)
     try:
         assert process.stderr is not None
         async for line in process.stderr:  # asking for a socket that isn't there yet would cost a back-off

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import SettingsError, load
+from cache_service.limits import Limits
 from cache_service.settings import StoreSettings
 
 
@@ -28,6 +29,16 @@ def test_flags_go_before_environment_and_environment_before_the_file(
     assert settings.data_directory == Path("/flag") and settings.address == "unix:/run/store.sock"
     assert settings.grace == 4 and settings.metrics == ""
     assert load(StoreSettings, ["--listen", "unix:/x.sock"]).address == "unix:/x.sock"
+
+
+def test_limits_of_the_warm_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(StoreSettings, []).limits == Limits()
+    monkeypatch.setenv("AGENTMEM_STORE_FREE_BYTES_FLOOR", "7")
+    told = ["--warm-bytes", "1000", "--high-watermark", "0.5", "--low-watermark", "0.25"]
+    assert load(StoreSettings, told).limits == Limits(1000, 7, 0.5, 0.25)
+    for wrong in (["--warm-bytes", "0"], ["--high-watermark", "1.1"], ["--low-watermark", "0.96"]):
+        with pytest.raises(SettingsError):
+            load(StoreSettings, wrong)
 
 
 def test_unknown_keys_are_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

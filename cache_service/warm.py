@@ -1,0 +1,158 @@
+"""The warm tier's limits at work: what there is is counted, and made less where it is too much.
+
+Runs on the thread of `blocks`, so that nothing is published while it counts. Published files are counted by the
+database's triggers, staging/ and quarantine/ by looking.
+"""
+
+import logging
+import shutil
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from agentmem.errors import NotFound, ResourceExhausted
+from agentmem.keys import AgentKey
+from agentmem.logs import event
+from cache_service import agents, eviction, expiry, references
+from cache_service.database import Database
+from cache_service.eviction import Dropped
+from cache_service.files import DataDirectory, size_of
+from cache_service.last_use import LastUse
+from cache_service.limits import FixedLimits, Limits, Reason
+from cache_service.metrics import StoreMetrics
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 30.0
+"""When to ask again where there is no room: somebody has to be idle, unpinned or deleted first."""
+
+
+class Expired(NamedTuple):
+    """How many agents lost their KV, and how many are gone."""
+
+    evicted: int
+    deleted: int
+
+
+class WarmTier:
+    """Counts, evicts and expires. `start` once; then on one thread at a time."""
+
+    def __init__(
+        self, directory: DataDirectory, database: Database, last_use: LastUse, metrics: StoreMetrics, limits: Limits
+    ) -> None:
+        self._directory = directory
+        self._database = database
+        self._last_use = last_use
+        self._metrics = metrics
+        self._configured = limits
+        self._limits: FixedLimits | None = None
+        self.free: Callable[[], int] = lambda: shutil.disk_usage(directory.root).free
+        """Bytes of the disk that are free."""
+
+    def start(self) -> None:
+        """Count what is there, and fix limits that depend on it."""
+        self._database.write_blocking(references.recount)
+        self._limits = self._configured.fixed(self.used(), self.free())
+        event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
+
+    @property
+    def limits(self) -> FixedLimits:
+        """The limits in bytes, since `start`."""
+        assert self._limits is not None, "start has not been called"
+        return self._limits
+
+    def used(self) -> int:
+        """Bytes of all files of KV: published, in staging and in quarantine."""
+        published = sum(self._database.read_blocking(references.sizes).values())
+        return published + size_of(self._directory.staging) + size_of(self._directory.quarantine)
+
+    def settle(self, spare: str | None = None) -> bool:
+        """Evict until the tier is below its low watermark, if it is above the high one; whether it is in its limits.
+
+        `spare` is an agent that stays, None for the one that was used last. Nobody goes where that is of no use: what
+        `spare` and pinned agents have is too much by itself.
+        """
+        used, free = self.used(), self.free()
+        goal, reason = self.limits.excess(used, free)
+        if goal and not (spare and reason is Reason.CAPACITY and self._hopeless(spare)):
+            self._evict(goal, reason, spare)
+            used, free = self.used(), self.free()
+        return self.limits.allows(used, free)
+
+    def admit(self) -> None:
+        """Make room for new files. Raises ResourceExhausted if there is none even so."""
+        self.settle()
+        if (refusal := self.refusal()) is not None:
+            raise refusal
+
+    def refusal(self) -> ResourceExhausted | None:
+        """Why there is no room for new files, as the error to raise; None if there is."""
+        held = self._database.read_blocking(eviction.held_bytes)
+        problem = self.limits.refusal(self.used(), self.free(), held, str(self._directory.root))
+        return None if problem is None else ResourceExhausted(problem, retry_after=RETRY_SECONDS)
+
+    def evict_agent(self, key: AgentKey) -> Dropped:
+        """Drop one agent's KV, as was asked, pinned or not. Raises NotFound."""
+
+        def work(connection: sqlite3.Connection) -> Dropped:
+            state = agents.find(connection, key)
+            if state is None:
+                raise NotFound("agent", key.agent_id)
+            dropped = Dropped()
+            eviction.drop_agent(connection, state.version.uid, dropped)
+            return dropped
+
+        dropped = self._database.write_blocking(work)
+        self._finish(dropped, Reason.REQUEST)
+        return dropped
+
+    def expire(self, now: int) -> Expired:
+        """Drop the KV of agents, and erase agents, whose time is over. The database is not scrubbed yet."""
+
+        def work(connection: sqlite3.Connection) -> tuple[Dropped, Dropped, int]:
+            self._last_use.flush(connection)
+            return expiry.expire(connection, now)
+
+        if not self._database.read_blocking(expiry.any_limited):
+            return Expired(0, 0)
+        dropped, erased, deleted = self._database.write_blocking(work)
+        self._finish(dropped, Reason.TTL)
+        self._unlink(erased)
+        if deleted:
+            event(log, "idle agents deleted", agents=deleted, freed_bytes=erased.freed_bytes)
+        return Expired(dropped.agents, deleted)
+
+    def _hopeless(self, spare: str) -> bool:
+        held = self._database.read_blocking(partial(eviction.held_bytes, spare=spare))
+        return held + size_of(self._directory.staging) > self.limits.warm_bytes
+
+    def _evict(self, goal: int, reason: Reason, spare: str | None) -> None:
+        sizes = {path.name: size for path, size in self._directory.quarantined()}
+
+        def work(connection: sqlite3.Connection) -> Dropped:
+            self._last_use.flush(connection)
+            stays = eviction.last_used(connection) if spare is None else spare
+            return eviction.evict(connection, goal, sizes, stays)
+
+        self._finish(self._database.write_blocking(work), reason)
+
+    def _finish(self, dropped: Dropped, reason: Reason) -> None:
+        self._unlink(dropped)
+        self._metrics.evicted(reason, dropped.agents)
+        if dropped.files or dropped.quarantined:
+            event(
+                log,
+                "KV evicted",
+                reason=reason,
+                agents=dropped.agents,
+                files=len(dropped.files) + len(dropped.quarantined),
+                freed_bytes=dropped.freed_bytes,
+            )
+
+    def _unlink(self, dropped: Dropped) -> None:
+        for name in dropped.files:
+            self._directory.path(name).unlink(missing_ok=True)
+        for file in dropped.quarantined:
+            for path in self._directory.quarantine_paths(file):
+                path.unlink(missing_ok=True)
