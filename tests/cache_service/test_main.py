@@ -25,7 +25,7 @@ def modes(data: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("umask", [0o000, 0o777])
 async def test_only_the_owner_may_read_whatever_the_umask_is(data: Path, umask: int) -> None:
-    async with ready(data, umask) as (process, channel):
+    async with ready(data, umask=umask) as (process, channel):
         store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
         version = (await store.CommitTurn(kv.turn([1]))).version
         for tokens in ([1], [2]):
