@@ -5,7 +5,7 @@ Functions of a connection; they run inside the caller's transaction.
 
 import sqlite3
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
@@ -41,7 +41,7 @@ class Conversation(NamedTuple):
 
 @dataclass(frozen=True)
 class Agent:
-    """One memory as GetAgent and ListAgents show it. Times are nanoseconds since 1970."""
+    """One memory as GetAgent and ListAgents show it. Times are nanoseconds, since 1970 or the last use."""
 
     key: AgentKey
     version: Version
@@ -54,6 +54,9 @@ class Agent:
     warm_tokens: int
     created: int
     updated: int
+    pinned: bool = False
+    ttl: int | None = None
+    delete_after: int | None = None
 
 
 class Deleted(NamedTuple):
@@ -179,12 +182,13 @@ _SELECT = (
     "SELECT a.namespace, a.agent_id, a.model_id, a.uid, a.version, a.tokens, a.turns, a.text_bytes,"
     f" (SELECT bytes FROM ({_WARM})), (SELECT files FROM ({_WARM})), (SELECT blocks FROM ({_WARM})),"
     f" (SELECT tokens FROM ({_WARM})),"
-    " a.created, a.updated FROM agents AS a"
+    " a.created, a.updated, a.pinned, a.ttl, a.delete_after FROM agents AS a"
 )
 
 
-def _agent(row: tuple[str, str, str, str, int, int, int, int, float, int, float, float, int, int]) -> Agent:
-    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, created, updated = row
+def _agent(row: tuple[Any, ...]) -> Agent:
+    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens = row[:-5]
+    created, updated, pinned, ttl, delete_after = row[-5:]
     return Agent(
         key=AgentKey(*key),
         version=Version(uid, version),
@@ -197,6 +201,9 @@ def _agent(row: tuple[str, str, str, str, int, int, int, int, float, int, float,
         warm_tokens=int(warm_tokens),
         created=created,
         updated=updated,
+        pinned=bool(pinned),
+        ttl=ttl,
+        delete_after=delete_after,
     )
 
 

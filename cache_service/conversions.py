@@ -5,8 +5,10 @@ What is wrong with a request by itself is an InvalidArgument from here, before a
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from google.protobuf import duration_pb2
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
@@ -24,6 +26,7 @@ CHAIN_HASH_BYTES = 32
 DIGEST_BYTES = 16
 _MAX_VERSION = 2**63 - 1
 _MAX_DIGEST_BYTES = 64
+_MAX_IDLE = 100 * 365 * 24 * 3600 * 10**9
 
 
 def version(field: str, message: types_pb2.AgentVersion) -> Version:
@@ -162,6 +165,11 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
         warm_tokens=agent.warm_tokens,
         tier=types_pb2.TIER_WARM if agent.warm_files else types_pb2.TIER_NONE,
     )
+    message.pinned = agent.pinned
+    if agent.ttl is not None:
+        message.ttl.FromNanoseconds(agent.ttl)
+    if agent.delete_after is not None:
+        message.delete_after.FromNanoseconds(agent.delete_after)
     message.create_time.FromNanoseconds(agent.created)
     message.update_time.FromNanoseconds(agent.updated)
     return message
@@ -178,6 +186,24 @@ def snapshot_message(key: AgentKey, snapshot: Snapshot) -> agent_pb2.Snapshot:
     )
     message.create_time.FromNanoseconds(snapshot.created)
     return message
+
+
+def idle_time(request: agent_pb2.SetAgentTtlRequest, field: Literal["ttl", "delete_after"]) -> int | None:
+    """One of the request's times in nanoseconds; None if it is absent."""
+    if not request.HasField(field):
+        return None
+    duration: duration_pb2.Duration = getattr(request, field)
+    nanoseconds = duration.seconds * 10**9 + duration.nanos
+    if not 0 < nanoseconds <= _MAX_IDLE:
+        raise InvalidArgument(field, "must be above 0 and at most 100 years; leave it out for never")
+    return nanoseconds
+
+
+def only_hot(tier: types_pb2.Tier.ValueType) -> bool:
+    """Whether an EvictAgentRequest is about nothing that the store has."""
+    if tier not in types_pb2.Tier.values() or tier == types_pb2.TIER_NONE:
+        raise InvalidArgument("tier", "must be TIER_HOT, TIER_WARM or TIER_REMOTE")
+    return tier in (types_pb2.TIER_UNSPECIFIED, types_pb2.TIER_HOT)
 
 
 def agent_filter(request: agent_pb2.ListAgentsRequest) -> AgentKey:

@@ -11,6 +11,15 @@ from dataclasses import dataclass, field
 from cache_service import references
 from cache_service.files import FileName, Kind
 
+ALL_REFS = (
+    "SELECT uid, kind, chain_hash FROM refs"
+    " UNION ALL SELECT s.uid, r.kind, r.chain_hash FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+)
+"""What agents and their snapshots refer to."""
+
+WITH_KV = "SELECT uid FROM refs UNION SELECT s.uid FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+"""Agents that have KV on disk, their own or a snapshot's."""
+
 
 @dataclass
 class Dropped:
@@ -37,9 +46,7 @@ def evict(connection: sqlite3.Connection, goal: int, quarantined: Mapping[str, i
         dropped.quarantined.append(file)
         dropped.freed_bytes += quarantined.get(file, 0)
     candidates = connection.execute(
-        "SELECT uid FROM agents AS a WHERE NOT pinned AND uid IS NOT ?"
-        " AND EXISTS (SELECT 1 FROM refs WHERE refs.uid = a.uid) ORDER BY used, uid",
-        (spare,),
+        f"SELECT uid FROM agents WHERE NOT pinned AND uid IS NOT ? AND uid IN ({WITH_KV}) ORDER BY used, uid", (spare,)
     )
     for (uid,) in candidates.fetchall() if dropped.freed_bytes < goal else ():
         drop_agent(connection, uid, dropped)
@@ -49,10 +56,11 @@ def evict(connection: sqlite3.Connection, goal: int, quarantined: Mapping[str, i
 
 
 def drop_agent(connection: sqlite3.Connection, uid: str, dropped: Dropped) -> None:
-    """Take an agent's references away, and the files that nobody else has; added to `dropped`."""
-    names = references.of(connection, uid)
+    """Take an agent's and its snapshots' references away, and the files that nobody else has; added to `dropped`."""
+    names = references.of(connection, uid) | references.of_snapshots(connection, uid)
     (namespace,) = connection.execute("SELECT namespace FROM agents WHERE uid = ?", (uid,)).fetchone()
     connection.execute("DELETE FROM refs WHERE uid = ?", (uid,))
+    connection.execute("DELETE FROM snapshot_refs WHERE snapshot IN (SELECT id FROM snapshots WHERE uid = ?)", (uid,))
     files, size = references.drop_unreferenced(connection, namespace, names)
     connection.executemany(
         "INSERT OR IGNORE INTO evicted (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in files]
@@ -87,8 +95,9 @@ def forget(connection: sqlite3.Connection, uid: str, names: Iterable[FileName]) 
 def held_bytes(connection: sqlite3.Connection, spare: str | None = None) -> int:
     """Bytes of the files that pinned agents and `spare` refer to."""
     (size,) = connection.execute(
-        "SELECT coalesce(sum(size_bytes), 0) FROM files AS f WHERE EXISTS (SELECT 1 FROM refs AS r JOIN agents AS a"
-        " USING (uid) WHERE r.kind = f.kind AND r.chain_hash = f.chain_hash AND (a.pinned OR a.uid IS ?))",
+        f"SELECT coalesce(sum(size_bytes), 0) FROM files AS f WHERE EXISTS (SELECT 1 FROM ({ALL_REFS}) AS r"
+        " JOIN agents AS a USING (uid)"
+        " WHERE r.kind = f.kind AND r.chain_hash = f.chain_hash AND (a.pinned OR a.uid IS ?))",
         (spare,),
     ).fetchone()
     return int(size)
@@ -102,8 +111,8 @@ def last_used(connection: sqlite3.Connection) -> str | None:
 
 def _drop_unowned(connection: sqlite3.Connection, goal: int, dropped: Dropped) -> None:
     rows = connection.execute(
-        "SELECT namespace, kind, chain_hash FROM files AS f WHERE NOT EXISTS"
-        " (SELECT 1 FROM refs AS r WHERE r.kind = f.kind AND r.chain_hash = f.chain_hash) ORDER BY used"
+        f"SELECT namespace, kind, chain_hash FROM files AS f WHERE NOT EXISTS (SELECT 1 FROM ({ALL_REFS}) AS r"
+        " WHERE r.kind = f.kind AND r.chain_hash = f.chain_hash) ORDER BY used"
     ).fetchall()
     for namespace, kind, chain_hash in rows:
         if dropped.freed_bytes >= goal:

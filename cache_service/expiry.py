@@ -7,16 +7,17 @@ import sqlite3
 
 from agentmem.keys import AgentKey
 from cache_service import agents, eviction
+from cache_service.agents import Agent
 from cache_service.eviction import Dropped
 
 
-def set_limits(connection: sqlite3.Connection, key: AgentKey, ttl: int | None, delete_after: int | None) -> bool:
-    """Set both times, None for never; False if there is no such agent."""
+def set_times(connection: sqlite3.Connection, key: AgentKey, ttl: int | None, delete_after: int | None) -> Agent:
+    """Set both times, None for never; the agent. Raises NotFound."""
     return _update(connection, key, "ttl = ?, delete_after = ?", (ttl, delete_after))
 
 
-def set_pinned(connection: sqlite3.Connection, key: AgentKey, pinned: bool) -> bool:
-    """Keep an agent's KV from being evicted to make room, or let it go again; False if there is no such agent."""
+def set_pinned(connection: sqlite3.Connection, key: AgentKey, pinned: bool) -> Agent:
+    """Keep an agent's KV from being evicted to make room, or let it go again; the agent. Raises NotFound."""
     return _update(connection, key, "pinned = ?", (pinned,))
 
 
@@ -43,16 +44,15 @@ def expire(connection: sqlite3.Connection, now: int) -> tuple[Dropped, Dropped, 
         erased.freed_bytes += gone.freed_bytes
     dropped = Dropped()
     idle = connection.execute(
-        "SELECT uid FROM agents AS a WHERE used + ttl <= ? AND EXISTS (SELECT 1 FROM refs WHERE refs.uid = a.uid)",
-        (now,),
+        f"SELECT uid FROM agents WHERE used + ttl <= ? AND uid IN ({eviction.WITH_KV})", (now,)
     ).fetchall()
     for (uid,) in idle:
         eviction.drop_agent(connection, uid, dropped)
     return dropped, erased, deleted
 
 
-def _update(connection: sqlite3.Connection, key: AgentKey, assignments: str, values: tuple[int | None, ...]) -> bool:
-    cursor = connection.execute(
+def _update(connection: sqlite3.Connection, key: AgentKey, assignments: str, values: tuple[int | None, ...]) -> Agent:
+    connection.execute(
         f"UPDATE agents SET {assignments} WHERE namespace = ? AND agent_id = ? AND model_id = ?", (*values, *key)
     )
-    return cursor.rowcount > 0
+    return agents.described(connection, key)

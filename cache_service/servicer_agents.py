@@ -11,11 +11,12 @@ from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2 as pb
 from cache_service import agents, conversions
 from cache_service.servicer_branches import BranchServicer
+from cache_service.servicer_tiers import TierServicer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class AgentServicer(BranchServicer):
+class AgentServicer(BranchServicer, TierServicer):
     """Reads agents from their rows and deletes them for good. A namespace is what the worker says it is."""
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:

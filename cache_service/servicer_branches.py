@@ -11,23 +11,17 @@ from agentmem import paging
 from agentmem.errors import InvalidArgument
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2 as pb
-from agentmem.v1 import agent_pb2_grpc
 from cache_service import branches, conversions, snapshots
-from cache_service.blocks import BlockStore
 from cache_service.branches import Moved
-from cache_service.database import Database
+from cache_service.servicer_base import AgentServicerBase
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 MAX_NAME_BYTES = 128
 
 
-class BranchServicer(agent_pb2_grpc.AgentServiceServicer):
+class BranchServicer(AgentServicerBase):
     """Each RPC is one transaction of `branches` or `snapshots`; files that nobody uses any more go after it."""
-
-    def __init__(self, database: Database, blocks: BlockStore) -> None:
-        self._database = database
-        self._blocks = blocks
 
     async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:
         key = AgentKey.from_proto(request.key)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.keys import AgentKey
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.grouping import most_batch_bytes
 from inference_service.pool.admission import Admission
@@ -21,6 +23,13 @@ class ModelMemory:
         self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes)
         self._geometry = geometry
         self._weight_bytes = weight_bytes
+
+    def evict(self, key: AgentKey) -> int:
+        """Forget an idle agent's KV; the bytes of the pool that are free now because of it."""
+        blocks, pieces = self.pool.full.free, self.pool.sliding.free
+        self.hot.drop(key)
+        freed_blocks, freed_pieces = self.pool.full.free - blocks, self.pool.sliding.free - pieces
+        return freed_blocks * BLOCK_TOKENS * self._geometry.bytes_per_token + freed_pieces * self._geometry.piece_bytes
 
     def check_integrity(self, in_flight: Iterable[Table]) -> None:
         """Where nobody has room: fail the pool unless all references are idle agents' or those of `in_flight`."""

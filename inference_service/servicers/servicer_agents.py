@@ -7,12 +7,13 @@ from agentmem.v1 import agent_pb2
 from inference_service.memory.ledger import NO_VERSION
 from inference_service.servicers.requests import probe_request
 from inference_service.servicers.servicer_branches import BranchServicer
+from inference_service.servicers.servicer_tiers import TierServicer
 from inference_service.storage.client import version_to_proto
 from inference_service.turns.preparing import check_tokens
 
 
-class AgentServicer(BranchServicer):
-    """Reading, probing and deleting agents, and their branches; RPCs that are not here answer UNIMPLEMENTED."""
+class AgentServicer(BranchServicer, TierServicer):
+    """Reading, probing and deleting agents, their branches and tiers; RPCs that are not here answer UNIMPLEMENTED."""
 
     async def GetAgent(self, request: agent_pb2.GetAgentRequest, context: Any) -> agent_pb2.GetAgentResponse:
         AgentKey.from_proto(request.key)
@@ -41,6 +42,7 @@ class AgentServicer(BranchServicer):
         keys = [key] if key.model_id else await self._on_all_models(key)
         async with self._holding(*keys):
             for each in keys:
+                await self._persister.forget(each)  # or what is erased would be written once more
                 self._drop_hot(each)
             return await self._store.delete_agent(request)
 

@@ -198,6 +198,18 @@ class StoreClient:
         """The storage half of DeleteSnapshot."""
         return await _answer(self._agents.DeleteSnapshot(request, timeout=_TIMEOUT_SECONDS))
 
+    async def pin_agent(self, request: agent_pb2.PinAgentRequest) -> agent_pb2.PinAgentResponse:
+        """The storage half of PinAgent."""
+        return await _answer(self._agents.PinAgent(request, timeout=_TIMEOUT_SECONDS))
+
+    async def set_agent_ttl(self, request: agent_pb2.SetAgentTtlRequest) -> agent_pb2.SetAgentTtlResponse:
+        """The storage half of SetAgentTtl."""
+        return await _answer(self._agents.SetAgentTtl(request, timeout=_TIMEOUT_SECONDS))
+
+    async def evict_agent(self, request: agent_pb2.EvictAgentRequest) -> agent_pb2.EvictAgentResponse:
+        """The storage half of EvictAgent."""
+        return await _answer(self._agents.EvictAgent(request, timeout=_TIMEOUT_SECONDS))
+
 
 def version_to_proto(version: Version) -> types_pb2.AgentVersion:
     """The version as a message."""

@@ -122,6 +122,14 @@ class Persister:
             )
         self._waiting.clear()
 
+    async def forget(self, key: AgentKey) -> None:
+        """Let go of an agent's states that nobody has begun to write, and wait for the one that is being written."""
+        for state in [state for state in self._waiting if state.key == key]:
+            self._waiting.remove(state)
+            _let_go(state)
+        while self._writing is not None and self._writing.key == key:
+            await self._written.wait()
+
     def tables(self) -> list[Table]:
         """The tables that are held."""
         states = [*self._waiting, *([self._writing] if self._writing else [])]

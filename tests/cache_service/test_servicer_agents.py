@@ -76,7 +76,7 @@ async def test_an_unknown_agent_is_not_found(store: Running) -> None:
 
 async def test_what_the_store_does_not_serve_is_unimplemented(store: Running) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.agents.PinAgent(agent_pb2.PinAgentRequest(key=kv.key()))
+        await store.agents.ProbeAgent(agent_pb2.ProbeAgentRequest(key=kv.key()))
     assert code(error) is grpc.StatusCode.UNIMPLEMENTED
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await store.cache.ReadBlock(pb.ReadBlockRequest(namespace="default")).read()

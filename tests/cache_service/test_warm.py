@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import types_pb2
 from cache_service.limits import Limits
 
 from . import kv
@@ -68,10 +67,7 @@ def bytes_on_disk(data: Path) -> int:
 
 
 async def pin(store: Running, agent: str, pinned: bool = True) -> None:
-    connection = sqlite3.connect(store.data / "store.db")
-    connection.execute("UPDATE agents SET pinned = ? WHERE agent_id = ?", (pinned, agent))
-    connection.commit()
-    connection.close()
+    await store.agents.PinAgent(agent_pb2.PinAgentRequest(key=kv.key(agent), pinned=pinned))
 
 
 def evictions(store: Running, reason: str) -> float | None:

@@ -882,7 +882,7 @@ class SetAgentTtlRequest(_message.Message):
 
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
-        """Idle time after which KV expires."""
+        """Idle time after which KV expires. Above 0, at most 100 years; so is delete_after."""
 
     @_builtins.property
     def delete_after(self) -> _duration_pb2.Duration:
@@ -1061,7 +1061,7 @@ class EvictAgentRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
     tier: _types_pb2.Tier.ValueType
-    """From which tier and all hotter ones. Default hot."""
+    """From which tier and all hotter ones. Default hot. INVALID_ARGUMENT for none."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Which."""

@@ -225,14 +225,16 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PinAgent(self, request, context):
-        """PinAgent keeps the agent's KV from eviction, or lets it go again.
+        """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
+        own TTL drop it all the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetAgentTtl(self, request, context):
-        """SetAgentTtl sets when an idle agent's KV, or the whole agent, expires.
+        """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
+        began or was committed, whichever is later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

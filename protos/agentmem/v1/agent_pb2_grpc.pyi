@@ -73,9 +73,13 @@ class AgentServiceStub:
     branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
     """
     PinAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.PinAgentRequest, _agent_pb2.PinAgentResponse]
-    """PinAgent keeps the agent's KV from eviction, or lets it go again."""
+    """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
+    own TTL drop it all the same.
+    """
     SetAgentTtl: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetAgentTtlRequest, _agent_pb2.SetAgentTtlResponse]
-    """SetAgentTtl sets when an idle agent's KV, or the whole agent, expires."""
+    """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
+    began or was committed, whichever is later.
+    """
     SetTurnHints: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]
     """SetTurnHints tells in how many steps agents speak next, so that eviction takes the farthest first. Not durable."""
     PrefetchAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.PrefetchAgentRequest, _agent_pb2.PrefetchAgentResponse]
@@ -134,9 +138,13 @@ class AgentServiceAsyncStub(AgentServiceStub):
     branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
     """
     PinAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.PinAgentRequest, _agent_pb2.PinAgentResponse]  # type: ignore[assignment]
-    """PinAgent keeps the agent's KV from eviction, or lets it go again."""
+    """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
+    own TTL drop it all the same.
+    """
     SetAgentTtl: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetAgentTtlRequest, _agent_pb2.SetAgentTtlResponse]  # type: ignore[assignment]
-    """SetAgentTtl sets when an idle agent's KV, or the whole agent, expires."""
+    """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
+    began or was committed, whichever is later.
+    """
     SetTurnHints: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]  # type: ignore[assignment]
     """SetTurnHints tells in how many steps agents speak next, so that eviction takes the farthest first. Not durable."""
     PrefetchAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.PrefetchAgentRequest, _agent_pb2.PrefetchAgentResponse]  # type: ignore[assignment]
@@ -252,14 +260,18 @@ class AgentServiceServicer:
         request: _agent_pb2.PinAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.PinAgentResponse, _abc.Awaitable[_agent_pb2.PinAgentResponse]]:
-        """PinAgent keeps the agent's KV from eviction, or lets it go again."""
+        """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
+        own TTL drop it all the same.
+        """
 
     def SetAgentTtl(
         self,
         request: _agent_pb2.SetAgentTtlRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.SetAgentTtlResponse, _abc.Awaitable[_agent_pb2.SetAgentTtlResponse]]:
-        """SetAgentTtl sets when an idle agent's KV, or the whole agent, expires."""
+        """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
+        began or was committed, whichever is later.
+        """
 
     def SetTurnHints(
         self,

@@ -318,7 +318,7 @@ class OpenCacheResponse(_message.Message):
 
     @_builtins.property
     def evicted_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Chain hashes, of those asked for, whose files were dropped to make room."""
+        """Chain hashes, of those asked for, whose files were dropped: to make room, by a TTL or by EvictAgent."""
 
     def __init__(
         self,

@@ -54,16 +54,24 @@ class Store:
         self.asked.append(request)
         return agent_pb2.TrimAgentResponse(agent=self.agents[0])
 
+    async def evict_agent(self, request: agent_pb2.EvictAgentRequest) -> agent_pb2.EvictAgentResponse:
+        self.asked.append(request)
+        return agent_pb2.EvictAgentResponse(freed_bytes=1000)
+
     async def restore_snapshot(self, request: agent_pb2.RestoreSnapshotRequest) -> agent_pb2.RestoreSnapshotResponse:
         self.asked.append(request)
         return agent_pb2.RestoreSnapshotResponse(agent=self.agents[0])
 
 
 class Persister:
-    """Says which agents somebody waited for."""
+    """Says which agents somebody waited for, or wanted nothing more to be written of."""
 
     def __init__(self) -> None:
         self.settled: list[AgentKey] = []
+        self.forgotten: list[AgentKey] = []
+
+    async def forget(self, key: AgentKey) -> None:
+        self.forgotten.append(key)
 
     async def settle(self, key: AgentKey) -> None:
         self.settled.append(key)
@@ -77,7 +85,9 @@ class World:
         self.store.agents = list(agents)
         self.models = SimpleNamespace(
             loaded=SimpleNamespace(
-                model_id="tiny", context_length=100, memory=SimpleNamespace(hot=self.hot, pool=self.pool)
+                model_id="tiny",
+                context_length=100,
+                memory=SimpleNamespace(hot=self.hot, pool=self.pool, evict=self.evict),
             )
         )
         self.persister = Persister()
@@ -87,6 +97,12 @@ class World:
         return AgentServicer(
             cast(Any, store), cast(Any, self.models), cast(Any, None), cast(Any, self.persister), self.locks
         )
+
+    def evict(self, key: AgentKey) -> int:
+        """As ModelMemory does; a block has 7 bytes."""
+        free = self.pool.full.free
+        self.hot.drop(key)
+        return 7 * (self.pool.full.free - free)
 
     def make_hot(self, key: AgentKey, tokens: int = 3) -> None:
         blocks = tuple(self.pool.full.allocate(-(-tokens // 256)))
@@ -178,6 +194,20 @@ async def test_delete_waits_for_the_running_turn_and_drops_what_is_hot() -> None
     await deleting
     assert world.store.asked == [request]
     assert A not in world.hot
+    assert world.persister.forgotten == [A], "or what is erased would be written once more"
+
+
+@pytest.mark.parametrize(
+    ("tier", "forgotten"), [(types_pb2.TIER_HOT, []), (types_pb2.TIER_WARM, [A]), (types_pb2.TIER_REMOTE, [A])]
+)
+async def test_an_eviction_frees_the_pool_and_only_from_disk_what_waits_to_be_written(
+    tier: types_pb2.Tier.ValueType, forgotten: list[AgentKey]
+) -> None:
+    world = World(agent())
+    world.make_hot(A)
+    response = await world.servicer.EvictAgent(agent_pb2.EvictAgentRequest(key=A.to_proto(), tier=tier), None)
+    assert (response.freed_bytes, A in world.hot) == (1000 + 7, False)
+    assert world.persister.forgotten == forgotten
 
 
 async def test_delete_on_all_models() -> None:

@@ -218,6 +218,25 @@ def _third_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persisting, "write_block", full)
 
 
+async def test_what_is_forgotten_is_not_written_and_what_is_being_written_is_waited_for(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.store.gate.clear()
+        states = [(await w.state(version, seed=seed))[0] for version, seed in ((1, 0), (2, 1))]
+        for state in states:
+            w.persister.publish(state)
+            w.release(state)
+        await asyncio.sleep(0)
+        forgetting = asyncio.create_task(w.persister.forget(KEY))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not forgetting.done(), "the first is being written"
+        w.store.gate.set()
+        await forgetting
+        await w.persister.flush(5)
+        assert [version.number for version, _, _ in w.store.published] == [1]
+        assert w.persister.tables() == [] and w.pool.full.free == 12
+
+
 @pytest.mark.parametrize(
     ("fail", "break_writes"),
     [(Unavailable("gone"), None), (ZeroDivisionError("a bug"), None), (None, _third_write_fails)],

@@ -1,0 +1,39 @@
+"""The storage half of AgentService's tiers: what stays on disk, for how long, and what goes now."""
+
+from functools import partial
+from typing import Any
+
+import grpc
+
+from agentmem.keys import AgentKey
+from agentmem.v1 import agent_pb2 as pb
+from cache_service import agents, conversions, expiry
+from cache_service.servicer_base import AgentServicerBase
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class TierServicer(AgentServicerBase):
+    """Pins, times to live and evictions."""
+
+    async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        agent = await self._database.write(partial(expiry.set_pinned, key=key, pinned=request.pinned))
+        return pb.PinAgentResponse(agent=conversions.agent_message(agent))
+
+    async def SetAgentTtl(self, request: pb.SetAgentTtlRequest, context: Context) -> pb.SetAgentTtlResponse:
+        key = AgentKey.from_proto(request.key)
+        set_times = partial(
+            expiry.set_times,
+            key=key,
+            ttl=conversions.idle_time(request, "ttl"),
+            delete_after=conversions.idle_time(request, "delete_after"),
+        )
+        return pb.SetAgentTtlResponse(agent=conversions.agent_message(await self._database.write(set_times)))
+
+    async def EvictAgent(self, request: pb.EvictAgentRequest, context: Context) -> pb.EvictAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        if conversions.only_hot(request.tier):
+            await self._database.read(partial(agents.existing, key=key))
+            return pb.EvictAgentResponse()
+        return pb.EvictAgentResponse(freed_bytes=await self._blocks.evict_agent(key))

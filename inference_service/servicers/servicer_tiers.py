@@ -1,0 +1,33 @@
+"""Tiers on the worker: what the store keeps on disk, and what memory lets go."""
+
+from typing import Any
+
+from agentmem.keys import AgentKey
+from agentmem.v1 import agent_pb2, types_pb2
+from inference_service.servicers.servicer_base import AgentServicerBase
+
+
+class TierServicer(AgentServicerBase):
+    """Pins, times to live and evictions, each behind the agent's running turn."""
+
+    async def PinAgent(self, request: agent_pb2.PinAgentRequest, context: Any) -> agent_pb2.PinAgentResponse:
+        async with self._holding(AgentKey.from_proto(request.key)):
+            response = await self._store.pin_agent(request)
+        self._complete(response.agent)
+        return response
+
+    async def SetAgentTtl(self, request: agent_pb2.SetAgentTtlRequest, context: Any) -> agent_pb2.SetAgentTtlResponse:
+        async with self._holding(AgentKey.from_proto(request.key)):
+            response = await self._store.set_agent_ttl(request)
+        self._complete(response.agent)
+        return response
+
+    async def EvictAgent(self, request: agent_pb2.EvictAgentRequest, context: Any) -> agent_pb2.EvictAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        async with self._holding(key):
+            if request.tier in (types_pb2.TIER_WARM, types_pb2.TIER_REMOTE):
+                await self._persister.forget(key)  # or it would come back to the disk when this is over
+            response = await self._store.evict_agent(request)
+            if (loaded := self._models.loaded) is not None:
+                response.freed_bytes += loaded.memory.evict(key)
+        return response
