@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from google.protobuf import duration_pb2
 
+from agentmem.conversations import HASH_BYTES
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
@@ -24,6 +25,7 @@ from cache_service.workflows import Record
 
 CHAIN_HASH_BYTES = 32
 DIGEST_BYTES = 16
+MAX_MESSAGES = 10_000
 _MAX_VERSION = 2**63 - 1
 _MAX_DIGEST_BYTES = 64
 _MAX_IDLE = 100 * 365 * 24 * 3600 * 10**9
@@ -59,7 +61,7 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
         raise InvalidArgument("offsets", "must not decrease")
     if (int(offsets[-1]) if tokens else 0) != len(request.text):
         raise InvalidArgument("offsets", f"the last one must be the text's length: {len(request.text)} bytes")
-    hashes = request.message_hashes
+    hashes = message_hashes(request.message_hashes)
     label = check_text("label", request.label, allow_empty=True)
     return Turn(
         key=key,
@@ -96,6 +98,16 @@ def ledger_message(ledger: Ledger) -> cache_store_pb2.Ledger:
         tokenizer_hash=ledger.tokenizer_hash,
         turns=[cache_store_pb2.LedgerTurn(**place._asdict()) for place in ledger.turns],
     )
+
+
+def message_hashes(hashes: Sequence[bytes]) -> Sequence[bytes]:
+    """A conversation's hash chain."""
+    if len(hashes) > MAX_MESSAGES:
+        raise InvalidArgument("message_hashes", f"must be at most {MAX_MESSAGES}, are {len(hashes)}")
+    for index, value in enumerate(hashes):
+        if len(value) != HASH_BYTES:
+            raise InvalidArgument(f"message_hashes[{index}]", f"must be {HASH_BYTES} bytes, is {len(value)}")
+    return hashes
 
 
 def namespace(value: str) -> str:

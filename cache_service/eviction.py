@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from agentmem.hints import TurnHints
+from agentmem.keys import AgentKey
 from cache_service import references
 from cache_service.files import FileName, Kind
 
@@ -31,8 +33,10 @@ class Dropped:
     freed_bytes: int = 0
 
 
-def evict(connection: sqlite3.Connection, goal: int, quarantined: Mapping[str, int], spare: str | None) -> Dropped:
-    """Drop at least `goal` bytes, or all that may go: what serves nobody, then agents, least recently used first.
+def evict(
+    connection: sqlite3.Connection, goal: int, quarantined: Mapping[str, int], spare: str | None, hints: TurnHints
+) -> Dropped:
+    """Drop at least `goal` bytes, or all that may go: what serves nobody, then agents by hint and last use.
 
     `quarantined` are the sizes of what is in quarantine; `spare` is an agent that stays. Pinned agents stay, and so
     does a file that anybody else refers to.
@@ -45,10 +49,7 @@ def evict(connection: sqlite3.Connection, goal: int, quarantined: Mapping[str, i
         connection.execute("DELETE FROM quarantined WHERE file = ?", (file,))
         dropped.quarantined.append(file)
         dropped.freed_bytes += quarantined.get(file, 0)
-    candidates = connection.execute(
-        f"SELECT uid FROM agents WHERE NOT pinned AND uid IS NOT ? AND uid IN ({WITH_KV}) ORDER BY used, uid", (spare,)
-    )
-    for (uid,) in candidates.fetchall() if dropped.freed_bytes < goal else ():
+    for uid in _candidates(connection, spare, hints) if dropped.freed_bytes < goal else ():
         drop_agent(connection, uid, dropped)
         if dropped.freed_bytes >= goal:
             break
@@ -107,6 +108,16 @@ def last_used(connection: sqlite3.Connection) -> str | None:
     """The agent that was used last."""
     row = connection.execute("SELECT uid FROM agents ORDER BY used DESC, uid LIMIT 1").fetchone()
     return None if row is None else str(row[0])
+
+
+def _candidates(connection: sqlite3.Connection, spare: str | None, hints: TurnHints) -> list[str]:
+    """Agents that may lose their KV, who should go first in front."""
+    rows = connection.execute(
+        "SELECT namespace, agent_id, model_id, uid FROM agents"
+        f" WHERE NOT pinned AND uid IS NOT ? AND uid IN ({WITH_KV}) ORDER BY used, uid",
+        (spare,),
+    ).fetchall()
+    return [uid for *_, uid in sorted(rows, key=lambda row: hints.rank(AgentKey(*row[:3])))]
 
 
 def _drop_unowned(connection: sqlite3.Connection, goal: int, dropped: Dropped) -> None:

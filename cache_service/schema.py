@@ -189,7 +189,12 @@ ALTER TABLE agents ADD COLUMN delete_after INTEGER;    -- idle nanoseconds until
 CREATE INDEX agents_by_use ON agents (used);
 """
 
-MIGRATIONS = (_FIRST, _BRANCHES, _WARM_LIMITS)
+_FINDING = """
+-- Past states are found by their conversations, too.
+CREATE INDEX turns_by_message ON turns (message_hash) WHERE messages > 0;
+"""
+
+MIGRATIONS = (_FIRST, _BRANCHES, _WARM_LIMITS, _FINDING)
 
 
 class SchemaTooNew(Exception):

@@ -8,6 +8,7 @@ import grpc
 
 from agentmem import paging
 from agentmem.errors import NotFound
+from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
@@ -24,11 +25,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     """Each RPC is one transaction of `turns`, `references` or `workflows`, or one call of the BlockStore."""
 
-    def __init__(self, directory: DataDirectory, database: Database, blocks: BlockStore, last_use: LastUse) -> None:
+    def __init__(
+        self, directory: DataDirectory, database: Database, blocks: BlockStore, last_use: LastUse, hints: TurnHints
+    ) -> None:
         self._directory = directory
         self._database = database
         self._blocks = blocks
         self._last_use = last_use
+        self._hints = hints
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
         key = AgentKey.from_proto(request.key, anonymous=True)
@@ -56,6 +60,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
         done = await self._database.write(partial(turns.commit, turn=turn, now=time.time_ns()))
+        self._hints.forget(turn.key)
         self._blocks.unlink_dropped(done.dropped)
         return pb.CommitTurnResponse(
             version=conversions.version_message(done.version),

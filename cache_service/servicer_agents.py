@@ -7,9 +7,9 @@ import grpc
 
 from agentmem import paging
 from agentmem.errors import NotFound
-from agentmem.keys import AgentKey
+from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2 as pb
-from cache_service import agents, conversions
+from cache_service import agents, conversions, finding
 from cache_service.servicer_branches import BranchServicer
 from cache_service.servicer_tiers import TierServicer
 
@@ -17,7 +17,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class AgentServicer(BranchServicer, TierServicer):
-    """Reads agents from their rows and deletes them for good. A namespace is what the worker says it is."""
+    """Reads and finds agents by their rows and deletes them for good. A namespace is what the worker says it is."""
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         key = AgentKey.from_proto(request.key)
@@ -33,6 +33,22 @@ class AgentServicer(BranchServicer, TierServicer):
         return pb.ListAgentsResponse(
             agents=[conversions.agent_message(agent) for agent in found[:size]],
             next_page_token=paging.token((last.agent_id, last.model_id)) if last else "",
+        )
+
+    async def FindAgent(self, request: pb.FindAgentRequest, context: Context) -> pb.FindAgentResponse:
+        model_id = check_text("model_id", request.model_id)
+        label = check_text("label", request.label, allow_empty=True)
+        hashes = conversions.message_hashes(request.message_hashes)
+        namespace = conversions.namespace(request.namespace)
+        found = await self._database.read(
+            partial(finding.find, namespace=namespace, model_id=model_id, message_hashes=hashes, label=label)
+        )
+        if found is None:
+            return pb.FindAgentResponse()
+        return pb.FindAgentResponse(
+            agent=conversions.agent_message(found.agent),
+            matched_messages=found.messages,
+            version=conversions.version_message(found.version),
         )
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:

@@ -1,5 +1,6 @@
 """What the RPCs on agents have in common."""
 
+from agentmem.hints import TurnHints
 from agentmem.v1 import agent_pb2_grpc
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
@@ -8,6 +9,7 @@ from cache_service.database import Database
 class AgentServicerBase(agent_pb2_grpc.AgentServiceServicer):
     """The storage half of AgentService without an RPC. Event loop."""
 
-    def __init__(self, database: Database, blocks: BlockStore) -> None:
+    def __init__(self, database: Database, blocks: BlockStore, hints: TurnHints) -> None:
         self._database = database
         self._blocks = blocks
+        self._hints = hints

@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 
+from agentmem.hints import from_request
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2 as pb
 from cache_service import agents, conversions, expiry
@@ -14,7 +15,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class TierServicer(AgentServicerBase):
-    """Pins, times to live and evictions."""
+    """Pins, times to live, evictions, and hints on whose turn comes when."""
 
     async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
         key = AgentKey.from_proto(request.key)
@@ -37,3 +38,7 @@ class TierServicer(AgentServicerBase):
             await self._database.read(partial(agents.existing, key=key))
             return pb.EvictAgentResponse()
         return pb.EvictAgentResponse(freed_bytes=await self._blocks.evict_agent(key))
+
+    async def SetTurnHints(self, request: pb.SetTurnHintsRequest, context: Context) -> pb.SetTurnHintsResponse:
+        self._hints.set(from_request(request))
+        return pb.SetTurnHintsResponse()

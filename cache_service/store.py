@@ -56,7 +56,7 @@ class Store:
             self.close()
             raise
         registry.register(DiskCollector(self._directory, self._database, self.warm.limits))
-        cache_store = CacheStoreServicer(self._directory, self._database, self._blocks, last_use)
+        cache_store = CacheStoreServicer(self._directory, self._database, self._blocks, last_use, self.warm.hints)
         self.services: list[tuple[str, Register, Any]] = [
             (
                 cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name,
@@ -66,7 +66,7 @@ class Store:
             (
                 agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
                 agent_pb2_grpc.add_AgentServiceServicer_to_server,
-                AgentServicer(self._database, self._blocks),
+                AgentServicer(self._database, self._blocks, self.warm.hints),
             ),
         ]
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from agentmem.errors import NotFound, ResourceExhausted
+from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from agentmem.logs import event
 from cache_service import agents, eviction, expiry, references
@@ -47,6 +48,7 @@ class WarmTier:
         self._metrics = metrics
         self._configured = limits
         self._limits: FixedLimits | None = None
+        self.hints = TurnHints()
         self.free: Callable[[], int] = lambda: shutil.disk_usage(directory.root).free
         """Bytes of the disk that are free."""
 
@@ -133,7 +135,7 @@ class WarmTier:
         def work(connection: sqlite3.Connection) -> Dropped:
             self._last_use.flush(connection)
             stays = eviction.last_used(connection) if spare is None else spare
-            return eviction.evict(connection, goal, sizes, stays)
+            return eviction.evict(connection, goal, sizes, stays, self.hints)
 
         self._finish(self._database.write_blocking(work), reason)
 

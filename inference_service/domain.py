@@ -73,6 +73,7 @@ class TurnRequest:
     top_logprobs: int | None = None
     parse_special: bool = False
     generates: bool = True
+    label: str = ""
 
     @property
     def anonymous(self) -> bool:

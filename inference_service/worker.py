@@ -33,10 +33,13 @@ from inference_service.servicers.servicer_models import ModelServicer
 from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
 from inference_service.turns.fetching import Fetcher
+from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
+from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.preparing import Preparer
 from inference_service.turns.restoring import Restorer
+from inference_service.turns.rooms import Rooms
 from inference_service.turns.runner import LAST_SECONDS, TurnRunner
 
 log = logging.getLogger(__name__)
@@ -57,26 +60,26 @@ class Worker:
         store = StoreClient(self._channel)
         locks = AgentLocks()
         limits = Limits(settings.min_restore_tokens, settings.match_min_ratio)
-        preparer = Preparer(
-            Restorer(Fetcher(store, self._metrics), self._metrics, settings.min_restore_tokens),
-            limits,
-            settings.default_max_tokens,
-        )
+        restorer = Restorer(Fetcher(store, self._metrics), self._metrics, settings.min_restore_tokens)
+        preparer = Preparer(restorer, limits, settings.default_max_tokens)
         self._persister = Persister(self._engine, store, self._metrics)
+        keeper, rooms = Keeper(self._engine, self._persister), Rooms(self._persister, settings.room_wait)
+        prefetcher = Prefetcher(self._engine, store, restorer, keeper, rooms)
         self._runner = TurnRunner(
             self._models,
             self._engine,
             store,
             preparer,
+            keeper,
             self._persister,
+            rooms,
             self._metrics,
             locks=locks,
             max_waiting=settings.max_waiting,
-            room_wait=settings.room_wait,
             stream_buffer=settings.stream_buffer,
         )
         inference = InferenceServicer(self._runner, self._models, preparer, store)
-        agents = AgentServicer(store, self._models, preparer, self._persister, locks)
+        agents = AgentServicer(store, self._models, preparer, self._persister, prefetcher, locks)
         self._server = GrpcServer(
             settings.listen_address,
             [

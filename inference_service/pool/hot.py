@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.pool.kv import KVPool, Table
@@ -24,13 +25,15 @@ class HotState:
 
 
 class HotAgents:
-    """Idle agents' hot states by key, least recently used first. It holds the references on their tables.
+    """Idle agents' hot states by key, in the order of eviction: by hint, then least recently used first.
 
-    A turn takes its agent's state out, so that nothing in flight can be evicted, and puts it, or a new one, back.
+    It holds the references on their tables. A turn takes its agent's state out, so that nothing in flight can be
+    evicted, and puts it, or a new one, back.
     """
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool
+        self.hints = TurnHints()
         self._states: OrderedDict[AgentKey, HotState] = OrderedDict()
 
     def __contains__(self, key: AgentKey) -> bool:
@@ -40,8 +43,8 @@ class HotAgents:
         return len(self._states)
 
     def __iter__(self) -> Iterator[AgentKey]:
-        """Keys, least recently used first."""
-        return iter(self._states)
+        """Keys, who should be evicted first in front."""
+        return iter(sorted(self._states, key=self.hints.rank))
 
     def get(self, key: AgentKey) -> HotState | None:
         """The agent's state, which stays here."""
@@ -56,6 +59,10 @@ class HotAgents:
         self.drop(key)
         self._states[key] = state
 
+    def touch(self, key: AgentKey) -> None:
+        """The agent, which is here, was used just now."""
+        self._states.move_to_end(key)
+
     def drop(self, key: AgentKey) -> None:
         """Forget the agent's state, if there is one."""
         if (state := self.take(key)) is not None:
@@ -63,4 +70,4 @@ class HotAgents:
 
     def tables(self) -> list[Table]:
         """All tables, in the order of the keys."""
-        return [state.table for state in self._states.values()]
+        return [self._states[key].table for key in self]

@@ -52,6 +52,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         cache_policy=request.cache_policy or inference_pb2.CACHE_POLICY_KEEP,
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         parse_special=request.parse_special,
+        label=check_text("label", request.label, allow_empty=True),
     )
 
 
@@ -65,6 +66,7 @@ def prefill_request(request: inference_pb2.PrefillRequest) -> TurnRequest:
         if_version=request.if_version if request.HasField("if_version") else None,
         parse_special=request.parse_special,
         generates=False,
+        label=check_text("label", request.label, allow_empty=True),
     )
 
 

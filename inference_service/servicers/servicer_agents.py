@@ -27,6 +27,12 @@ class AgentServicer(BranchServicer, TierServicer):
             self._complete(agent)
         return response
 
+    async def FindAgent(self, request: agent_pb2.FindAgentRequest, context: Any) -> agent_pb2.FindAgentResponse:
+        response = await self._store.find_agent(request)
+        if response.HasField("agent"):
+            self._complete(response.agent)
+        return response
+
     async def ProbeAgent(self, request: agent_pb2.ProbeAgentRequest, context: Any) -> agent_pb2.ProbeAgentResponse:
         probe = probe_request(request)
         model = self._models.get(probe.key.model_id)

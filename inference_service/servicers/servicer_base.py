@@ -9,6 +9,7 @@ from inference_service.models import Models
 from inference_service.storage.client import StoreClient
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
+from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.preparing import Preparer
 
 
@@ -16,12 +17,19 @@ class AgentServicerBase(agent_pb2_grpc.AgentServiceServicer):
     """AgentService without an RPC. Event loop."""
 
     def __init__(
-        self, store: StoreClient, models: Models, preparer: Preparer, persister: Persister, locks: AgentLocks
+        self,
+        store: StoreClient,
+        models: Models,
+        preparer: Preparer,
+        persister: Persister,
+        prefetcher: Prefetcher,
+        locks: AgentLocks,
     ) -> None:
         self._store = store
         self._models = models
         self._preparer = preparer
         self._persister = persister
+        self._prefetcher = prefetcher
         self._locks = locks
 
     @asynccontextmanager

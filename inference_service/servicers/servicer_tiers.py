@@ -2,13 +2,15 @@
 
 from typing import Any
 
+from agentmem.errors import InvalidArgument
+from agentmem.hints import from_request
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, types_pb2
 from inference_service.servicers.servicer_base import AgentServicerBase
 
 
 class TierServicer(AgentServicerBase):
-    """Pins, times to live and evictions, each behind the agent's running turn."""
+    """Pins, times to live, prefetches and evictions, each behind the agent's running turn; and hints on turns."""
 
     async def PinAgent(self, request: agent_pb2.PinAgentRequest, context: Any) -> agent_pb2.PinAgentResponse:
         async with self._holding(AgentKey.from_proto(request.key)):
@@ -30,4 +32,24 @@ class TierServicer(AgentServicerBase):
             response = await self._store.evict_agent(request)
             if (loaded := self._models.loaded) is not None:
                 response.freed_bytes += loaded.memory.evict(key)
+        return response
+
+    async def PrefetchAgent(
+        self, request: agent_pb2.PrefetchAgentRequest, context: Any
+    ) -> agent_pb2.PrefetchAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        if request.tier not in (types_pb2.TIER_UNSPECIFIED, types_pb2.TIER_HOT):
+            raise InvalidArgument("tier", "must be TIER_HOT: KV is prefetched into the pool")
+        model = self._models.get(key.model_id)
+        async with self._holding(key):
+            prefetched = await self._prefetcher.prefetch(key, model)
+        return agent_pb2.PrefetchAgentResponse(tokens=prefetched.tokens, bytes=prefetched.load_bytes)
+
+    async def SetTurnHints(
+        self, request: agent_pb2.SetTurnHintsRequest, context: Any
+    ) -> agent_pb2.SetTurnHintsResponse:
+        hints = from_request(request)
+        response = await self._store.set_turn_hints(request)
+        if (loaded := self._models.loaded) is not None:
+            loaded.memory.hot.hints.set(hints)
         return response

@@ -74,6 +74,8 @@ class Commit:
     request_id: str
     request_digest: bytes
     record: cache_store_pb2.TurnRecord
+    message_hashes: Sequence[bytes] = ()
+    label: str = ""
 
 
 class StoreClient:
@@ -128,6 +130,8 @@ class StoreClient:
             request_id=commit.request_id,
             request_digest=commit.request_digest,
             record=commit.record,
+            message_hashes=commit.message_hashes,
+            label=commit.label,
         )
         answer = await _raising(self._store.CommitTurn(request, timeout=_TIMEOUT_SECONDS))
         replayed = answer.replayed if answer.HasField("replayed") else None
@@ -169,6 +173,14 @@ class StoreClient:
     async def list_agents(self, request: agent_pb2.ListAgentsRequest) -> agent_pb2.ListAgentsResponse:
         """The storage half of ListAgents."""
         return await _answer(self._agents.ListAgents(request, timeout=_TIMEOUT_SECONDS))
+
+    async def find_agent(self, request: agent_pb2.FindAgentRequest) -> agent_pb2.FindAgentResponse:
+        """The storage half of FindAgent."""
+        return await _answer(self._agents.FindAgent(request, timeout=_TIMEOUT_SECONDS))
+
+    async def set_turn_hints(self, request: agent_pb2.SetTurnHintsRequest) -> agent_pb2.SetTurnHintsResponse:
+        """The storage half of SetTurnHints."""
+        return await _answer(self._agents.SetTurnHints(request, timeout=_TIMEOUT_SECONDS))
 
     async def delete_agent(self, request: agent_pb2.DeleteAgentRequest) -> agent_pb2.DeleteAgentResponse:
         """The storage half of DeleteAgent."""

@@ -40,10 +40,9 @@ class Keeper:
         generated = job.result.token_ids
         sequence = (*prepared.plan.sequence, *generated)
         blocks = await asyncio.to_thread(lambda: list(headers(model.fingerprint, key.namespace, sequence)))
-        table = await self._written(model, room, job.caches, len(sequence), blocks)
+        table = await self.pool(model, room, job.caches, len(sequence), blocks)
         if table is None:
             return
-        table = model.memory.pool.publish([header.chain_hash for header in blocks], table)
         ledger = prepared.ledger.kept(prepared.keep_tokens)
         added = sequence[len(ledger) :]
         ledger = ledger.followed_by(added, model.tokenizer.pieces(added), model.tokenizer.hash, len(generated))
@@ -57,10 +56,13 @@ class Keeper:
         }
         self._persister.publish(State(key, version, model, table, blocks, named, captured))
 
-    async def _written(
+    async def pool(
         self, model: LoadedModel, room: Room, caches: Caches, tokens: int, blocks: list[BlockHeader]
     ) -> Table | None:
-        """A table of the caches' KV, with its references; None, and a line in the log, where that fails."""
+        """Copy what the pool lacks of caches of so many tokens, and name it by `blocks`.
+
+        The table, with its references; None, and a line in the log, where that fails. Raises PoolError.
+        """
         if not caches or not self._engine.alive:
             return None
         pool, geometry = model.memory.pool, model.geometry
@@ -82,10 +84,10 @@ class Keeper:
         if error := future.exception():
             pool.release(table)
             known = isinstance(error, AgentmemError | CacheLengthError)
-            log.warning("KV was dropped after a turn: %s", error, exc_info=None if known else error)
+            log.warning("KV could not be put into the pool: %s", error, exc_info=None if known else error)
             error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
             return None
-        return table
+        return pool.publish([header.chain_hash for header in blocks], table)
 
 
 def _windows(prepared: Prepared, room: Room, job: TurnJob, table: Table) -> dict[int, int]:

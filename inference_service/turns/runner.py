@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from agentmem.conversations import message_hashes
 from agentmem.errors import (
     Aborted,
     Cancelled,
@@ -21,7 +22,7 @@ from agentmem.errors import (
 )
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from inference_service.answers import delta, duration
-from inference_service.domain import TurnRequest
+from inference_service.domain import MessagesInput, TurnRequest
 from inference_service.engine.generation import Generated, TurnJob
 from inference_service.engine.loading import LoadedModel
 from inference_service.engine.thread import EngineThread
@@ -30,15 +31,15 @@ from inference_service.memory.windows import capture_positions
 from inference_service.metrics import WorkerMetrics
 from inference_service.models import Models
 from inference_service.pool.admission import Demand, Room
-from inference_service.pool.blocks import PoolError
 from inference_service.pool.hot import HotState
 from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto
 from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.measuring import TurnMeasures
 from inference_service.turns.persisting import Persister
-from inference_service.turns.planned import Planned, Prepared
+from inference_service.turns.planned import Prepared
 from inference_service.turns.preparing import Preparer, check_tokens
+from inference_service.turns.rooms import Rooms
 from inference_service.turns.running import RunningTurn
 
 log = logging.getLogger(__name__)
@@ -56,12 +57,13 @@ class TurnRunner:
         engine: EngineThread,
         store: StoreClient,
         preparer: Preparer,
+        keeper: Keeper,
         persister: Persister,
+        rooms: Rooms,
         metrics: WorkerMetrics,
         *,
         locks: AgentLocks,
         max_waiting: int,
-        room_wait: float,
         stream_buffer: int,
     ) -> None:
         self._models = models
@@ -69,11 +71,11 @@ class TurnRunner:
         self._store = store
         self._preparer = preparer
         self._persister = persister
-        self._keeper = Keeper(engine, persister)
+        self._rooms = rooms
+        self._keeper = keeper
         self._measures = TurnMeasures(metrics)
         self._locks = locks
         self._max_waiting = max_waiting
-        self._room_wait = room_wait
         self._stream_buffer = stream_buffer
         self._turns: set[RunningTurn] = set()
         self._draining = False
@@ -140,29 +142,10 @@ class TurnRunner:
                 model.memory.hot.drop(request.key)
                 hot = None
             planned = await self._preparer.plan(request, model, opened, hot.ledger if hot is not None else None)
-            async with self._room(turn, model, planned) as room:
+            demand = Demand(planned.lookup.own, planned.most_tokens, request.commits)
+            async with self._rooms.enter(request.key, model.memory, demand) as room:
                 prepared = await self._preparer.prepare(request, model, planned, room)
                 await self._compute_and_commit(turn, model, prepared, room)
-
-    @asynccontextmanager
-    async def _room(self, turn: RunningTurn, model: LoadedModel, planned: Planned) -> AsyncIterator[Room]:
-        """Memory for the turn. Nobody can evict what the agent has meanwhile, and a turn that fails puts it back."""
-        request, memory = turn.request, model.memory
-        demand = Demand(planned.lookup.own, planned.most_tokens, request.commits)
-        room = await memory.admission.enter(demand, self._room_wait)
-        room.hot = memory.hot.take(request.key)
-        try:
-            yield room
-        except PoolError as error:
-            memory.pool.fail(error)
-            raise
-        finally:
-            if room.hot is not None and room.superseded:
-                memory.pool.release(room.hot.table)
-            elif room.hot is not None:
-                memory.hot.put(request.key, room.hot)
-            memory.admission.leave(room)
-            memory.check_integrity(self._persister.tables())
 
     @asynccontextmanager
     async def _holding(self, request: TurnRequest) -> AsyncIterator[None]:
@@ -274,11 +257,23 @@ class TurnRunner:
             request_id=request.request_id,
             request_digest=request.digest,
             record=record,
+            message_hashes=_conversation(turn, record.delta.text),
+            label=request.label,
         )
         version, replayed = await self._store.commit(request.key, commit)
+        model.memory.hot.hints.forget(request.key)
         if replayed is not None:
             raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
         return version
+
+
+def _conversation(turn: RunningTurn, said: str) -> list[bytes]:
+    """The hash chain of a whole chat with its answer."""
+    chat = turn.request.input
+    if not isinstance(chat, MessagesInput):
+        return []
+    answer = ({"role": "assistant", "content": said},) if turn.request.generates else ()
+    return message_hashes((*chat.messages, *answer))
 
 
 def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:

@@ -242,3 +242,20 @@ async def test_the_disk_keeps_its_floor(data: Path) -> None:
         assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--free-bytes-floor" in (error.value.details() or "")
         assert on_disk(data) == []
+
+
+async def test_hints_come_before_the_last_use(small: Running) -> None:
+    for number, agent in enumerate("abcd"):
+        await speak(small, agent, [2 * number, 2 * number + 1])
+    hints = {"a": 1, "b": 7, "d": None}
+    request = agent_pb2.SetTurnHintsRequest(
+        hints=[agent_pb2.TurnHint(key=kv.key(agent), steps=steps) for agent, steps in hints.items()]
+    )
+    await small.agents.SetTurnHints(request)
+    await speak(small, "e", [8, 9])
+    assert await there(small, *range(10)) == [0, 1, 2, 3, 8, 9], "d will not speak again, and c said nothing of it"
+    version = (await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).version
+    await speak(small, "b", [2, 3, 4, 5], version)
+    assert await there(small, *range(10)) == [0, 1, 2, 3, 4, 5, 8, 9]
+    await speak(small, "f", [10, 11])
+    assert await there(small, *range(12)) == [0, 1, 10, 11], "b has had its turn"

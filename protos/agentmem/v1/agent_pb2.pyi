@@ -297,7 +297,7 @@ class FindAgentRequest(_message.Message):
     """Only agents found under this label (prompt_cache_key, user_id). Empty: all."""
     @_builtins.property
     def message_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """One hash per message: hash of (the hash before, role, content), 16 bytes each."""
+        """One hash per message: hash of (the hash before, role, content), 16 bytes each. At most 10000."""
 
     def __init__(
         self,
@@ -323,21 +323,27 @@ class FindAgentResponse(_message.Message):
 
     AGENT_FIELD_NUMBER: _builtins.int
     MATCHED_MESSAGES_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     matched_messages: _builtins.int
     """How many of the messages it has."""
     @_builtins.property
     def agent(self) -> Global___Agent:
         """Absent if no stored conversation begins the given one."""
 
+    @_builtins.property
+    def version(self) -> _types_pb2.AgentVersion:
+        """The state that has them."""
+
     def __init__(
         self,
         *,
         agent: Global___Agent | None = ...,
         matched_messages: _builtins.int = ...,
+        version: _types_pb2.AgentVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "matched_messages", b"matched_messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "matched_messages", b"matched_messages", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1007,7 +1013,7 @@ class PrefetchAgentRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
     tier: _types_pb2.Tier.ValueType
-    """Into which tier. Default hot."""
+    """Into which tier. Default hot, and only hot."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Which."""

@@ -156,7 +156,10 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindAgent(self, request, context):
-        """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages.
+        """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages. The
+        state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
+        to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
+        has a conversation after a turn whose input was messages, and none after one that appended to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -241,14 +244,17 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetTurnHints(self, request, context):
-        """SetTurnHints tells in how many steps agents speak next, so that eviction takes the farthest first. Not durable.
+        """SetTurnHints tells in how many steps agents speak next. Eviction takes first who will not speak again, then who has
+        no hint, least recently used first, then the farthest. A hint holds until the agent's next turn, and at most ten
+        minutes; it is not durable, and agents need not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrefetchAgent(self, request, context):
-        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn.
+        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, as by a
+        turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

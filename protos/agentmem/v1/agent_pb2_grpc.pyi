@@ -44,7 +44,11 @@ class AgentServiceStub:
     ListAgents: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ListAgentsRequest, _agent_pb2.ListAgentsResponse]
     """ListAgents pages through the agents of a namespace, in the order of their ids."""
     FindAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.FindAgentRequest, _agent_pb2.FindAgentResponse]
-    """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages."""
+    """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages. The
+    state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
+    to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
+    has a conversation after a turn whose input was messages, and none after one that appended to it.
+    """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]
     """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses. Repeating it is NOT_FOUND unless
     allow_missing is set.
@@ -81,9 +85,14 @@ class AgentServiceStub:
     began or was committed, whichever is later.
     """
     SetTurnHints: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]
-    """SetTurnHints tells in how many steps agents speak next, so that eviction takes the farthest first. Not durable."""
+    """SetTurnHints tells in how many steps agents speak next. Eviction takes first who will not speak again, then who has
+    no hint, least recently used first, then the farthest. A hint holds until the agent's next turn, and at most ten
+    minutes; it is not durable, and agents need not exist.
+    """
     PrefetchAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.PrefetchAgentRequest, _agent_pb2.PrefetchAgentResponse]
-    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn."""
+    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, as by a
+    turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
+    """
     EvictAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.EvictAgentRequest, _agent_pb2.EvictAgentResponse]
     """EvictAgent drops the agent's KV from a tier. The ledger stays, so nothing is lost but time."""
     ExportAgent: _grpc.UnaryStreamMultiCallable[_agent_pb2.ExportAgentRequest, _agent_pb2.ExportAgentResponse]
@@ -109,7 +118,11 @@ class AgentServiceAsyncStub(AgentServiceStub):
     ListAgents: _aio.UnaryUnaryMultiCallable[_agent_pb2.ListAgentsRequest, _agent_pb2.ListAgentsResponse]  # type: ignore[assignment]
     """ListAgents pages through the agents of a namespace, in the order of their ids."""
     FindAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.FindAgentRequest, _agent_pb2.FindAgentResponse]  # type: ignore[assignment]
-    """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages."""
+    """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages. The
+    state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
+    to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
+    has a conversation after a turn whose input was messages, and none after one that appended to it.
+    """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]  # type: ignore[assignment]
     """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses. Repeating it is NOT_FOUND unless
     allow_missing is set.
@@ -146,9 +159,14 @@ class AgentServiceAsyncStub(AgentServiceStub):
     began or was committed, whichever is later.
     """
     SetTurnHints: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]  # type: ignore[assignment]
-    """SetTurnHints tells in how many steps agents speak next, so that eviction takes the farthest first. Not durable."""
+    """SetTurnHints tells in how many steps agents speak next. Eviction takes first who will not speak again, then who has
+    no hint, least recently used first, then the farthest. A hint holds until the agent's next turn, and at most ten
+    minutes; it is not durable, and agents need not exist.
+    """
     PrefetchAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.PrefetchAgentRequest, _agent_pb2.PrefetchAgentResponse]  # type: ignore[assignment]
-    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn."""
+    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, as by a
+    turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
+    """
     EvictAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.EvictAgentRequest, _agent_pb2.EvictAgentResponse]  # type: ignore[assignment]
     """EvictAgent drops the agent's KV from a tier. The ledger stays, so nothing is lost but time."""
     ExportAgent: _aio.UnaryStreamMultiCallable[_agent_pb2.ExportAgentRequest, _agent_pb2.ExportAgentResponse]  # type: ignore[assignment]
@@ -186,7 +204,11 @@ class AgentServiceServicer:
         request: _agent_pb2.FindAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.FindAgentResponse, _abc.Awaitable[_agent_pb2.FindAgentResponse]]:
-        """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages."""
+        """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages. The
+        state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
+        to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
+        has a conversation after a turn whose input was messages, and none after one that appended to it.
+        """
 
     def DeleteAgent(
         self,
@@ -278,14 +300,19 @@ class AgentServiceServicer:
         request: _agent_pb2.SetTurnHintsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.SetTurnHintsResponse, _abc.Awaitable[_agent_pb2.SetTurnHintsResponse]]:
-        """SetTurnHints tells in how many steps agents speak next, so that eviction takes the farthest first. Not durable."""
+        """SetTurnHints tells in how many steps agents speak next. Eviction takes first who will not speak again, then who has
+        no hint, least recently used first, then the farthest. A hint holds until the agent's next turn, and at most ten
+        minutes; it is not durable, and agents need not exist.
+        """
 
     def PrefetchAgent(
         self,
         request: _agent_pb2.PrefetchAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.PrefetchAgentResponse, _abc.Awaitable[_agent_pb2.PrefetchAgentResponse]]:
-        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn."""
+        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, as by a
+        turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
+        """
 
     def EvictAgent(
         self,

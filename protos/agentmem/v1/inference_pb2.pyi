@@ -68,6 +68,7 @@ class GenerateRequest(_message.Message):
     CACHE_POLICY_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     PARSE_SPECIAL_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this turn for retries and Abort; at most 128 bytes of UTF-8. Empty: the turn cannot be retried safely."""
     prompt: _builtins.str
@@ -82,6 +83,8 @@ class GenerateRequest(_message.Message):
     """Return log-probabilities of the generated tokens and of this many alternatives (at most 20). Default: none."""
     parse_special: _builtins.bool
     """Parse special tokens in user text too. Default false."""
+    label: _builtins.str
+    """What FindAgent can narrow by; at most 256 bytes. The agent has it until its next turn."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose memory. An empty agent_id keeps nothing; an absent agent is created by the commit."""
@@ -122,10 +125,11 @@ class GenerateRequest(_message.Message):
         cache_policy: Global___CachePolicy.ValueType = ...,
         top_logprobs: _builtins.int | None = ...,
         parse_special: _builtins.bool = ...,
+        label: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "if_version", b"if_version", "input", b"input", "key", b"key", "max_tokens", b"max_tokens", "messages", b"messages", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "if_version", b"if_version", "input", b"input", "key", b"key", "max_tokens", b"max_tokens", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
@@ -396,6 +400,7 @@ class PrefillRequest(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IF_VERSION_FIELD_NUMBER: _builtins.int
     PARSE_SPECIAL_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As in GenerateRequest."""
     prompt: _builtins.str
@@ -404,6 +409,8 @@ class PrefillRequest(_message.Message):
     """As in GenerateRequest."""
     parse_special: _builtins.bool
     """Parse special tokens in user text too. Default false."""
+    label: _builtins.str
+    """As in GenerateRequest."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose memory. The agent_id must not be empty."""
@@ -431,10 +438,11 @@ class PrefillRequest(_message.Message):
         token_ids: _types_pb2.TokenIds | None = ...,
         if_version: _builtins.int | None = ...,
         parse_special: _builtins.bool = ...,
+        label: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "if_version", b"if_version", "input", b"input", "key", b"key", "messages", b"messages", "prompt", b"prompt", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "if_version", b"if_version", "input", b"input", "key", b"key", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015

@@ -135,3 +135,14 @@ def test_against_a_dictionary(steps: list[tuple[str, str]]) -> None:
         assert list(hot) == list(model)
         assert hot.tables() == [each.table for each in model.values()]
         pool.check_integrity([*hot.tables(), *taken])
+
+
+def test_hints_come_before_the_last_use(pool: KVPool, hot: HotAgents) -> None:
+    for name in "abcd":
+        hot.put(key(name), state(pool))
+    hot.hints.set({key("a"): 1, key("b"): 7, key("d"): None})
+    assert list(hot) == [key(name) for name in "dcba"]
+    assert hot.tables() == [found.table for name in "dcba" if (found := hot.get(key(name)))]
+    hot.touch(key("c"))
+    hot.hints.forget(key("a"))
+    assert list(hot) == [key(name) for name in "dacb"]

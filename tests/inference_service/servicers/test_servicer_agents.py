@@ -95,7 +95,12 @@ class World:
 
     def serving(self, store: Store) -> AgentServicer:
         return AgentServicer(
-            cast(Any, store), cast(Any, self.models), cast(Any, None), cast(Any, self.persister), self.locks
+            cast(Any, store),
+            cast(Any, self.models),
+            cast(Any, None),
+            cast(Any, self.persister),
+            cast(Any, None),
+            self.locks,
         )
 
     def evict(self, key: AgentKey) -> int:

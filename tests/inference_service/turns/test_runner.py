@@ -31,10 +31,12 @@ from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import Sizes
 from inference_service.storage.client import Commit, FileName, Opened
 from inference_service.turns.fetching import Fetcher
+from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.preparing import Preparer
 from inference_service.turns.restoring import Restorer
+from inference_service.turns.rooms import Rooms
 from inference_service.turns.runner import TurnRunner
 from inference_service.turns.running import RunningTurn
 from tests.oracle import Oracle
@@ -209,11 +211,12 @@ async def working(
         engine,
         cast(Any, store),
         preparer,
+        Keeper(engine, persister),
         persister,
+        Rooms(persister, room_wait),
         metrics,
         locks=locks,
         max_waiting=64,
-        room_wait=room_wait,
         stream_buffer=1000,
     )
     try:

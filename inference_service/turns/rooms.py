@@ -1,0 +1,39 @@
+"""Memory for one agent's work: taken before it begins, given back when it ends, whatever happens in between."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agentmem.keys import AgentKey
+from inference_service.pool.admission import Demand, Room
+from inference_service.pool.blocks import PoolError
+from inference_service.pool.memory import ModelMemory
+from inference_service.turns.persisting import Persister
+
+
+class Rooms:
+    """Hands out rooms. Event loop only. `wait` is how many seconds somebody waits for one."""
+
+    def __init__(self, persister: Persister, wait: float) -> None:
+        self._persister = persister
+        self._wait = wait
+
+    @asynccontextmanager
+    async def enter(self, key: AgentKey, memory: ModelMemory, demand: Demand) -> AsyncIterator[Room]:
+        """A room, with the agent's hot state. Nobody can evict that meanwhile, and work that fails puts it back.
+
+        Call it under the agent's lock. Raises what Admission.enter raises.
+        """
+        room = await memory.admission.enter(demand, self._wait)
+        room.hot = memory.hot.take(key)
+        try:
+            yield room
+        except PoolError as error:
+            memory.pool.fail(error)
+            raise
+        finally:
+            if room.hot is not None and room.superseded:
+                memory.pool.release(room.hot.table)
+            elif room.hot is not None:
+                memory.hot.put(key, room.hot)
+            memory.admission.leave(room)
+            memory.check_integrity(self._persister.tables())

@@ -1,0 +1,130 @@
+"""Between the tiers, in real processes: prefetched ahead of a turn, evicted from memory and from disk, and found."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from agentmem.conversations import message_hashes
+from agentmem.v1 import agent_pb2, types_pb2
+from tests.oracle import Oracle
+from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.tiny_models import write_gemma3, write_llama
+
+ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
+LONG = "The colour of the boat is green. " * 60
+WRITERS = {"llama": write_llama, "gemma3": write_gemma3}
+
+
+@pytest.fixture
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return WRITERS[getattr(request, "param", "llama")](tmp_path / "m")
+
+
+@pytest.fixture
+async def stack(directory: Path) -> AsyncIterator[Stack]:
+    async with running(f"tiny={directory}") as stack:
+        yield stack
+
+
+@pytest.fixture
+async def client(stack: Stack) -> Client:
+    return await stack.client()
+
+
+async def prefetch(client: Client, agent: str = "a") -> tuple[int, int]:
+    response = await client.agents.PrefetchAgent(agent_pb2.PrefetchAgentRequest(key=client.key(agent)), timeout=30)
+    return response.tokens, response.bytes
+
+
+async def evict(client: Client, tier: types_pb2.Tier.ValueType, agent: str = "a") -> int:
+    request = agent_pb2.EvictAgentRequest(key=client.key(agent), tier=tier)
+    return (await client.agents.EvictAgent(request, timeout=30)).freed_bytes
+
+
+async def check(stack: Stack, directory: Path, turn: Turn) -> None:
+    """The turn's log-probabilities are those of a recomputation."""
+    token_ids = list((await stack.ledger("a")).token_ids)
+    wanted = Oracle(directory).logprobs_of(token_ids, len(token_ids) - len(turn.token_ids))
+    assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
+
+
+@pytest.mark.parametrize("directory", WRITERS, indirect=True)
+async def test_what_was_prefetched_after_a_restart_is_hot(stack: Stack, client: Client, directory: Path) -> None:
+    await client.say("a", LONG, **ARGUMENTS)
+    tokens = (await client.agent("a")).tokens
+    assert await prefetch(client) == (tokens, 0), "it is there"
+    await stack.on_disk("a")
+    stack.kill("worker", "store")
+    await stack.up()
+    assert (await client.agent("a")).tier == types_pb2.TIER_WARM
+    prefetched, size = await prefetch(client)
+    assert prefetched == tokens and size > tokens * 100
+    assert (await client.agent("a")).tier == types_pb2.TIER_HOT
+    assert await prefetch(client) == (tokens, 0)
+    turn = await client.say("a", "Who told you?", **ARGUMENTS)
+    assert (turn.match, turn.cached) == ("EXTEND", {"hot": tokens})
+    await check(stack, directory, turn)
+
+
+async def test_evictions_go_down_the_tiers_and_the_ledger_heals_them(
+    stack: Stack, client: Client, directory: Path
+) -> None:
+    await client.say("a", LONG, **ARGUMENTS)
+    tokens = (await client.agent("a")).tokens
+    await stack.on_disk("a")
+    assert await evict(client, types_pb2.TIER_HOT) > 0
+    assert await evict(client, types_pb2.TIER_HOT) == 0
+    turn = await client.say("a", "Who told you?", **ARGUMENTS)
+    assert turn.cached == {"warm": tokens}
+    await stack.on_disk("a")
+    assert await evict(client, types_pb2.TIER_WARM) > 0
+    agent = await client.agent("a")
+    assert (agent.tier, agent.warm_bytes) == (types_pb2.TIER_NONE, 0)
+    assert not list((stack.data / "blocks").rglob("*.safetensors"))
+    assert await prefetch(client) == (0, 0), "there is nothing to fetch"
+    turn = await client.say("a", "And the house?", **ARGUMENTS)
+    assert (turn.match, turn.cached, turn.miss) == ("EXTEND", {}, "EVICTED")
+    await check(stack, directory, turn)
+    await stack.on_disk("a")
+    assert (await client.agent("a")).warm_bytes > 0
+
+
+async def test_a_damaged_file_ends_a_prefetch_before_it(stack: Stack, client: Client, directory: Path) -> None:
+    await client.say("a", LONG, **ARGUMENTS)
+    tokens = (await client.agent("a")).tokens
+    await stack.on_disk("a")
+    stack.kill("worker", "store")
+    for path in sorted((stack.data / "blocks").rglob("*.safetensors"), key=lambda path: path.stat().st_size)[:1]:
+        path.write_bytes(path.read_bytes()[:-4] + b"lies")
+    await stack.up()
+    prefetched, _ = await prefetch(client)
+    assert prefetched < tokens
+    turn = await client.say("a", "Who told you?", **ARGUMENTS)
+    assert turn.match == "EXTEND" and sum(turn.cached.values()) == prefetched
+    await check(stack, directory, turn)
+
+
+async def test_a_conversation_is_found_by_its_messages_and_nonsense_refused(stack: Stack, client: Client) -> None:
+    said = [{"role": "user", "content": "Who told you?"}]
+    turn = await client.turn("a", messages=chat(("user", "Who told you?")), label="blue", **ARGUMENTS)
+    said.append({"role": "assistant", "content": turn.text})
+    said.append({"role": "user", "content": "And the house?"})
+    request = agent_pb2.FindAgentRequest(namespace="default", model_id="tiny", message_hashes=message_hashes(said))
+    found = await client.agents.FindAgent(request, timeout=10)
+    assert (found.agent.key.agent_id, found.matched_messages, found.version) == ("a", 2, turn.finished.version)
+    assert found.agent.tier == types_pb2.TIER_HOT
+    request.label = "red"
+    assert not (await client.agents.FindAgent(request, timeout=10)).HasField("agent")
+    hints = agent_pb2.SetTurnHintsRequest(hints=[agent_pb2.TurnHint(key=client.key("a"), steps=2)])
+    await client.agents.SetTurnHints(hints, timeout=10)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await prefetch(client, "nobody")
+    assert error.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await client.agents.PrefetchAgent(
+            agent_pb2.PrefetchAgentRequest(key=client.key("a"), tier=types_pb2.TIER_WARM), timeout=30
+        )
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
