@@ -84,9 +84,12 @@ class BlockStore:
         """
         return await self._run(partial(self._publish, publication))
 
-    async def quarantine(self, namespace: str, name: FileName, reason: str) -> None:
-        """Take a file out of use, and keep it with the reason. Nothing happens if it isn't there."""
-        await self._run(partial(self._quarantine, namespace, name, reason))
+    async def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
+        """Take a file out of use, if it still has this digest, and keep it with the reason.
+
+        One that isn't there loses its row, and that is all.
+        """
+        await self._run(partial(self._quarantine, namespace, name, digest, reason))
 
     def unlink_dropped(self, names: Sequence[FileName]) -> "Future[None]":
         """Unlink files whose rows a transaction has dropped, soon; a crash before leaves them to `reconcile`.
@@ -191,18 +194,21 @@ class BlockStore:
             self._directory.place(staged.path, name)
         return FileOrigin(publication.key, publication.fingerprint, parent)
 
-    def _quarantine(self, namespace: str, name: FileName, reason: str) -> None:
+    def _quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
+        path = self._directory.path(name)
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            self._database.write_blocking(partial(references.forget, names=[name], namespace=namespace))
+            return
         kept = self._directory.new_quarantine_name(name)
-        if not self._database.write_blocking(partial(quarantine.add, namespace=namespace, name=name, file=kept)):
+        add = partial(quarantine.add, namespace=namespace, name=name, file=kept, digest=digest)
+        if not self._database.write_blocking(add):
             return
         self._metrics.quarantined(reason)
         event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
-        path, (target, note_path) = self._directory.path(name), self._directory.quarantine_paths(kept)
-        try:
-            size = path.stat().st_size
-            path.replace(target)
-        except FileNotFoundError:
-            return
+        target, note_path = self._directory.quarantine_paths(kept)
+        path.replace(target)
         note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
         with disk_errors():
             write_private(note_path, json.dumps(note).encode())

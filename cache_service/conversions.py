@@ -243,9 +243,15 @@ def _file_name(field: str, kind: Kind, chain_hash: bytes) -> FileName:
     return FileName(kind, chain_hash)
 
 
+def digest(field: str, value: bytes) -> bytes:
+    """A file's digest."""
+    if len(value) != DIGEST_BYTES:
+        raise InvalidArgument(field, f"must be {DIGEST_BYTES} bytes")
+    return value
+
+
 def _staged(field: str, file: cache_store_pb2.StoredFile) -> Staged:
-    if len(file.digest) != DIGEST_BYTES:
-        raise InvalidArgument(f"{field}.digest", f"must be {DIGEST_BYTES} bytes")
+    digest(f"{field}.digest", file.digest)
     if "\0" in file.path:
         raise InvalidArgument(f"{field}.path", "must be a path that StageBlocks gave")
     row = FileRow(file_name(field, file), file.first_token, file.token_count, file.size_bytes, file.digest)

@@ -10,11 +10,15 @@ from agentmem.keys import AgentKey
 from cache_service.files import FileName
 
 
-def add(connection: sqlite3.Connection, namespace: str, name: FileName, file: str) -> bool:
-    """Turn a published file's row into a quarantined one, stored as `file`; False if there is no such row."""
+def add(connection: sqlite3.Connection, namespace: str, name: FileName, file: str, digest: bytes | None = None) -> bool:
+    """Turn a published file's row into a quarantined one, stored as `file`; False if there is no such row.
+
+    With a `digest`, only the row of a file with that digest.
+    """
     row = connection.execute(
-        "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? RETURNING agent_id, model_id",
-        (*name, namespace),
+        "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND digest = ifnull(?, digest)"
+        " RETURNING agent_id, model_id",
+        (*name, namespace, digest),
     ).fetchone()
     if row is None:
         return False

@@ -183,9 +183,12 @@ def all_names(connection: sqlite3.Connection) -> list[FileName]:
     return [FileName(Kind(kind), chain_hash) for kind, chain_hash in rows]
 
 
-def forget(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
-    """Drop the rows of files that aren't there any more."""
-    connection.executemany("DELETE FROM files WHERE kind = ? AND chain_hash = ?", names)
+def forget(connection: sqlite3.Connection, names: Iterable[FileName], namespace: str | None = None) -> None:
+    """Drop the rows of files that aren't there any more, in one namespace or in all."""
+    connection.executemany(
+        "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ifnull(?, namespace)",
+        [(*name, namespace) for name in names],
+    )
 
 
 def sizes(connection: sqlite3.Connection) -> dict[Kind, int]:

@@ -79,7 +79,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def QuarantineBlock(self, request: pb.QuarantineBlockRequest, context: Context) -> pb.QuarantineBlockResponse:
         namespace = conversions.namespace(request.namespace)
         reason = check_text("reason", request.reason)
-        await self._blocks.quarantine(namespace, conversions.file_name("name", request.name), reason)
+        digest = conversions.digest("digest", request.digest) if request.digest else None
+        await self._blocks.quarantine(namespace, conversions.file_name("name", request.name), digest, reason)
         return pb.QuarantineBlockResponse()
 
     async def PutWorkflowRecord(

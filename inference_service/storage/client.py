@@ -161,9 +161,11 @@ class StoreClient:
         )
         await _raising(self._store.PublishBlocks(request, timeout=_TIMEOUT_SECONDS))
 
-    async def quarantine(self, namespace: str, name: FileName, reason: str) -> None:
-        """Take a file out of use."""
-        request = cache_store_pb2.QuarantineBlockRequest(namespace=namespace, name=_name(name), reason=reason)
+    async def quarantine(self, namespace: str, name: FileName, digest: bytes, reason: str) -> None:
+        """Take a damaged file out of use, if it is still the one with this digest."""
+        request = cache_store_pb2.QuarantineBlockRequest(
+            namespace=namespace, name=_name(name), reason=reason, digest=digest
+        )
         await _raising(self._store.QuarantineBlock(request, timeout=_TIMEOUT_SECONDS))
 
     async def get_agent(self, request: agent_pb2.GetAgentRequest) -> agent_pb2.GetAgentResponse:

@@ -48,23 +48,23 @@ class Fetcher:
         )
         good: dict[FileName, HostTensors] = {}
         bad: dict[FileName, Reason] = {}
-        for (header, _), result in zip(wanted, results, strict=True):
+        for (header, file), result in zip(wanted, results, strict=True):
             name = FileName.of(header)
             if isinstance(result, BlockMiss):
                 bad[name] = result.reason
-                await self._refuse(namespace, name, result)
+                await self._refuse(namespace, name, file.digest, result)
             elif isinstance(result, BaseException):
                 raise result
             else:
                 good[name] = result
         return good, bad
 
-    async def _refuse(self, namespace: str, name: FileName, miss: BlockMiss) -> None:
+    async def _refuse(self, namespace: str, name: FileName, digest: bytes, miss: BlockMiss) -> None:
         logs.event(log, "block refused", logging.WARNING, fault=miss.fault, chain_hash=name.chain_hash.hex())
         self._metrics.load_failures.labels(miss.fault).inc()
         if not miss.damaged:
             return
         try:
-            await self._store.quarantine(namespace, name, miss.fault)
+            await self._store.quarantine(namespace, name, digest, miss.fault)
         except AgentmemError as error:
             logs.event(log, "quarantine failed", logging.WARNING, error=error.message)

@@ -15,8 +15,8 @@ import grpc
 import pytest
 
 from agentmem import blockfile
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import types_pb2
 from cache_service import references
 from cache_service.files import DataDirectory, FileName, Kind
 
@@ -332,9 +332,31 @@ async def test_quarantine_keeps_the_file_and_the_reason(store: Running) -> None:
 async def test_quarantine_of_a_vanished_file_forgets_its_row(store: Running) -> None:
     block = await add(store, [1])
     kv.delete((await found(store, block))[0].path)
-    await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=block, reason="io_error"))
+    for namespace, there in (("other", True), ("default", False), ("default", False)):
+        request = pb.QuarantineBlockRequest(namespace=namespace, name=block, reason="io_error")
+        await store.cache.QuarantineBlock(request)
+        assert bool(await found(store, block)) == there
+    assert on_disk(store.data) == []
+    assert store.metric("agentmem_cache_quarantined_total", reason="io_error") == 0, "nothing is kept"
+
+
+async def test_a_file_that_was_replaced_meanwhile_is_not_quarantined(store: Running) -> None:
+    block = await add(store, [1])
+    (old,) = await found(store, block)
+    await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(), allow_missing=True))
+    await add(store, [1])
+    (new,) = await found(store, block)
+    assert new.digest != old.digest
+    request = pb.QuarantineBlockRequest(namespace="default", name=block, reason="digest", digest=old.digest)
+    await store.cache.QuarantineBlock(request)
+    assert await found(store, block) == [new]
+    request.digest = b"short"
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.QuarantineBlock(request)
+    assert field_of(error) == "digest"
+    request.digest = new.digest
+    await store.cache.QuarantineBlock(request)
     assert not await found(store, block)
-    await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=block, reason="io_error"))
 
 
 async def test_names_that_are_no_chain_hashes_are_refused(store: Running) -> None:

@@ -638,10 +638,13 @@ class QuarantineBlockRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """The namespace it was found in."""
     reason: _builtins.str
     """Why: "digest", "header", "truncated", "io_error"."""
+    digest: _builtins.bytes
+    """What the worker was told that the file's bytes are. Empty: whatever they are."""
     @_builtins.property
     def name(self) -> Global___FileName:
         """Which."""
@@ -652,10 +655,11 @@ class QuarantineBlockRequest(_message.Message):
         namespace: _builtins.str = ...,
         name: Global___FileName | None = ...,
         reason: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name", "namespace", b"namespace", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -136,7 +136,8 @@ class CacheStoreServiceServicer:
 
     def QuarantineBlock(self, request, context):
         """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-        inspection. Idempotent.
+        inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
+        meanwhile. A file that is not there any more is forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -59,7 +59,8 @@ class CacheStoreServiceStub:
     """
     QuarantineBlock: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]
     """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-    inspection. Idempotent.
+    inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
+    meanwhile. A file that is not there any more is forgotten.
     """
     ReadBlock: _grpc.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]
     """ReadBlock streams a file to a worker that shares no disk with the store. NOT_FOUND if it does not exist."""
@@ -103,7 +104,8 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     """
     QuarantineBlock: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]  # type: ignore[assignment]
     """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-    inspection. Idempotent.
+    inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
+    meanwhile. A file that is not there any more is forgotten.
     """
     ReadBlock: _aio.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]  # type: ignore[assignment]
     """ReadBlock streams a file to a worker that shares no disk with the store. NOT_FOUND if it does not exist."""
@@ -169,7 +171,8 @@ class CacheStoreServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.QuarantineBlockResponse, _abc.Awaitable[_cache_store_pb2.QuarantineBlockResponse]]:
         """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-        inspection. Idempotent.
+        inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
+        meanwhile. A file that is not there any more is forgotten.
         """
 
     def ReadBlock(

@@ -170,8 +170,9 @@ async def test_stage_publish_quarantine(client: StoreClient, store: ScriptedStor
     )
 
     store.answer = cache_store_pb2.QuarantineBlockResponse()
-    await client.quarantine("ns", asked[1], "digest")
-    assert store.asked.pop() == cache_store_pb2.QuarantineBlockRequest(namespace="ns", name=names[1], reason="digest")
+    await client.quarantine("ns", asked[1], b"d" * 16, "digest")
+    wanted = cache_store_pb2.QuarantineBlockRequest(namespace="ns", name=names[1], reason="digest", digest=b"d" * 16)
+    assert store.asked.pop() == wanted
 
 
 def test_names_of_headers() -> None:
