@@ -300,6 +300,9 @@ class OpenCacheResponse(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     EVICTED_HASHES_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    instance: _builtins.bytes
+    """Which process answered; see GetStoreResponse."""
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
         """The agent's state; version 0 and no uid where the agent does not exist."""
@@ -328,10 +331,11 @@ class OpenCacheResponse(_message.Message):
         files: _abc.Iterable[Global___StoredFile] | None = ...,
         turn: Global___CommittedTurn | None = ...,
         evicted_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+        instance: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_hashes", b"evicted_hashes", "files", b"files", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_hashes", b"evicted_hashes", "files", b"files", "instance", b"instance", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -510,6 +514,9 @@ class StageBlocksResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FILES_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    instance: _builtins.bytes
+    """Which process answered; see GetStoreResponse."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedFile]:
         """One for each name that does not exist yet."""
@@ -518,10 +525,11 @@ class StageBlocksResponse(_message.Message):
         self,
         *,
         files: _abc.Iterable[Global___StagedFile] | None = ...,
+        instance: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "instance", b"instance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -628,6 +636,64 @@ class PublishBlocksResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PublishBlocksResponse: _TypeAlias = PublishBlocksResponse  # noqa: Y015
+
+@_typing.final
+class GetStoreRequest(_message.Message):
+    """GetStoreRequest asks what the store is, and shows it a file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITNESS_PATH_FIELD_NUMBER: _builtins.int
+    witness_path: _builtins.str
+    """Path of a file directly in staging_directory, to which the worker has just written `instance`. Empty: none."""
+    def __init__(
+        self,
+        *,
+        witness_path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["witness_path", b"witness_path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStoreRequest: _TypeAlias = GetStoreRequest  # noqa: Y015
+
+@_typing.final
+class GetStoreResponse(_message.Message):
+    """GetStoreResponse says which store process this is, and where its disk can be recognized."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    PROBE_PATH_FIELD_NUMBER: _builtins.int
+    STAGING_DIRECTORY_FIELD_NUMBER: _builtins.int
+    WITNESS_SEEN_FIELD_NUMBER: _builtins.int
+    instance: _builtins.bytes
+    """32 random bytes, drawn when the process started: where they change, another process answers, and nothing that was
+    found out about the one before holds.
+    """
+    probe_path: _builtins.str
+    """Absolute path, on the store's machine, of a file in the data directory that holds `instance`."""
+    staging_directory: _builtins.str
+    """Absolute path, on the store's machine, of the directory that staged paths are in."""
+    witness_seen: _builtins.bool
+    """The store reads `instance` at witness_path."""
+    def __init__(
+        self,
+        *,
+        instance: _builtins.bytes = ...,
+        probe_path: _builtins.str = ...,
+        staging_directory: _builtins.str = ...,
+        witness_seen: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "probe_path", b"probe_path", "staging_directory", b"staging_directory", "witness_seen", b"witness_seen"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStoreResponse: _TypeAlias = GetStoreResponse  # noqa: Y015
 
 @_typing.final
 class QuarantineBlockRequest(_message.Message):
@@ -744,7 +810,7 @@ class WriteBlockRequest(_message.Message):
     """At most 256 KiB."""
     @_builtins.property
     def header(self) -> Global___WriteBlockHeader:
-        """What comes; path and tier are ignored."""
+        """What comes."""
 
     def __init__(
         self,
@@ -768,27 +834,35 @@ class WriteBlockHeader(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    NAMESPACE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
-    namespace: _builtins.str
-    """The namespace it belongs to."""
     fingerprint: _builtins.str
     """The fingerprint that its header must carry."""
     @_builtins.property
+    def key(self) -> _types_pb2.AgentKey:
+        """Whose turn computed it. An empty agent_id: nobody's."""
+
+    @_builtins.property
+    def version(self) -> _types_pb2.AgentVersion:
+        """The agent's state that it is a part of. The file of an agent that was deleted meanwhile is dropped."""
+
+    @_builtins.property
     def file(self) -> Global___StoredFile:
-        """The file."""
+        """The file; path and tier are ignored. size_bytes is at most 4 GiB."""
 
     def __init__(
         self,
         *,
-        namespace: _builtins.str = ...,
+        key: _types_pb2.AgentKey | None = ...,
+        version: _types_pb2.AgentVersion | None = ...,
         file: Global___StoredFile | None = ...,
         fingerprint: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "key", b"key", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "fingerprint", b"fingerprint", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "fingerprint", b"fingerprint", "key", b"key", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,6 +59,11 @@ class CacheStoreServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.PublishBlocksRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.PublishBlocksResponse.FromString,
                 _registered_method=True)
+        self.GetStore = channel.unary_unary(
+                '/agentmem.v1.CacheStoreService/GetStore',
+                request_serializer=agentmem_dot_v1_dot_cache__store__pb2.GetStoreRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.GetStoreResponse.FromString,
+                _registered_method=True)
         self.QuarantineBlock = channel.unary_unary(
                 '/agentmem.v1.CacheStoreService/QuarantineBlock',
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.QuarantineBlockRequest.SerializeToString,
@@ -134,6 +139,15 @@ class CacheStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStore(self, request, context):
+        """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
+        writes a file in staging_directory that the store sees, may open files by path; others use ReadBlock and
+        WriteBlock. That paths look alike proves nothing. It changes nothing and may be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def QuarantineBlock(self, request, context):
         """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
         inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
@@ -144,14 +158,21 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadBlock(self, request, context):
-        """ReadBlock streams a file to a worker that shares no disk with the store. NOT_FOUND if it does not exist.
+        """ReadBlock streams a published file to a worker that shares no disk with the store. A file that is deleted meanwhile
+        is streamed to its end. It does not look at the bytes: the worker checks the digest. NOT_FOUND if there is none of
+        this name in the namespace, DATA_LOSS if the disk cannot give its bytes. Not a use: OpenCache is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WriteBlock(self, request_iterator, context):
-        """WriteBlock takes a file from such a worker; it is published when the stream ends. DATA_LOSS if the digest differs.
+        """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
+        answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
+        consists of. A file that exists already is not taken, and that is no error, so it may be repeated. DATA_LOSS if
+        there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
+        header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
+        minute. After an error, or if the worker goes away, nothing is left of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,6 +221,11 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
                     servicer.PublishBlocks,
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.PublishBlocksRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cache__store__pb2.PublishBlocksResponse.SerializeToString,
+            ),
+            'GetStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStore,
+                    request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.GetStoreRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cache__store__pb2.GetStoreResponse.SerializeToString,
             ),
             'QuarantineBlock': grpc.unary_unary_rpc_method_handler(
                     servicer.QuarantineBlock,
@@ -345,6 +371,33 @@ class CacheStoreService:
             '/agentmem.v1.CacheStoreService/PublishBlocks',
             agentmem_dot_v1_dot_cache__store__pb2.PublishBlocksRequest.SerializeToString,
             agentmem_dot_v1_dot_cache__store__pb2.PublishBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.CacheStoreService/GetStore',
+            agentmem_dot_v1_dot_cache__store__pb2.GetStoreRequest.SerializeToString,
+            agentmem_dot_v1_dot_cache__store__pb2.GetStoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,15 +57,29 @@ class CacheStoreServiceStub:
     published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
     consists of; files that no state refers to any more are deleted. May be repeated.
     """
+    GetStore: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.GetStoreRequest, _cache_store_pb2.GetStoreResponse]
+    """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
+    writes a file in staging_directory that the store sees, may open files by path; others use ReadBlock and
+    WriteBlock. That paths look alike proves nothing. It changes nothing and may be repeated.
+    """
     QuarantineBlock: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]
     """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
     inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
     meanwhile. A file that is not there any more is forgotten.
     """
     ReadBlock: _grpc.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]
-    """ReadBlock streams a file to a worker that shares no disk with the store. NOT_FOUND if it does not exist."""
+    """ReadBlock streams a published file to a worker that shares no disk with the store. A file that is deleted meanwhile
+    is streamed to its end. It does not look at the bytes: the worker checks the digest. NOT_FOUND if there is none of
+    this name in the namespace, DATA_LOSS if the disk cannot give its bytes. Not a use: OpenCache is.
+    """
     WriteBlock: _grpc.StreamUnaryMultiCallable[_cache_store_pb2.WriteBlockRequest, _cache_store_pb2.WriteBlockResponse]
-    """WriteBlock takes a file from such a worker; it is published when the stream ends. DATA_LOSS if the digest differs."""
+    """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
+    answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
+    consists of. A file that exists already is not taken, and that is no error, so it may be repeated. DATA_LOSS if
+    there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
+    header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
+    minute. After an error, or if the worker goes away, nothing is left of it.
+    """
     PutWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]
     """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version."""
     GetWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.GetWorkflowRecordRequest, _cache_store_pb2.GetWorkflowRecordResponse]
@@ -102,15 +116,29 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
     consists of; files that no state refers to any more are deleted. May be repeated.
     """
+    GetStore: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.GetStoreRequest, _cache_store_pb2.GetStoreResponse]  # type: ignore[assignment]
+    """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
+    writes a file in staging_directory that the store sees, may open files by path; others use ReadBlock and
+    WriteBlock. That paths look alike proves nothing. It changes nothing and may be repeated.
+    """
     QuarantineBlock: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]  # type: ignore[assignment]
     """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
     inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
     meanwhile. A file that is not there any more is forgotten.
     """
     ReadBlock: _aio.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]  # type: ignore[assignment]
-    """ReadBlock streams a file to a worker that shares no disk with the store. NOT_FOUND if it does not exist."""
+    """ReadBlock streams a published file to a worker that shares no disk with the store. A file that is deleted meanwhile
+    is streamed to its end. It does not look at the bytes: the worker checks the digest. NOT_FOUND if there is none of
+    this name in the namespace, DATA_LOSS if the disk cannot give its bytes. Not a use: OpenCache is.
+    """
     WriteBlock: _aio.StreamUnaryMultiCallable[_cache_store_pb2.WriteBlockRequest, _cache_store_pb2.WriteBlockResponse]  # type: ignore[assignment]
-    """WriteBlock takes a file from such a worker; it is published when the stream ends. DATA_LOSS if the digest differs."""
+    """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
+    answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
+    consists of. A file that exists already is not taken, and that is no error, so it may be repeated. DATA_LOSS if
+    there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
+    header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
+    minute. After an error, or if the worker goes away, nothing is left of it.
+    """
     PutWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]  # type: ignore[assignment]
     """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version."""
     GetWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.GetWorkflowRecordRequest, _cache_store_pb2.GetWorkflowRecordResponse]  # type: ignore[assignment]
@@ -165,6 +193,16 @@ class CacheStoreServiceServicer:
         consists of; files that no state refers to any more are deleted. May be repeated.
         """
 
+    def GetStore(
+        self,
+        request: _cache_store_pb2.GetStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_store_pb2.GetStoreResponse, _abc.Awaitable[_cache_store_pb2.GetStoreResponse]]:
+        """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
+        writes a file in staging_directory that the store sees, may open files by path; others use ReadBlock and
+        WriteBlock. That paths look alike proves nothing. It changes nothing and may be repeated.
+        """
+
     def QuarantineBlock(
         self,
         request: _cache_store_pb2.QuarantineBlockRequest,
@@ -180,14 +218,23 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.ReadBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_cache_store_pb2.ReadBlockResponse], _abc.AsyncIterator[_cache_store_pb2.ReadBlockResponse]]:
-        """ReadBlock streams a file to a worker that shares no disk with the store. NOT_FOUND if it does not exist."""
+        """ReadBlock streams a published file to a worker that shares no disk with the store. A file that is deleted meanwhile
+        is streamed to its end. It does not look at the bytes: the worker checks the digest. NOT_FOUND if there is none of
+        this name in the namespace, DATA_LOSS if the disk cannot give its bytes. Not a use: OpenCache is.
+        """
 
     def WriteBlock(
         self,
         request_iterator: _MaybeAsyncIterator[_cache_store_pb2.WriteBlockRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.WriteBlockResponse, _abc.Awaitable[_cache_store_pb2.WriteBlockResponse]]:
-        """WriteBlock takes a file from such a worker; it is published when the stream ends. DATA_LOSS if the digest differs."""
+        """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
+        answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
+        consists of. A file that exists already is not taken, and that is no error, so it may be repeated. DATA_LOSS if
+        there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
+        header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
+        minute. After an error, or if the worker goes away, nothing is left of it.
+        """
 
     def PutWorkflowRecord(
         self,
