@@ -77,6 +77,8 @@ class BlockStore:
     async def publish(self, publication: Publication) -> Published:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
 
+        Where the publication says nothing of references, the agent gets those of the files, and loses none.
+
         Files of an agent that was deleted meanwhile are dropped: its KV must not come back. Raises InvalidArgument for
         a path outside staging/, before anything is done; DataLoss that names the files that failed verification (they
         are deleted), after the others were published; ResourceExhausted if the disk or the warm tier is full, all files
@@ -243,6 +245,10 @@ def _register(
     now = time.time_ns()
     for row in rows:
         references.add(connection, row, origins[row.name], now)
-    gone = references.replace(connection, publication.key, *publication.version, publication.references)
+    if publication.references is None:
+        references.extend(connection, publication.key, *publication.version, origins)
+        gone = []
+    else:
+        gone = references.replace(connection, publication.key, *publication.version, publication.references)
     eviction.forget(connection, publication.version.uid, origins)
     return gone

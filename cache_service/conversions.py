@@ -153,6 +153,13 @@ def staged_message(name: FileName, path: Path) -> cache_store_pb2.StagedFile:
     return cache_store_pb2.StagedFile(kind=_KINDS[name.kind], chain_hash=name.chain_hash, path=str(path))
 
 
+def path(field: str, value: str) -> Path | None:
+    """An absolute path; None for an empty one."""
+    if "\0" in value:
+        raise InvalidArgument(field, "must be a path")
+    return Path(value) if value else None
+
+
 def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
     """The files and references of a publication. An empty agent_id publishes files that nobody's state refers to."""
     return Publication(
@@ -162,6 +169,12 @@ def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
         references=frozenset(file_names("references", request.references)),
         fingerprint=check_text("fingerprint", request.fingerprint) if request.files else request.fingerprint,
     )
+
+
+def file_row(field: str, file: cache_store_pb2.StoredFile) -> FileRow:
+    """A file that a worker describes."""
+    digest(f"{field}.digest", file.digest)
+    return FileRow(file_name(field, file), file.first_token, file.token_count, file.size_bytes, file.digest)
 
 
 def agent_message(agent: Agent) -> agent_pb2.Agent:
@@ -251,8 +264,6 @@ def digest(field: str, value: bytes) -> bytes:
 
 
 def _staged(field: str, file: cache_store_pb2.StoredFile) -> Staged:
-    digest(f"{field}.digest", file.digest)
     if "\0" in file.path:
         raise InvalidArgument(f"{field}.path", "must be a path that StageBlocks gave")
-    row = FileRow(file_name(field, file), file.first_token, file.token_count, file.size_bytes, file.digest)
-    return Staged(row, Path(file.path))
+    return Staged(file_row(field, file), Path(file.path))

@@ -6,6 +6,7 @@
     staging/                          files being written
     quarantine/                       files that failed verification, each with its reason
     lock                              held by the one store of this directory
+    probe                             the present store's random name, for workers to see whether they share its disk
 
 No name here comes from a caller's text: files are named by chain hashes in hex.
 """
@@ -147,9 +148,14 @@ class DataDirectory:
                     continue
 
 
+def open_private(path: Path) -> IO[bytes]:
+    """A new file with mode 0600, to be written. Raises OSError."""
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Create a file with mode 0600 and this content."""
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with open_private(path) as file:
         file.write(data)
 
 

@@ -23,12 +23,12 @@ class Staged(NamedTuple):
 
 @dataclass(frozen=True)
 class Publication:
-    """Files to make visible, and what the agent's state consists of."""
+    """Files to make visible, and what the agent's state consists of; None: of these, besides what it had."""
 
     key: AgentKey
     version: Version
     staged: Sequence[Staged]
-    references: frozenset[FileName]
+    references: frozenset[FileName] | None
     fingerprint: str
 
 

@@ -99,6 +99,19 @@ def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: It
     return drop_unreferenced(connection, namespace, withdrawn)[0]
 
 
+def extend(connection: sqlite3.Connection, key: AgentKey, uid: str, version: int, names: Iterable[FileName]) -> None:
+    """Let the agent's state consist of `names`, too, until `replace` says of what. It does nothing where that would."""
+    current = connection.execute(
+        "SELECT 1 FROM agents WHERE uid = :uid AND published_version <= :version AND version >= :version"
+        " AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id",
+        {"version": version, "uid": uid, **key._asdict()},
+    )
+    if current.fetchone() is not None:
+        connection.executemany(
+            "INSERT OR IGNORE INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names]
+        )
+
+
 def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
     """What an agent refers to."""
     rows = connection.execute("SELECT kind, chain_hash FROM refs WHERE uid = ?", (uid,))

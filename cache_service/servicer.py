@@ -1,6 +1,9 @@
 """CacheStoreService: what the worker asks of the store."""
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -12,27 +15,38 @@ from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
-from cache_service import conversions, eviction, references, turns, workflows
+from cache_service import conversions, eviction, incoming, references, turns, workflows
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
 from cache_service.last_use import LastUse
+from cache_service.probe import Probe
+from cache_service.streams import BlockStreams
 from cache_service.turns import Opened
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
-    """Each RPC is one transaction of `turns`, `references` or `workflows`, or one call of the BlockStore."""
+    """Each RPC is one transaction of `turns`, `references` or `workflows`, or one call of BlockStore, BlockStreams."""
 
     def __init__(
-        self, directory: DataDirectory, database: Database, blocks: BlockStore, last_use: LastUse, hints: TurnHints
+        self,
+        directory: DataDirectory,
+        database: Database,
+        blocks: BlockStore,
+        streams: BlockStreams,
+        last_use: LastUse,
+        hints: TurnHints,
+        probe: Probe,
     ) -> None:
         self._directory = directory
         self._database = database
         self._blocks = blocks
+        self._streams = streams
         self._last_use = last_use
         self._hints = hints
+        self._probe = probe
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
         key = AgentKey.from_proto(request.key, anonymous=True)
@@ -55,6 +69,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             files=[conversions.file_message(file, self._directory.path(file.name)) for file in files],
             turn=None if opened.turn is None else conversions.committed_message(opened.turn),
             evicted_hashes=sorted({name.chain_hash for name in evicted}),
+            instance=self._probe.instance,
         )
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
@@ -70,11 +85,38 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def StageBlocks(self, request: pb.StageBlocksRequest, context: Context) -> pb.StageBlocksResponse:
         names = conversions.file_names("names", request.names)
         staged = await self._blocks.stage(conversions.namespace(request.namespace), names)
-        return pb.StageBlocksResponse(files=[conversions.staged_message(name, path) for name, path in staged])
+        return pb.StageBlocksResponse(
+            files=[conversions.staged_message(name, path) for name, path in staged], instance=self._probe.instance
+        )
 
     async def PublishBlocks(self, request: pb.PublishBlocksRequest, context: Context) -> pb.PublishBlocksResponse:
         published = await self._blocks.publish(conversions.publication(request))
         return pb.PublishBlocksResponse(published=published.published, dropped=published.dropped)
+
+    async def GetStore(self, request: pb.GetStoreRequest, context: Context) -> pb.GetStoreResponse:
+        witness = conversions.path("witness_path", request.witness_path)
+        return pb.GetStoreResponse(
+            instance=self._probe.instance,
+            probe_path=str(self._probe.path),
+            staging_directory=str(self._directory.staging),
+            witness_seen=witness is not None and await asyncio.to_thread(self._probe.sees, witness),
+        )
+
+    async def ReadBlock(self, request: pb.ReadBlockRequest, context: Context) -> AsyncIterator[pb.ReadBlockResponse]:
+        namespace = conversions.namespace(request.namespace)
+        name = conversions.file_name("name", request.name)
+        async with aclosing(self._streams.read(namespace, name)) as chunks:
+            async for chunk in chunks:
+                yield pb.ReadBlockResponse(chunk=chunk)
+
+    async def WriteBlock(
+        self, request_iterator: AsyncIterator[pb.WriteBlockRequest], context: Context
+    ) -> pb.WriteBlockResponse:
+        requests = aiter(request_iterator)
+        description = await incoming.described(requests)
+        async with aclosing(incoming.chunks(requests)) as chunks:
+            await self._streams.write(description, chunks)
+        return pb.WriteBlockResponse()
 
     async def QuarantineBlock(self, request: pb.QuarantineBlockRequest, context: Context) -> pb.QuarantineBlockResponse:
         namespace = conversions.namespace(request.namespace)

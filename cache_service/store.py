@@ -19,8 +19,10 @@ from cache_service.files import DataDirectory
 from cache_service.last_use import LastUse
 from cache_service.limits import Limits
 from cache_service.metrics import DiskCollector, StoreMetrics
+from cache_service.probe import Probe
 from cache_service.servicer import CacheStoreServicer
 from cache_service.servicer_agents import AgentServicer
+from cache_service.streams import BlockStreams
 from cache_service.warm import WarmTier
 
 log = logging.getLogger(__name__)
@@ -50,13 +52,18 @@ class Store:
         metrics = StoreMetrics(registry)
         self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits)
         self._blocks = BlockStore(self._directory, self._database, metrics, self.warm)
+        self._streams = BlockStreams(self._directory, self._database, self._blocks)
+        probe = Probe(self._directory)
         try:
+            probe.place()
             self._blocks.reconcile()
         except BaseException:
             self.close()
             raise
         registry.register(DiskCollector(self._directory, self._database, self.warm.limits))
-        cache_store = CacheStoreServicer(self._directory, self._database, self._blocks, last_use, self.warm.hints)
+        cache_store = CacheStoreServicer(
+            self._directory, self._database, self._blocks, self._streams, last_use, self.warm.hints, probe
+        )
         self.services: list[tuple[str, Register, Any]] = [
             (
                 cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name,
@@ -85,6 +92,7 @@ class Store:
 
     def close(self) -> None:
         """Finish what is running, write it down and let the directory go. Nobody may call a service any more."""
+        self._streams.close()
         self._blocks.close()
         self._database.close()
         self._directory.release()

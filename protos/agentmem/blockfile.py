@@ -19,6 +19,8 @@ FORMAT_VERSION = 1
 BLOCK_TOKENS = 256
 TENSORS = ("k.weights", "k.scales", "k.biases", "v.weights", "v.scales", "v.biases")
 NO_PARENT = b""
+CHUNK_BYTES = 256 * 1024
+"""The most that one message of a stream carries: larger ones stall the event loop of either end."""
 
 _DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
 _MAX_HEADER_BYTES = 64 * 1024
@@ -95,6 +97,21 @@ def chain_hashes(fingerprint: str, namespace: str, token_ids: Sequence[int]) -> 
 def digest(data: bytes | memoryview) -> bytes:
     """xxh3_128 of a whole file, 16 bytes. It finds faults of disks and software, not forgers: those have the disk."""
     return xxhash.xxh3_128_digest(data)
+
+
+class RunningDigest:
+    """`digest` of a file that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_128()
+
+    def update(self, piece: bytes) -> None:
+        """The next piece."""
+        self._hash.update(piece)
+
+    def digest(self) -> bytes:
+        """The digest of all pieces so far, 16 bytes."""
+        return bytes(self._hash.digest())
 
 
 def header_bytes(prefix: bytes | memoryview) -> int:

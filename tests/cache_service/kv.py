@@ -3,12 +3,14 @@
 import json
 import os
 import struct
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from agentmem import blockfile
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import types_pb2
 
 FINGERPRINT = "f" * 16
 
@@ -130,3 +132,28 @@ def make_directory(path: Path, mode: int = 0o755) -> Path:
     path.mkdir()
     path.chmod(mode)
     return path
+
+
+def mode(path: str) -> int:
+    """A file's permission bits."""
+    return Path(path).stat().st_mode & 0o777
+
+
+def get(agent: str = "ada") -> agent_pb2.GetAgentRequest:
+    """GetAgent of an agent."""
+    return agent_pb2.GetAgentRequest(key=key(agent))
+
+
+def open_files() -> list[str]:
+    """What this process has open. Nothing is known where there is no /proc."""
+    found = []
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            found.append(str(descriptor.readlink()))
+    return found
+
+
+def on_a_full_disk(path: Path) -> IO[bytes]:
+    """A new file, of which nothing can be written: the kernel says that the device is full."""
+    path.touch()
+    return open("/dev/full", "wb", buffering=0)

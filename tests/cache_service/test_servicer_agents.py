@@ -78,9 +78,6 @@ async def test_what_the_store_does_not_serve_is_unimplemented(store: Running) ->
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await store.agents.ProbeAgent(agent_pb2.ProbeAgentRequest(key=kv.key()))
     assert code(error) is grpc.StatusCode.UNIMPLEMENTED
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.ReadBlock(pb.ReadBlockRequest(namespace="default")).read()
-    assert code(error) is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def listed(store: Running, page_size: int | None = None, **fields: str) -> list[tuple[str, str]]:
