@@ -52,6 +52,7 @@ class WorkerMetrics:
         )
         self.evictions = counter("cache_evictions", "Agents whose KV was dropped from a tier.", "tier", "reason")
         self.load_failures = counter("cache_load_failures", "Files that could not be used, by fault.", "reason")
+        self.store_transfer = gauge("store_transfer", "1 for how files of KV travel to and from the store.", "transfer")
         self.hot_agents = gauge("cache_agents", "Agents whose KV is in a tier.", "tier")
         self.pool_blocks = gauge("pool_blocks", "Blocks of the pool of full-attention layers.", "state")
         self.cache_usage = gauge("kv_cache_usage_ratio", "Share of the pool's blocks that somebody uses.")

@@ -27,6 +27,10 @@ class WorkerSettings(ServiceSettings):
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
     listen: str = Field("", description="address to serve (default: unix:RUN_DIR/worker.sock)")
     store: str = Field("", description="address of the cache store (default: unix:RUN_DIR/store.sock)")
+    store_transfer: Literal["auto", "path", "stream"] = Field(
+        "auto",
+        description="how files of KV travel; auto: by path where the worker shares the store's disk, else by stream",
+    )
     metrics: str = Field("127.0.0.1:9465", description="HOST:PORT of /metrics; empty: none")
     grace: float = Field(10.0, ge=0, description="seconds that running requests get at shut-down")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from agentmem import logs
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.channels import connect
+from agentmem.errors import AgentmemError
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -31,6 +32,7 @@ from inference_service.servicers.servicer_agents import AgentServicer
 from inference_service.servicers.servicer_inference import InferenceServicer
 from inference_service.servicers.servicer_models import ModelServicer
 from inference_service.settings import WorkerSettings
+from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import StoreClient
 from inference_service.turns.fetching import Fetcher
 from inference_service.turns.keeping import Keeper
@@ -58,11 +60,13 @@ class Worker:
         self._models = Models(registry(settings.model), self._engine, settings)
         self._channel = connect(settings.store_address)
         store = StoreClient(self._channel)
+        self._transfers = Transfers(store, settings.store_transfer, self._metrics)
         locks = AgentLocks()
         limits = Limits(settings.min_restore_tokens, settings.match_min_ratio)
-        restorer = Restorer(Fetcher(store, self._metrics), self._metrics, settings.min_restore_tokens)
+        fetcher = Fetcher(store, self._transfers, self._metrics)
+        restorer = Restorer(fetcher, self._metrics, settings.min_restore_tokens)
         preparer = Preparer(restorer, limits, settings.default_max_tokens)
-        self._persister = Persister(self._engine, store, self._metrics)
+        self._persister = Persister(self._engine, store, self._transfers, self._metrics)
         keeper, rooms = Keeper(self._engine, self._persister), Rooms(self._persister, settings.room_wait)
         prefetcher = Prefetcher(self._engine, store, restorer, keeper, rooms)
         self._runner = TurnRunner(
@@ -153,9 +157,17 @@ class Worker:
             alive, store = self._engine.alive, await _is_serving(health)
             if (alive and store) != serving:
                 serving = alive and store
+                if serving:
+                    await self._find_transfer()
                 await self._server.set_serving(serving)
                 logs.event(log, "health", serving=serving, engine_alive=alive, store_answers=store)
             await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _find_transfer(self) -> None:
+        try:
+            await self._transfers.refresh()
+        except AgentmemError as error:
+            logs.event(log, "it is not known yet how files of KV travel", logging.WARNING, error=error.message)
 
     async def _watch_engine(self) -> None:
         await self._engine.died.wait()

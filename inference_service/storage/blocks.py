@@ -1,9 +1,10 @@
-"""Files of blocks and windows: written in staging, read with every byte verified. I/O threads; no MLX arrays."""
+"""Files of blocks and windows: put together, and taken apart with every byte verified. I/O threads; no MLX arrays."""
 
 import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,13 @@ _NUMPY_DTYPE = {"U32": np.uint32, "F32": np.float32, "F16": np.uint16, "BF16": n
 _SERIALIZE_DTYPE = {"U32": "uint32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
+class Built(NamedTuple):
+    """A whole file and its digest."""
+
+    data: bytes
+    digest: bytes
+
+
 class BlockMiss(Exception):
     """The file cannot be used. `reason` is for metrics and clients, `fault` for the store's quarantine.
 
@@ -34,16 +42,21 @@ class BlockMiss(Exception):
 
 
 def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """The tensors of a block's or a window's file: all bytes hashed, header and shapes compared with what is wanted.
-
-    One read; the arrays are views of the bytes that were hashed. Raises BlockMiss.
-    """
+    """The tensors of a block's or a window's file, read at once and verified. Raises BlockMiss."""
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError as error:
         raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
     except OSError as error:
         raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=error.errno == errno.EIO) from error
+    return verified(data, wanted, digest, geometry)
+
+
+def verified(data: bytes, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
+    """The tensors of a whole file: all bytes hashed, header and shapes compared with what is wanted.
+
+    The arrays are views of the bytes that were hashed. Raises BlockMiss.
+    """
     try:
         if blockfile.digest(data) != digest:
             raise BlockFileError("digest", "the bytes are not those that were published")
@@ -62,6 +75,17 @@ def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], ge
 
     The digest is of the bytes in memory.
     """
+    built = build(header, tensors, geometry)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(built.data)
+        file.flush()
+        os.fsync(file.fileno())
+    return built.digest, len(built.data)
+
+
+def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> Built:
+    """A file of a block or a window, in memory."""
     shapes = _shapes(header, geometry)
     entries = {
         name: TensorSpec(
@@ -73,12 +97,7 @@ def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], ge
         for name, (dtype, shape) in shapes.items()
     }
     data = serialize(entries, header.to_metadata())
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return blockfile.digest(data), len(data)
+    return Built(data, blockfile.digest(data))
 
 
 def _shapes(header: BlockHeader, geometry: Geometry) -> TensorShapes:

@@ -12,10 +12,12 @@ from agentmem.blockfile import BlockHeader
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
 from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
+from inference_service.storage.chunks import received, sent
 
 _T = TypeVar("_T")
 
 _TIMEOUT_SECONDS = 30.0
+_SLOWEST_BYTES_PER_SECOND = 1 << 20
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -57,6 +59,16 @@ class Opened:
     turn: cache_store_pb2.CommittedTurn | None = None
 
 
+@dataclass(frozen=True)
+class StoreIdentity:
+    """Which store process answers, and where its disk can be recognized: see GetStore."""
+
+    instance: bytes
+    probe_path: str
+    staging_directory: str
+    witness_seen: bool
+
+
 NOTHING = Opened(NO_VERSION, None)
 """What a store that does not answer has."""
 
@@ -82,6 +94,8 @@ class StoreClient:
     """Calls the cache store. Raises the errors of `agentmem.errors`; Unavailable where it cannot be reached."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.instance = b""
+        """The store process that answered last, by its random name."""
         self._store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
         self._agents = agent_pb2_grpc.AgentServiceStub(channel)
 
@@ -107,6 +121,7 @@ class StoreClient:
             peek=peek,
         )
         answer = await _raising(self._store.OpenCache(request, timeout=_TIMEOUT_SECONDS))
+        self.instance = answer.instance
         return Opened(
             version=Version(answer.version.uid, answer.version.version),
             ledger=_ledger(answer.ledger) if answer.HasField("ledger") else None,
@@ -141,6 +156,7 @@ class StoreClient:
         """Paths for those files that do not exist yet."""
         request = cache_store_pb2.StageBlocksRequest(namespace=namespace, names=map(_name, names))
         answer = await _raising(self._store.StageBlocks(request, timeout=_TIMEOUT_SECONDS))
+        self.instance = answer.instance
         return {FileName(file.kind, bytes(file.chain_hash)): file.path for file in answer.files}
 
     async def publish(
@@ -160,6 +176,28 @@ class StoreClient:
             fingerprint=fingerprint,
         )
         await _raising(self._store.PublishBlocks(request, timeout=_TIMEOUT_SECONDS))
+
+    async def identify(self, witness_path: str = "") -> StoreIdentity:
+        """Which store process answers; and whether it sees what was written at `witness_path`."""
+        request = cache_store_pb2.GetStoreRequest(witness_path=witness_path)
+        answer = await _raising(self._store.GetStore(request, timeout=_TIMEOUT_SECONDS))
+        self.instance = answer.instance
+        return StoreIdentity(answer.instance, answer.probe_path, answer.staging_directory, answer.witness_seen)
+
+    async def read_block(self, namespace: str, name: FileName, size_bytes: int) -> bytes:
+        """A file's bytes, received into memory: at most one chunk more than `size_bytes`, whatever is sent."""
+        request = cache_store_pb2.ReadBlockRequest(namespace=namespace, name=_name(name))
+        call = self._store.ReadBlock(request, timeout=_stream_seconds(size_bytes))
+        data: bytes = await _raising(received(call, size_bytes))
+        return data
+
+    async def write_block(self, header: cache_store_pb2.WriteBlockHeader, data: bytes) -> None:
+        """Send a file, which is then published. `header` describes it."""
+        call = self._store.WriteBlock(sent(header, data), timeout=_stream_seconds(len(data)))
+        try:
+            await _raising(call)
+        finally:
+            call.cancel()
 
     async def quarantine(self, namespace: str, name: FileName, digest: bytes, reason: str) -> None:
         """Take a damaged file out of use, if it is still the one with this digest."""
@@ -223,6 +261,10 @@ class StoreClient:
     async def evict_agent(self, request: agent_pb2.EvictAgentRequest) -> agent_pb2.EvictAgentResponse:
         """The storage half of EvictAgent."""
         return await _answer(self._agents.EvictAgent(request, timeout=_TIMEOUT_SECONDS))
+
+
+def _stream_seconds(size_bytes: int) -> float:
+    return _TIMEOUT_SECONDS + size_bytes / _SLOWEST_BYTES_PER_SECOND
 
 
 def version_to_proto(version: Version) -> types_pb2.AgentVersion:

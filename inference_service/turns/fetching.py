@@ -13,17 +13,19 @@ from inference_service.engine.arenas import HostTensors
 from inference_service.engine.geometry import Geometry
 from inference_service.memory.match import Reason
 from inference_service.metrics import WorkerMetrics
-from inference_service.storage.blocks import BlockMiss, read_block
+from inference_service.storage.blocks import BlockMiss
+from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import NOTHING, FileName, Opened, StoreClient
 
 log = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Looks for files and reads them, on other threads. Event loop only; never raises for what is missing or bad."""
+    """Looks for files and reads them, by path or stream. Event loop only; never raises for what is missing or bad."""
 
-    def __init__(self, store: StoreClient, metrics: WorkerMetrics) -> None:
+    def __init__(self, store: StoreClient, transfers: Transfers, metrics: WorkerMetrics) -> None:
         self._store = store
+        self._transfers = transfers
         self._metrics = metrics
 
     async def look(
@@ -42,9 +44,15 @@ class Fetcher:
         self, geometry: Geometry, namespace: str, wanted: Sequence[tuple[BlockHeader, cache_store_pb2.StoredFile]]
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
         """The good ones of these files, and what is wrong with the others."""
+        if not wanted:
+            return {}, {}
+        try:
+            transfer = await self._transfers.current()
+        except AgentmemError as error:
+            logs.event(log, "block files are out of reach", logging.WARNING, error=error.message)
+            return {}, {FileName.of(header): types_pb2.MISS_REASON_IO_ERROR for header, _ in wanted}
         results = await asyncio.gather(
-            *(asyncio.to_thread(read_block, file.path, header, file.digest, geometry) for header, file in wanted),
-            return_exceptions=True,
+            *(transfer.read(header, file, geometry) for header, file in wanted), return_exceptions=True
         )
         good: dict[FileName, HostTensors] = {}
         bad: dict[FileName, Reason] = {}

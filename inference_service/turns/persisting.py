@@ -3,25 +3,23 @@
 import asyncio
 import contextlib
 import logging
-import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentmem.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
-from agentmem.v1 import cache_store_pb2
 from inference_service.engine.caches import KVBuffers
-from inference_service.engine.geometry import Geometry
 from inference_service.engine.loading import LoadedModel
 from inference_service.engine.tensors import window_bytes
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import Version
 from inference_service.metrics import WorkerMetrics
 from inference_service.pool.kv import Table
-from inference_service.storage.blocks import write_block
+from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import FileName, StoreClient
+from inference_service.storage.transfer import Target, Transfer, Written
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +85,10 @@ class Persister:
     written, too, because a snapshot has it.
     """
 
-    def __init__(self, engine: EngineThread, store: StoreClient, metrics: WorkerMetrics) -> None:
+    def __init__(self, engine: EngineThread, store: StoreClient, transfers: Transfers, metrics: WorkerMetrics) -> None:
         self._engine = engine
         self._store = store
+        self._transfers = transfers
         self._metrics = metrics
         self._waiting: list[State] = []
         self._writing: State | None = None
@@ -172,49 +171,31 @@ class Persister:
         started = time.monotonic()
         headers = {FileName.of(header): header for header in (*state.blocks, *state.windows)}
         paths = await self._store.stage(state.key.namespace, headers)
-        published = False
+        transfer = await self._transfers.current()
+        done = False
         try:
-            files = [
-                file
+            written = {
+                name: file
                 for name, header in headers.items()
-                if name in paths and (file := await self._write_file(state, header, paths[name])) is not None
-            ]
-            written = {FileName(file.kind, file.chain_hash) for file in files}
+                if name in paths and (file := await self._write_file(transfer, state, header, paths[name])) is not None
+            }
+            files = [file for file, published in written.values() if not published]
             there = [name for name in headers if name not in paths or name in written]
             await self._store.publish(state.key, state.version, files, there, state.model.fingerprint)
-            published = True
+            done = True
         finally:
-            if not published:
-                await asyncio.to_thread(_remove, paths.values())
+            if not done:
+                await transfer.abandon(paths.values())
         self._metrics.store_seconds.observe(time.monotonic() - started)
-        self._metrics.store_bytes.inc(sum(file.size_bytes for file in files))
+        self._metrics.store_bytes.inc(sum(file.size_bytes for file, _ in written.values()))
 
-    async def _write_file(self, state: State, header: BlockHeader, path: str) -> cache_store_pb2.StoredFile | None:
+    async def _write_file(self, transfer: Transfer, state: State, header: BlockHeader, path: str) -> Written | None:
         data = await self._engine.call(lambda: state.read(header))
         if data is None:
             return None
-        return await asyncio.to_thread(_write, path, header, data, state.model.geometry)
+        target = Target(state.key, state.version, path)
+        return await transfer.write(target, header, data, state.model.geometry)
 
 
 def _let_go(state: State) -> None:
     state.model.memory.pool.release(state.table)
-
-
-def _remove(paths: Iterable[str]) -> None:
-    """What was staged and not published would take up a disk that may be full already."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-
-
-def _write(path: str, header: BlockHeader, data: dict[str, bytes], geometry: Geometry) -> cache_store_pb2.StoredFile:
-    digest, size = write_block(path, header, data, geometry)
-    return cache_store_pb2.StoredFile(
-        chain_hash=header.chain_hash,
-        kind=FileName.of(header).kind,
-        path=path,
-        digest=digest,
-        size_bytes=size,
-        first_token=header.first_token,
-        token_count=header.token_count,
-    )

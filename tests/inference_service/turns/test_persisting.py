@@ -27,9 +27,10 @@ from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.metrics import WorkerMetrics
 from inference_service.pool.kv import KVPool, Space, Table
+from inference_service.storage import transfer
 from inference_service.storage.blocks import read_block
+from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import FileName
-from inference_service.turns import persisting
 from inference_service.turns.persisting import Persister, State
 
 KEY = AgentKey("n", "a", "m")
@@ -110,7 +111,8 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
     arenas = await engine.call(lambda: Arenas(GEOMETRY, 12, 24))
     pool = KVPool(Space(12, 24), GEOMETRY.window_pieces)
     model = SimpleNamespace(geometry=GEOMETRY, fingerprint="f", arenas=arenas, memory=SimpleNamespace(pool=pool))
-    persister = Persister(engine, cast(Any, store), WorkerMetrics(registry))
+    metrics = WorkerMetrics(registry)
+    persister = Persister(engine, cast(Any, store), Transfers(cast(Any, store), "path", metrics), metrics)
     try:
         yield World(store, registry, engine, model, persister)
         await persister.flush(10)
@@ -206,7 +208,7 @@ async def test_a_branch_that_was_left_is_written_too_and_can_be_waited_for(tmp_p
 
 
 def _third_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    write, calls = persisting.write_block, []
+    write, calls = transfer.write_block, []
 
     def full(path: str, *arguments: Any) -> Any:
         calls.append(path)
@@ -215,7 +217,7 @@ def _third_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(path, *arguments)
 
-    monkeypatch.setattr(persisting, "write_block", full)
+    monkeypatch.setattr(transfer, "write_block", full)
 
 
 async def test_what_is_forgotten_is_not_written_and_what_is_being_written_is_waited_for(tmp_path: Path) -> None:

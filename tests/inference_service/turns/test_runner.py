@@ -29,6 +29,7 @@ from inference_service.metrics import WorkerMetrics
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import Sizes
+from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import Commit, FileName, Opened
 from inference_service.turns.fetching import Fetcher
 from inference_service.turns.keeping import Keeper
@@ -204,8 +205,9 @@ async def working(
     (tmp_path / "files").mkdir()
     store = Store(tmp_path / "files", random.Random(seed))
     metrics, locks = WorkerMetrics(CollectorRegistry()), AgentLocks()
-    persister = Persister(engine, cast(Any, store), metrics)
-    preparer = Preparer(Restorer(Fetcher(cast(Any, store), metrics), metrics, 16), Limits(16, 0.0), 64)
+    transfers = Transfers(cast(Any, store), "path", metrics)
+    persister = Persister(engine, cast(Any, store), transfers, metrics)
+    preparer = Preparer(Restorer(Fetcher(cast(Any, store), transfers, metrics), metrics, 16), Limits(16, 0.0), 64)
     runner = TurnRunner(
         cast(Any, Models(model)),
         engine,

@@ -1,0 +1,138 @@
+"""How files of KV travel between the worker and the store: by path, or as streams of bytes."""
+
+import asyncio
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, NamedTuple
+
+from agentmem import errors
+from agentmem.blockfile import BlockHeader
+from agentmem.keys import AgentKey
+from agentmem.v1 import cache_store_pb2, types_pb2
+from inference_service.engine.arenas import HostTensors
+from inference_service.engine.geometry import Geometry
+from inference_service.memory.ledger import Version
+from inference_service.storage.blocks import BlockMiss, build, read_block, verified, write_block
+from inference_service.storage.client import FileName, StoreClient, version_to_proto
+
+STREAMS_AT_ONCE = 4
+"""More do not make one connection faster, and each takes turns of the event loop."""
+
+
+class Written(NamedTuple):
+    """A file that was handed to the store. Where it is not `published`, PublishBlocks has to name it."""
+
+    file: cache_store_pb2.StoredFile
+    published: bool
+
+
+class Target(NamedTuple):
+    """Whose state a file is a part of, and the path that StageBlocks gave for it."""
+
+    key: AgentKey
+    version: Version
+    path: str
+
+
+class Transfer(ABC):
+    """Reads and writes files of KV. Event loop; hashing and disks on other threads. Any number of calls at once.
+
+    Both kinds verify what they read in the same way: the digest of all bytes, and the header against what is wanted.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
+        """The tensors of a published file. Raises BlockMiss where it is missing, bad, or out of reach."""
+
+    @abstractmethod
+    async def write(
+        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
+    ) -> Written:
+        """Hand a file to the store, durably. Raises AgentmemError, OSError."""
+
+    @abstractmethod
+    async def abandon(self, paths: Iterable[str]) -> None:
+        """Remove what was written for these and will not be published: the disk may be full already."""
+
+
+class PathTransfer(Transfer):
+    """Opens the store's files: they are on this machine's disk, too."""
+
+    name = "path"
+
+    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
+        """One read on another thread."""
+        return await asyncio.to_thread(read_block, file.path, wanted, file.digest, geometry)
+
+    async def write(
+        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
+    ) -> Written:
+        """Written in staging and fsynced."""
+        digest, size = await asyncio.to_thread(write_block, target.path, header, tensors, geometry)
+        return Written(_described(header, digest, size, target.path), published=False)
+
+    async def abandon(self, paths: Iterable[str]) -> None:
+        """Unlink them."""
+        await asyncio.to_thread(_remove, paths)
+
+
+class StreamTransfer(Transfer):
+    """Receives files into memory and sends them from it; no disk is shared, and none of the worker's is used."""
+
+    name = "stream"
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+        self._turns = asyncio.Semaphore(STREAMS_AT_ONCE)
+
+    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
+        """Received whole, then verified on another thread. A stream that fails is an I/O error, and the file stays."""
+        async with self._turns:
+            try:
+                data = await self._store.read_block(wanted.namespace, FileName.of(wanted), file.size_bytes)
+            except errors.NotFound as error:
+                raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
+            except errors.AgentmemError as error:
+                unreadable = isinstance(error, errors.DataLoss)
+                raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=unreadable) from error
+        return await asyncio.to_thread(verified, data, wanted, file.digest, geometry)
+
+    async def write(
+        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
+    ) -> Written:
+        """Built in memory, sent, and published by the store."""
+        built = await asyncio.to_thread(build, header, tensors, geometry)
+        file = _described(header, built.digest, len(built.data))
+        described = cache_store_pb2.WriteBlockHeader(
+            key=target.key.to_proto(),
+            version=version_to_proto(target.version),
+            file=file,
+            fingerprint=header.fingerprint,
+        )
+        await self._store.write_block(described, built.data)
+        return Written(file, published=True)
+
+    async def abandon(self, paths: Iterable[str]) -> None:
+        """Nothing was written there; what the store has taken is the agent's."""
+
+
+def _described(header: BlockHeader, digest: bytes, size: int, path: str = "") -> cache_store_pb2.StoredFile:
+    return cache_store_pb2.StoredFile(
+        chain_hash=header.chain_hash,
+        kind=FileName.of(header).kind,
+        path=path,
+        digest=digest,
+        size_bytes=size,
+        first_token=header.first_token,
+        token_count=header.token_count,
+    )
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
