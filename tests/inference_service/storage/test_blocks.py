@@ -216,8 +216,8 @@ HYBRID = Geometry(4, mx.float32, 4, 32, LayerGroup((1, 3), 2, 64, 64), LayerGrou
 WIDE = replace(HYBRID, sliding=LayerGroup((0, 2, 4), 1, 32, 96, window=8))
 
 
-def window_tensors(shape: Geometry, tokens: int) -> dict[str, bytes]:
-    return random_tensors(replace(shape, full=shape.sliding or shape.full), tokens)
+def window_tensors(shape: Geometry, tokens: int, seed: int = 0) -> dict[str, bytes]:
+    return random_tensors(replace(shape, full=shape.sliding or shape.full), tokens, seed)
 
 
 @pytest.mark.parametrize("shape", [HYBRID, WIDE], ids=["of one shape", "of another"])

@@ -1,0 +1,331 @@
+"""Both ways for files of KV against a real store process: the same bytes, the same verification, the same misses."""
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agentmem import errors
+from agentmem.blockfile import CHUNK_BYTES, BlockHeader, digest
+from agentmem.channels import connect
+from agentmem.keys import AgentKey
+from agentmem.server import GrpcServer
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import cache_store_pb2_grpc
+from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.memory.ledger import NO_VERSION
+from inference_service.memory.restore import headers
+from inference_service.memory.windows import window_headers
+from inference_service.metrics import WorkerMetrics
+from inference_service.storage import chunks, client, transfer
+from inference_service.storage.blocks import BlockMiss
+from inference_service.storage.choosing import Transfers
+from inference_service.storage.client import FileName, StoreClient
+from inference_service.storage.transfer import STREAMS_AT_ONCE, PathTransfer, StreamTransfer, Target, Transfer
+from inference_service.turns.fetching import Fetcher
+from tests.cache_service.process import ready
+from tests.inference_service.storage.test_blocks import random_tensors, window_tensors
+
+KEY = AgentKey("ns", "a", "m")
+FULL, SLIDING = tuple(range(0, 32, 2)), tuple(range(1, 32, 2))
+GEOMETRY = Geometry(32, mx.float32, 4, 64, LayerGroup(FULL, 2, 64, 64), LayerGroup(SLIDING, 2, 64, 64, window=64))
+"""Files of several chunks."""
+TOKENS = range(600)
+KINDS = ("path", "stream")
+
+
+@dataclass
+class World:
+    """A store process and what a worker has of it."""
+
+    data: Path
+    process: asyncio.subprocess.Process
+    store: StoreClient
+
+    def transfer(self, kind: str) -> Transfer:
+        return PathTransfer() if kind == "path" else StreamTransfer(self.store)
+
+    async def write(self, kind: str, header: BlockHeader, seed: int = 0) -> dict[str, bytes]:
+        """A file with random tensors, published; the tensors."""
+        name, tensors = FileName.of(header), tensors_of(header, seed)
+        paths = await self.store.stage("ns", [name])
+        target = Target(KEY, NO_VERSION, paths[name])
+        file, published = await self.transfer(kind).write(target, header, tensors, GEOMETRY)
+        await self.store.publish(KEY, NO_VERSION, [] if published else [file], [], header.fingerprint)
+        return tensors
+
+    async def find(self, header: BlockHeader) -> pb.StoredFile:
+        names = [header.chain_hash]
+        opened = await self.store.open(AgentKey("ns", "", "m"), block_hashes=names, window_hashes=names)
+        return (opened.windows if header.window else opened.files)[header.chain_hash]
+
+    async def missed(self, kind: str, header: BlockHeader, file: pb.StoredFile) -> tuple[int, str, bool]:
+        """Why a file can't be used."""
+        with pytest.raises(BlockMiss) as caught:
+            await self.transfer(kind).read(header, file, GEOMETRY)
+        return caught.value.reason, caught.value.fault, caught.value.damaged
+
+
+def blocks() -> list[BlockHeader]:
+    return list(headers("print", "ns", TOKENS))
+
+
+def window() -> BlockHeader:
+    return window_headers("print", "ns", TOKENS, {600: 300})[0]
+
+
+def tensors_of(header: BlockHeader, seed: int = 0) -> dict[str, bytes]:
+    make = window_tensors if header.window else random_tensors
+    return make(GEOMETRY, header.token_count, seed)
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A data directory with a path short enough for a socket."""
+    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    yield parent / "d"
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+async def world(data: Path) -> AsyncIterator[World]:
+    async with ready(data) as (process, channel):
+        yield World(data, process, StoreClient(channel))
+
+
+@pytest.mark.parametrize("written_by", KINDS)
+async def test_one_way_reads_what_the_other_wrote(world: World, written_by: str) -> None:
+    for seed, header in enumerate([*blocks(), window()]):
+        tensors = await world.write(written_by, header, seed)
+        file = await world.find(header)
+        content = Path(file.path).read_bytes()
+        assert await world.store.read_block("ns", FileName.of(header), len(content)) == content
+        assert digest(content) == file.digest and len(content) == file.size_bytes
+        assert len(content) > 2 * CHUNK_BYTES or header.token_count < 256
+        for kind in KINDS:
+            read = await world.transfer(kind).read(header, file, GEOMETRY)
+            assert {name: tensor.tobytes() for name, tensor in read.items()} == tensors
+            shapes = GEOMETRY.window_shapes if header.window else GEOMETRY.block_shapes
+            assert {name: tensor.shape for name, tensor in read.items()} == {
+                name: shape for name, (_, shape) in shapes(header.token_count).items()
+            }
+    assert list((world.data / "staging").iterdir()) == []
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(2 * CHUNK_BYTES))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [flip, cut, lengthen, empty])
+async def test_damage_is_the_same_miss_either_way(world: World, damage: Callable[[Path], None]) -> None:
+    header = blocks()[0]
+    await world.write("path", header)
+    file = await world.find(header)
+    damage(Path(file.path))
+    for kind in KINDS:
+        assert await world.missed(kind, header, file) == (MISS_REASON_CORRUPT, "digest", True)
+
+
+async def test_a_file_that_is_gone_is_absent_either_way(world: World) -> None:
+    header = blocks()[0]
+    await world.write("stream", header)
+    file = await world.find(header)
+    Path(file.path).unlink()
+    for kind in KINDS:
+        assert await world.missed(kind, header, file) == (MISS_REASON_ABSENT, "missing", True)
+
+
+async def test_a_file_in_anothers_place_is_refused_either_way(world: World) -> None:
+    mine, theirs = blocks()[:2]
+    await world.write("path", mine)
+    await world.write("path", theirs, seed=1)
+    file, other = await world.find(mine), await world.find(theirs)
+    Path(file.path).write_bytes(Path(other.path).read_bytes())
+    for kind in KINDS:
+        assert await world.missed(kind, mine, file) == (MISS_REASON_CORRUPT, "digest", True)
+        lied = pb.StoredFile(path=file.path, digest=other.digest, size_bytes=other.size_bytes)
+        assert await world.missed(kind, mine, lied) == (MISS_REASON_CORRUPT, "header", True)
+    assert (await world.transfer("stream").read(theirs, other, GEOMETRY))["k.weights"].shape[2] == 256
+
+
+async def test_a_block_of_another_namespace_is_not_read_by_stream(world: World) -> None:
+    header = blocks()[0]
+    await world.write("path", header)
+    stranger = replace(header, namespace="other")
+    assert (await world.missed("stream", stranger, await world.find(header)))[0] == MISS_REASON_ABSENT
+
+
+async def test_a_store_that_dies_is_an_io_error_and_the_file_stays(world: World) -> None:
+    header = blocks()[0]
+    await world.write("path", header)
+    file = await world.find(header)
+    world.process.send_signal(signal.SIGKILL)
+    await world.process.wait()
+    assert await world.missed("stream", header, file) == (MISS_REASON_IO_ERROR, "io_error", False)
+    with pytest.raises(errors.Unavailable):
+        await world.transfer("stream").write(Target(KEY, NO_VERSION, ""), header, tensors_of(header), GEOMETRY)
+
+
+async def test_a_lie_is_refused_by_the_store(world: World) -> None:
+    header = blocks()[0]
+    liar = replace(header, namespace="other")
+    with pytest.raises(errors.DataLoss):
+        await world.transfer("stream").write(Target(KEY, NO_VERSION, ""), liar, tensors_of(header), GEOMETRY)
+
+
+async def _drops_a_chunk(call: Any, size_bytes: int) -> bytes:
+    parts = [part.chunk async for part in call]
+    return b"".join(parts[:1] + parts[2:])
+
+
+async def _swaps_chunks(call: Any, size_bytes: int) -> bytes:
+    return b"".join(reversed([part.chunk async for part in call]))
+
+
+@pytest.mark.parametrize("fault", [_drops_a_chunk, _swaps_chunks])
+async def test_injected_faults_of_the_stream_are_found(
+    world: World, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any, int], Awaitable[bytes]]
+) -> None:
+    header = blocks()[0]
+    await world.write("path", header)
+    file = await world.find(header)
+    monkeypatch.setattr(client, "received", fault)
+    assert await world.missed("stream", header, file) == (MISS_REASON_CORRUPT, "digest", True)
+
+
+async def test_injected_faults_of_sending_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cut_short(header: pb.WriteBlockHeader, data: bytes) -> AsyncIterator[pb.WriteBlockRequest]:
+        parts = [part async for part in chunks.sent(header, data)]
+        for part in parts[:-1]:
+            yield part
+
+    monkeypatch.setattr(client, "sent", cut_short)
+    with pytest.raises(errors.DataLoss, match="bytes came"):
+        await world.write("stream", blocks()[0])
+    assert not list(world.data.rglob("*.safetensors"))
+
+
+async def test_few_streams_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = blocks()[0]
+    await world.write("path", header)
+    file = await world.find(header)
+    now, most, read_block = 0, 0, StoreClient.read_block
+
+    async def counted(self: StoreClient, *arguments: Any) -> bytes:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        try:
+            return await read_block(self, *arguments)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(StoreClient, "read_block", counted)
+    stream = world.transfer("stream")
+    await asyncio.gather(*(stream.read(header, file, GEOMETRY) for _ in range(20)))
+    assert most == STREAMS_AT_ONCE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_was_written_and_is_not_published_is_removed(world: World, kind: str) -> None:
+    header = blocks()[0]
+    name = FileName.of(header)
+    paths = await world.store.stage("ns", [name])
+    ways = world.transfer(kind)
+    await ways.write(Target(KEY, NO_VERSION, paths[name]), header, tensors_of(header), GEOMETRY)
+    await ways.abandon(paths.values())
+    assert list((world.data / "staging").iterdir()) == []
+
+
+async def test_the_fetcher_quarantines_what_is_bad_and_leaves_what_is_out_of_reach(world: World) -> None:
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry)
+    fetcher = Fetcher(world.store, Transfers(world.store, "stream", metrics), metrics)
+    good, bad, tail = blocks()
+    for seed, header in enumerate((good, bad, tail)):
+        await world.write("stream", header, seed)
+    wanted = [(header, await world.find(header)) for header in (good, bad, tail)]
+    flip(Path(wanted[1][1].path))
+    read, refused = await fetcher.read(GEOMETRY, "ns", wanted)
+    assert set(read) == {FileName.of(good), FileName.of(tail)} and refused == {FileName.of(bad): MISS_REASON_CORRUPT}
+    assert len(list((world.data / "quarantine").glob("*.safetensors"))) == 1
+    assert registry.get_sample_value("agentmem_cache_load_failures_total", {"reason": "digest"}) == 1
+    world.process.send_signal(signal.SIGKILL)
+    await world.process.wait()
+    read, refused = await fetcher.read(GEOMETRY, "ns", wanted[:1])
+    assert (read, refused) == ({}, {FileName.of(good): MISS_REASON_IO_ERROR})
+    assert Path(wanted[0][1].path).exists()
+    unknown = Fetcher(world.store, Transfers(world.store, "auto", metrics), metrics)
+    assert await unknown.read(GEOMETRY, "ns", wanted[:1]) == ({}, {FileName.of(good): MISS_REASON_IO_ERROR})
+
+
+class Endless(cache_store_pb2_grpc.CacheStoreServiceServicer):
+    """A store that streams for ever, and knows when its reader has left."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+
+    async def ReadBlock(self, request: Any, context: Any) -> AsyncIterator[pb.ReadBlockResponse]:
+        try:
+            while True:
+                yield pb.ReadBlockResponse(chunk=bytes(CHUNK_BYTES))
+        finally:
+            self.left.set()
+
+
+@asynccontextmanager
+async def endless() -> AsyncIterator[tuple[Endless, StoreClient]]:
+    servicer = Endless()
+    register = cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server
+    server = GrpcServer("127.0.0.1:0", [("agentmem.v1.CacheStoreService", register, servicer)])
+    await server.start()
+    async with connect(f"127.0.0.1:{server.port}") as channel:
+        yield servicer, StoreClient(channel)
+    await server.stop(0)
+
+
+async def test_more_than_the_row_says_is_not_received() -> None:
+    async with endless() as (servicer, store):
+        data = await store.read_block("ns", FileName.block(bytes(32)), 3 * CHUNK_BYTES)
+        assert len(data) == 4 * CHUNK_BYTES
+        async with asyncio.timeout(20):
+            await servicer.left.wait()
+
+
+async def test_a_reader_that_is_cancelled_ends_the_stream() -> None:
+    async with endless() as (servicer, store):
+        reading = asyncio.create_task(store.read_block("ns", FileName.block(bytes(32)), 1 << 40))
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        async with asyncio.timeout(20):
+            await servicer.left.wait()
+
+
+def test_the_ways_are_named_as_the_setting_is() -> None:
+    assert (transfer.PathTransfer.name, transfer.StreamTransfer.name) == KINDS
