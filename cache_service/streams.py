@@ -7,11 +7,13 @@ read. What is done last to a file is queued behind what is being done to it, so 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from agentmem.blockfile import CHUNK_BYTES
-from agentmem.errors import NotFound
+from agentmem.errors import AgentmemError, NotFound, ResourceExhausted
 from cache_service import references
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
@@ -56,22 +58,41 @@ class BlockStreams:
         Holds one chunk in memory. Raises what `chunks` raises; DataLoss if what comes is not what was announced;
         ResourceExhausted if there is no room. Then, or if the caller is cancelled, nothing is left of it.
         """
+        file = incoming.file
+        refusal: ResourceExhausted | None = None
+        try:
+            for _, path in await self._blocks.stage(incoming.key.namespace, [file.name]):
+                await self._take(incoming, chunks, path)
+        except ResourceExhausted as error:
+            refusal = error
+        await _drain(chunks, file.size_bytes)
+        if refusal is not None:
+            raise refusal
+
+    async def _take(self, incoming: Incoming, chunks: AsyncIterator[bytes], path: Path) -> None:
         key, version, file, fingerprint = incoming
-        staged = await self._blocks.stage(key.namespace, [file.name])
-        for _, path in staged:
-            spool = Spool(path, file.size_bytes, file.digest)
-            try:
-                async for chunk in chunks:
-                    await asyncio.wrap_future(self._writing.submit(spool.write, chunk))
-                await asyncio.wrap_future(self._writing.submit(spool.finish))
-                await self._blocks.publish(Publication(key, version, [Staged(file, path)], None, fingerprint))
-            finally:
-                await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
+        spool = Spool(path, file.size_bytes, file.digest)
+        try:
+            async for chunk in chunks:
+                await asyncio.wrap_future(self._writing.submit(spool.write, chunk))
+            await asyncio.wrap_future(self._writing.submit(spool.finish))
+            await self._blocks.publish(Publication(key, version, [Staged(file, path)], None, fingerprint))
+        finally:
+            await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
 
     def close(self) -> None:
         """Wait for what is running."""
         self._reading.shutdown()
         self._writing.shutdown()
+
+
+async def _drain(chunks: AsyncIterator[bytes], size_bytes: int) -> None:
+    """Let a writer send to its end what nobody needs. A client whose sending is cut off may not see why it was."""
+    with suppress(AgentmemError):
+        async for chunk in chunks:
+            size_bytes -= len(chunk)
+            if size_bytes < 0:
+                return
 
 
 def _last(thread: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,16 @@ from agentmem.channels import connect
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from cache_service import incoming, spool
+from cache_service.limits import Limits
 from cache_service.spool import Source, Spool
 
 from . import kv
-from .conftest import Running, code, field_of
+from .conftest import Running, code, field_of, running
 from .process import ready
 from .test_blocks import add, found, name, on_disk, publish
+from .test_warm import evictions, pin, small, speak, there
+
+__all__ = ["small"]
 
 LARGE = kv.header(list(range(256)))
 """Described with so many tokens that its file has several chunks and several pieces."""
@@ -226,8 +230,8 @@ async def test_more_than_announced_is_refused_at_once(store: Running) -> None:
 
     async def endless() -> AsyncIterator[pb.WriteBlockRequest]:
         yield pb.WriteBlockRequest(header=describe(kv.header([1]), data))
-        while True:
-            yield pb.WriteBlockRequest(chunk=bytes(CHUNK_BYTES))
+        yield pb.WriteBlockRequest(chunk=bytes(CHUNK_BYTES))
+        await asyncio.Event().wait()
 
     async with asyncio.timeout(30):
         error = await refused(store, endless())
@@ -271,11 +275,11 @@ async def test_another_namespaces_chain_hash_is_refused(store: Running) -> None:
 
 
 def without_header(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockRequest]:
-    return list(parts(header, data))[1:]
+    return list(parts(header, data))[1:2]
 
 
 def header_twice(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockRequest]:
-    return [pb.WriteBlockRequest(header=header), *parts(header, data)]
+    return [pb.WriteBlockRequest(header=header)] * 2
 
 
 def empty_part(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockRequest]:
@@ -288,17 +292,17 @@ def large_chunk(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockR
 
 def no_digest(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockRequest]:
     header.file.digest = b""
-    return list(parts(header, data))
+    return [pb.WriteBlockRequest(header=header)]
 
 
 def huge(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockRequest]:
     header.file.size_bytes = incoming.MAX_FILE_BYTES + 1
-    return list(parts(header, data))
+    return [pb.WriteBlockRequest(header=header)]
 
 
 def nobodys_namespace(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockRequest]:
     header.key.namespace = ""
-    return list(parts(header, data))
+    return [pb.WriteBlockRequest(header=header)]
 
 
 @pytest.mark.parametrize(
@@ -476,3 +480,47 @@ async def test_a_fault_in_the_cleanup_is_found(store: Running, monkeypatch: pyte
     with pytest.raises(grpc.aio.AioRpcError):
         await store.cache.WriteBlock(parts(describe(LARGE, data), flipped(data)))
     assert len(on_disk(store.data)) == 1
+
+
+async def send(store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion) -> None:
+    """A state of two-token blocks by stream, up to its publication."""
+    for number in blocks:
+        header = kv.header([number, 0])
+        data = kv.content(header)
+        described = describe(header, data, kv.key(agent))
+        described.version.CopyFrom(version)
+        await write(store, described, data)
+
+
+async def test_no_room_in_the_warm_tier_is_refused_before_a_byte_is_kept(
+    small: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await speak(small, "a", range(10))
+    await pin(small, "a")
+    monkeypatch.setattr(Spool, "write", lambda *_: pytest.fail("a byte is kept"))
+    data = kv.content(LARGE)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await write(small, describe(LARGE, data), data)
+    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED and "--warm-bytes" in (error.value.details() or "")
+    assert len(await there(small, *range(10))) == 10 and not list((small.data / "staging").iterdir())
+
+
+async def test_an_eviction_in_the_middle_of_a_state_takes_nothing_of_it(small: Running) -> None:
+    """What was sent is the agent's at once, and the others are older: they go."""
+    await speak(small, "a", [0, 1, 2, 3, 4, 5, 6])
+    version = (await small.cache.CommitTurn(kv.turn([1], agent=kv.key("b")))).version
+    await send(small, "b", [10, 11, 12, 13], version)
+    assert await there(small, 0, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13) == [10, 11, 12, 13]
+    assert evictions(small, "capacity") == 1
+
+
+async def test_a_file_that_the_tier_cannot_hold_is_withdrawn(data: Path) -> None:
+    header = kv.header([1])
+    content = kv.content(header)
+    async with running(data, Limits(len(content) // 2, 0, 0.9, 0.8)) as store:
+        version = (await store.cache.CommitTurn(kv.turn([1]))).version
+        described = describe(header, content)
+        described.version.CopyFrom(version)
+        error = await refused(store, parts(described, content))
+        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await store.agents.GetAgent(kv.get())).agent.blocks == 0

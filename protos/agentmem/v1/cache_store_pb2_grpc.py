@@ -169,10 +169,11 @@ class CacheStoreServiceServicer:
     def WriteBlock(self, request_iterator, context):
         """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
         answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
-        consists of. A file that exists already is not taken, and that is no error, so it may be repeated. DATA_LOSS if
+        consists of. A file that exists already is not kept, and that is no error, so it may be repeated. DATA_LOSS if
         there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
         header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
-        minute. After an error, or if the worker goes away, nothing is left of it.
+        minute. After an error, or if the worker goes away, nothing is left of it. What there is no room or no need for is
+        received to its end all the same, since a client whose sending is cut off may not see the status.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

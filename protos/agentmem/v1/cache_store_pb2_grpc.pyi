@@ -75,10 +75,11 @@ class CacheStoreServiceStub:
     WriteBlock: _grpc.StreamUnaryMultiCallable[_cache_store_pb2.WriteBlockRequest, _cache_store_pb2.WriteBlockResponse]
     """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
     answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
-    consists of. A file that exists already is not taken, and that is no error, so it may be repeated. DATA_LOSS if
+    consists of. A file that exists already is not kept, and that is no error, so it may be repeated. DATA_LOSS if
     there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
     header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
-    minute. After an error, or if the worker goes away, nothing is left of it.
+    minute. After an error, or if the worker goes away, nothing is left of it. What there is no room or no need for is
+    received to its end all the same, since a client whose sending is cut off may not see the status.
     """
     PutWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]
     """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version."""
@@ -134,10 +135,11 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     WriteBlock: _aio.StreamUnaryMultiCallable[_cache_store_pb2.WriteBlockRequest, _cache_store_pb2.WriteBlockResponse]  # type: ignore[assignment]
     """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
     answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
-    consists of. A file that exists already is not taken, and that is no error, so it may be repeated. DATA_LOSS if
+    consists of. A file that exists already is not kept, and that is no error, so it may be repeated. DATA_LOSS if
     there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
     header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
-    minute. After an error, or if the worker goes away, nothing is left of it.
+    minute. After an error, or if the worker goes away, nothing is left of it. What there is no room or no need for is
+    received to its end all the same, since a client whose sending is cut off may not see the status.
     """
     PutWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]  # type: ignore[assignment]
     """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version."""
@@ -230,10 +232,11 @@ class CacheStoreServiceServicer:
     ) -> _typing.Union[_cache_store_pb2.WriteBlockResponse, _abc.Awaitable[_cache_store_pb2.WriteBlockResponse]]:
         """WriteBlock takes a file from such a worker, and publishes it as PublishBlocks does when the stream ends. When it
         answers, the file is on the disk, visible, and a part of the agent's state until PublishBlocks says what that
-        consists of. A file that exists already is not taken, and that is no error, so it may be repeated. DATA_LOSS if
+        consists of. A file that exists already is not kept, and that is no error, so it may be repeated. DATA_LOSS if
         there are more or fewer bytes than size_bytes (more are refused at once), the digest differs, or the file's own
         header says something else; RESOURCE_EXHAUSTED if there is no room; DEADLINE_EXCEEDED if nothing comes for a
-        minute. After an error, or if the worker goes away, nothing is left of it.
+        minute. After an error, or if the worker goes away, nothing is left of it. What there is no room or no need for is
+        received to its end all the same, since a client whose sending is cut off may not see the status.
         """
 
     def PutWorkflowRecord(
