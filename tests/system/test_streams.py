@@ -75,7 +75,9 @@ async def test_auto_streams_where_the_disk_is_not_shared(stack: Stack) -> None:
 
     stack.kill("store")
     await stack.up("store")
+    async with asyncio.timeout(60):
+        while not await stack.metric("worker", "agentmem_store_transfer", transfer="path"):
+            await asyncio.sleep(0.02)
+    assert await stack.metric("worker", "agentmem_store_transfer", transfer="stream") == 0
     await client.say("b", STORY, max_tokens=5)
     await stack.on_disk("b")
-    assert await stack.metric("worker", "agentmem_store_transfer", transfer="path") == 1
-    assert await stack.metric("worker", "agentmem_store_transfer", transfer="stream") == 0

@@ -1,0 +1,112 @@
+"""Files of KV from the store to the worker's memory, verified: by path, and as streams over a Unix socket.
+
+    python -m benchmarks.transfer [--blocks 10] [--runs 7]
+
+Blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), read as a turn reads them: all at once. The
+files are in the page cache. Writing is one block after the other, as after a turn, fsyncs included.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.channels import connect
+from agentmem.keys import AgentKey
+from benchmarks import results
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.memory.ledger import NO_VERSION
+from inference_service.memory.restore import headers
+from inference_service.storage.client import FileName, StoreClient
+from inference_service.storage.transfer import PathTransfer, StreamTransfer, Target, Transfer
+
+KEY = AgentKey("benchmark", "", "llama-3.1-8b")
+GEOMETRY = Geometry(32, mx.float16, 4, 64, LayerGroup(tuple(range(32)), 8, 128, 128))
+BYTES = {"U32": 4, "F16": 2}
+
+
+@asynccontextmanager
+async def store() -> AsyncIterator[StoreClient]:
+    """A store process with an empty data directory."""
+    root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
+    command = ("-m", "cache_service", f"--data={root}", "--metrics=", "--log-level=warning")
+    process = await asyncio.create_subprocess_exec(sys.executable, *command)
+    try:
+        async with connect(f"unix:{root}/run/store.sock") as channel:
+            client = StoreClient(channel)
+            await asyncio.wait_for(channel.channel_ready(), 60)
+            yield client
+    finally:
+        process.kill()
+        await process.wait()
+        shutil.rmtree(root)
+
+
+async def write(client: StoreClient, transfer: Transfer, fingerprint: str, blocks: int) -> float:
+    """Seconds to write and publish that many blocks."""
+    named = list(headers(fingerprint, KEY.namespace, range(blocks * BLOCK_TOKENS)))
+    shapes = GEOMETRY.block_shapes(BLOCK_TOKENS)
+    tensors = {name: os.urandom(BYTES[dtype] * int(np.prod(shape))) for name, (dtype, shape) in shapes.items()}
+    started = time.perf_counter()
+    paths = await client.stage(KEY.namespace, map(FileName.of, named))
+    files = []
+    for header in named:
+        target = Target(KEY, NO_VERSION, paths[FileName.of(header)])
+        file, published = await transfer.write(target, header, tensors, GEOMETRY)
+        files += [] if published else [file]
+    await client.publish(KEY, NO_VERSION, files, [], fingerprint)
+    return time.perf_counter() - started
+
+
+async def read(client: StoreClient, transfer: Transfer, fingerprint: str, blocks: int) -> float:
+    """Seconds to read and verify them."""
+    named = list(headers(fingerprint, KEY.namespace, range(blocks * BLOCK_TOKENS)))
+    files = (await client.open(KEY, block_hashes=[header.chain_hash for header in named])).files
+    started = time.perf_counter()
+    await asyncio.gather(*(transfer.read(header, files[header.chain_hash], GEOMETRY) for header in named))
+    return time.perf_counter() - started
+
+
+async def main(blocks: int, runs: int) -> None:
+    """Measure both ways in turns, print, write."""
+    samples: dict[str, list[float]] = {f"{kind} {way}": [] for kind in ("read", "write") for way in ("path", "stream")}
+    async with store() as client:
+        transfers: list[Transfer] = [PathTransfer(), StreamTransfer(client)]
+        for run in range(runs + 1):
+            for transfer in transfers:
+                fingerprint = f"{run}-{transfer.name}"
+                written = await write(client, transfer, fingerprint, blocks)
+                loaded = await read(client, transfer, fingerprint, blocks)
+                if run:  # the first one warms up
+                    samples[f"write {transfer.name}"].append(written)
+                    samples[f"read {transfer.name}"].append(loaded)
+    figures = {name: results.summary(values) for name, values in samples.items()}
+    table = Table(title=f"{blocks} blocks of 9.4 MB, medians of {runs}")
+    for column in ("", "path", "stream", "stream / path"):
+        table.add_column(column, justify="right")
+    for kind in ("read", "write"):
+        path, stream = (figures[f"{kind} {way}"]["median"] for way in ("path", "stream"))
+        table.add_row(kind, f"{path * 1000:.0f} ms", f"{stream * 1000:.0f} ms", f"{stream / path:.1f}x")
+    Console().print(table)
+    command = f"python -m benchmarks.transfer --blocks {blocks} --runs {runs}"
+    Console().print(f"written to {results.write('transfer', command, {'blocks': blocks, **figures})}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=7)
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.blocks, arguments.runs))
