@@ -28,9 +28,9 @@ if _version_not_supported:
 class CacheStoreServiceStub:
     """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of
-    AgentService is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with
-    RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
+    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
+    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def __init__(self, channel):
@@ -99,9 +99,9 @@ class CacheStoreServiceStub:
 class CacheStoreServiceServicer:
     """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of
-    AgentService is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with
-    RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
+    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
+    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def OpenCache(self, request, context):
@@ -123,8 +123,8 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StageBlocks(self, request, context):
-        """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
-        swept at start. May be repeated.
+        """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
+        which these are. Paths that are never published are swept at start. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -269,9 +269,9 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
 class CacheStoreService:
     """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of
-    AgentService is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with
-    RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
+    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
+    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     @staticmethod

@@ -29,9 +29,9 @@ GRPC_VERSION: str
 class CacheStoreServiceStub:
     """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of
-    AgentService is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with
-    RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
+    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
+    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     @_typing.overload
@@ -49,8 +49,8 @@ class CacheStoreServiceStub:
     request_digest differs). ABORTED if the agent is not in the base state.
     """
     StageBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]
-    """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
-    swept at start. May be repeated.
+    """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
+    which these are. Paths that are never published are swept at start. May be repeated.
     """
     PublishBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PublishBlocksRequest, _cache_store_pb2.PublishBlocksResponse]
     """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
@@ -92,9 +92,9 @@ class CacheStoreServiceStub:
 class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of
-    AgentService is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with
-    RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
+    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
+    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -109,8 +109,8 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     request_digest differs). ABORTED if the agent is not in the base state.
     """
     StageBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]  # type: ignore[assignment]
-    """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
-    swept at start. May be repeated.
+    """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
+    which these are. Paths that are never published are swept at start. May be repeated.
     """
     PublishBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PublishBlocksRequest, _cache_store_pb2.PublishBlocksResponse]  # type: ignore[assignment]
     """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
@@ -151,9 +151,9 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
 class CacheStoreServiceServicer:
     """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
 
-    Control travels in these messages; KV travels in files that the worker opens by path. The storage half of
-    AgentService is served on the same socket. A draining or full store answers UNAVAILABLE or RESOURCE_EXHAUSTED with
-    RetryInfo.
+    Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
+    share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
+    answers UNAVAILABLE or RESOURCE_EXHAUSTED with RetryInfo.
     """
 
     def OpenCache(
@@ -181,8 +181,8 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.StageBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.StageBlocksResponse, _abc.Awaitable[_cache_store_pb2.StageBlocksResponse]]:
-        """StageBlocks gives paths to write new files to, for those that do not exist yet. Paths that are never published are
-        swept at start. May be repeated.
+        """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
+        which these are. Paths that are never published are swept at start. May be repeated.
         """
 
     def PublishBlocks(
