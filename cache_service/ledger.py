@@ -95,21 +95,21 @@ def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
     A turn without tokens that ended exactly there stays in the chain.
     """
     row = connection.execute(
-        f"{_CHAIN} SELECT s.id, s.parent_tokens, s.parent_bytes, s.tokens, s.text_bytes, s.turns"
+        f"{_CHAIN} SELECT s.id, s.parent_tokens, s.parent_bytes, s.tokens, s.text_bytes, s.turns, s.generated_tokens"
         " FROM chain CROSS JOIN segments AS s ON s.id = chain.id"
         " WHERE s.parent_tokens < ? OR (s.parent_tokens = ? AND s.tokens = 0) ORDER BY s.id DESC LIMIT 1",
         (head.segment, head.tokens, tokens, tokens),
     ).fetchone()
     if row is None:
         return EMPTY
-    segment, parent_tokens, parent_bytes, segment_tokens, segment_bytes, turns = row
+    segment, parent_tokens, parent_bytes, segment_tokens, segment_bytes, turns, generated = row
     kept = tokens - parent_tokens
     if kept == segment_tokens:
         return Head(segment, tokens, parent_bytes + segment_bytes, turns)
     (end,) = connection.execute(
         "SELECT substr(offsets, ?, 4) FROM segments WHERE id = ?", (4 * (kept - 1) + 1, segment)
     ).fetchone()
-    return Head(segment, tokens, parent_bytes + int.from_bytes(end, "little"), turns - 1)
+    return Head(segment, tokens, parent_bytes + int.from_bytes(end, "little"), turns - (generated != _CUT))
 
 
 def read(connection: sqlite3.Connection, head: Head) -> Ledger:

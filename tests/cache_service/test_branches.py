@@ -324,3 +324,11 @@ def test_a_directory_of_the_first_schema_is_brought_along(tmp_path: Path) -> Non
     ]
     assert database.read_blocking(lambda c: c.execute("PRAGMA foreign_key_check").fetchall()) == []
     database.close()
+
+
+async def test_what_is_left_of_a_turn_can_be_cut_again(store: Running) -> None:
+    await store.cache.CommitTurn(kv.turn([1, 2, 3]))
+    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=2))
+    await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="auto-1"))
+    trimmed = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
+    assert (trimmed.agent.tokens, trimmed.agent.turns) == (1, 0)
