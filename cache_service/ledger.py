@@ -64,12 +64,14 @@ class Ledger:
     turns: tuple[TurnPlace, ...]
 
 
-def append(connection: sqlite3.Connection, head: Head, keep_tokens: int, part: Part, version: int) -> Head:
-    """A new ledger: the first `keep_tokens` tokens of `head`, then `part`."""
+def append(
+    connection: sqlite3.Connection, namespace: str, head: Head, keep_tokens: int, part: Part, version: int
+) -> Head:
+    """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then `part`."""
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
     cursor = connection.execute(
         "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
-        " turns, tokenizer_hash, token_ids, text, offsets) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " turns, tokenizer_hash, token_ids, text, offsets, namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             kept.segment,
             kept.tokens,
@@ -83,6 +85,7 @@ def append(connection: sqlite3.Connection, head: Head, keep_tokens: int, part: P
             _pack(part.token_ids),
             part.text,
             _pack(part.offsets),
+            namespace,
         ),
     )
     tokens, text_bytes = kept.tokens + len(part.token_ids), kept.text_bytes + len(part.text)

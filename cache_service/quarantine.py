@@ -4,7 +4,7 @@ Functions of a connection, inside the caller's transaction; the files themselves
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from agentmem.keys import AgentKey
 from cache_service.files import FileName
@@ -17,13 +17,14 @@ def add(connection: sqlite3.Connection, namespace: str, name: FileName, file: st
     """
     row = connection.execute(
         "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND digest = ifnull(?, digest)"
-        " RETURNING agent_id, model_id",
+        " RETURNING agent_id, model_id, size_bytes",
         (*name, namespace, digest),
     ).fetchone()
     if row is None:
         return False
     connection.execute(
-        "INSERT INTO quarantined (file, kind, chain_hash, namespace, agent_id, model_id) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO quarantined (file, kind, chain_hash, namespace, agent_id, model_id, size_bytes)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
         (file, *name, namespace, *row),
     )
     return True
@@ -49,3 +50,11 @@ def drop_of(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileN
 def files(connection: sqlite3.Connection) -> set[str]:
     """The names of all quarantined files."""
     return {row[0] for row in connection.execute("SELECT file FROM quarantined")}
+
+
+def measure(connection: sqlite3.Connection, sizes: Mapping[str, int]) -> None:
+    """Write down the sizes of files that were quarantined before sizes were, as found on the disk."""
+    connection.executemany(
+        "UPDATE quarantined SET size_bytes = ? WHERE file = ? AND size_bytes = 0",
+        [(size, file) for file, size in sizes.items()],
+    )

@@ -76,15 +76,18 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
     if turn.keep_tokens < state.head.tokens:
         dropped = snapshots.keep_automatic(connection, turn.key, state, now)
     version = Version(state.version.uid or uuid.uuid4().hex, state.version.version + 1)
-    head = ledger.append(connection, state.head, turn.keep_tokens, turn.part, version.version)
+    head = ledger.append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.part, version.version)
     if state.version == NO_VERSION:
         agents.create(connection, turn.key, version.uid, head, turn.conversation, now)
     else:
         agents.advance(connection, version, head, turn.conversation, now)
     connection.execute(
-        "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*version, head.segment, turn.request_id, turn.request_digest, *turn.conversation[1:], now, turn.record),
+        "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
+        " namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(*version, head.segment, turn.request_id, turn.request_digest, *turn.conversation[1:], now),
+            *(turn.record, turn.key.namespace),
+        ),
     )
     return Commit(version, dropped=dropped)
 

@@ -7,7 +7,7 @@ database's triggers, staging/ and quarantine/ by looking.
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from agentmem.errors import NotFound, ResourceExhausted
 from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from agentmem.logs import event
-from cache_service import agents, eviction, expiry, references
+from cache_service import agents, eviction, expiry, quarantine, references, usage
 from cache_service.database import Database
 from cache_service.eviction import Dropped
 from cache_service.files import DataDirectory, size_of
@@ -54,7 +54,8 @@ class WarmTier:
 
     def start(self) -> None:
         """Count what is there, and fix limits that depend on it."""
-        self._database.write_blocking(references.recount)
+        sizes = {path.name: size for path, size in self._directory.quarantined()}
+        self._database.write_blocking(partial(_recount, quarantined=sizes))
         self._limits = self._configured.fixed(self.used(), self.free())
         event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
 
@@ -158,3 +159,9 @@ class WarmTier:
         for file in dropped.quarantined:
             for path in self._directory.quarantine_paths(file):
                 path.unlink(missing_ok=True)
+
+
+def _recount(connection: sqlite3.Connection, quarantined: Mapping[str, int]) -> None:
+    quarantine.measure(connection, quarantined)
+    references.recount(connection)
+    usage.recount(connection)

@@ -51,7 +51,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "t",
             generated,
         )
-        new = self.database.write_blocking(lambda c: ledger.append(c, head, keep, part, version))
+        new = self.database.write_blocking(lambda c: ledger.append(c, "n", head, keep, part, version))
         self.branches.append((new, branch.followed_by(keep, tokens, version, generated)))
 
     @rule()
@@ -96,9 +96,9 @@ def test_a_commit_writes_only_its_own_tokens(tmp_path: Path) -> None:
     database = Database(tmp_path / "store.db")
     database.open()
     part = Part(np.arange(1000, dtype=np.uint32), b"x" * 1000, np.arange(1, 1001, dtype=np.uint32), "t", 0)
-    head = database.write_blocking(lambda c: ledger.append(c, EMPTY, 0, part, 1))
+    head = database.write_blocking(lambda c: ledger.append(c, "n", EMPTY, 0, part, 1))
     small = Part(np.array([7], dtype=np.uint32), b"7", np.array([1], dtype=np.uint32), "t", 1)
-    head = database.write_blocking(lambda c: ledger.append(c, head, 600, small, 2))
+    head = database.write_blocking(lambda c: ledger.append(c, "n", head, 600, small, 2))
     rows = database.read_blocking(lambda c: c.execute("SELECT tokens, length(token_ids) FROM segments").fetchall())
     assert rows == [(1000, 4000), (1, 4)]
     assert database.read_blocking(lambda c: ledger.read(c, head)).token_ids.tolist() == [*range(600), 7]

@@ -1,0 +1,247 @@
+"""What namespaces take is right after any order of operations, and after a directory was taken over."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from agentmem.errors import AgentmemError
+from agentmem.hints import TurnHints
+from agentmem.keys import AgentKey
+from cache_service import (
+    agents,
+    branches,
+    eviction,
+    expiry,
+    quarantine,
+    references,
+    schema,
+    snapshots,
+    turns,
+    usage,
+    workflows,
+)
+from cache_service.agents import NO_VERSION, Conversation, State
+from cache_service.files import FileName, Kind
+from cache_service.ledger import EMPTY, Part
+from cache_service.references import FileOrigin, FileRow
+from cache_service.usage import Usage
+
+KEYS = st.builds(AgentKey, st.sampled_from("nm"), st.sampled_from("ab"), st.just("model"))
+TOKENS = st.integers(0, 6)
+NAMES = st.sampled_from("xyz")
+BLOCKS = st.sets(st.integers(0, 5))
+
+
+def connect() -> sqlite3.Connection:
+    """A database as `database` opens it, in memory."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA recursive_triggers = ON")
+    return connection
+
+
+def file(key: AgentKey, number: int) -> FileName:
+    """A file's name; each namespace has its own."""
+    return FileName(Kind(1 + number % 2), f"{key.namespace}{number}".encode())
+
+
+def commit(connection: sqlite3.Connection, key: AgentKey, keep: int, count: int, record: bytes = b"") -> None:
+    state = agents.find(connection, key) or State(NO_VERSION, EMPTY)
+    numbers = np.arange(1, count + 1, dtype=np.uint32)
+    part = Part(numbers, b"x" * count, numbers, "t", min(1, count))
+    keep = min(keep, state.head.tokens)
+    turns.commit(connection, turns.Turn(key, state.version, keep, part, "", b"", record, Conversation("", 0, b"")), 0)
+
+
+def publish(connection: sqlite3.Connection, key: AgentKey, has: set[int], wants: set[int], size: int) -> None:
+    for number in has:
+        row = FileRow(file(key, number), 0, 1, size, b"")
+        references.add(connection, row, FileOrigin(key, "f", b""), 0)
+    state = agents.existing(connection, key)
+    references.replace(connection, key, *state.version, {file(key, number) for number in wants})
+
+
+class UsageMachine(RuleBasedStateMachine):
+    """Two agents in each of two namespaces. What the store refuses changes nothing."""
+
+    @initialize()
+    def open(self) -> None:
+        self.connection = connect()
+        schema.migrate(self.connection)
+
+    def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        self.connection.execute("BEGIN")
+        try:
+            work(self.connection)
+            self.connection.execute("COMMIT")
+        except AgentmemError:
+            self.connection.execute("ROLLBACK")
+
+    @rule(key=KEYS, keep=TOKENS, count=TOKENS, record=st.binary(max_size=9))
+    def commit(self, key: AgentKey, keep: int, count: int, record: bytes) -> None:
+        self.write(partial(commit, key=key, keep=keep, count=count, record=record))
+
+    @rule(key=KEYS, has=BLOCKS, wants=BLOCKS, size=st.integers(0, 99))
+    def publish(self, key: AgentKey, has: set[int], wants: set[int], size: int) -> None:
+        self.write(partial(publish, key=key, has=has, wants=wants, size=size))
+
+    @rule(key=KEYS, new=st.sampled_from("abc"), keep=st.none() | TOKENS)
+    def fork(self, key: AgentKey, new: str, keep: int | None) -> None:
+        target = key._replace(agent_id=new)
+        self.write(lambda c: branches.fork(c, key, target, None, keep, 0))
+
+    @rule(key=KEYS, keep=TOKENS)
+    def trim(self, key: AgentKey, keep: int) -> None:
+        self.write(lambda c: branches.trim(c, key, keep, None, 0))
+
+    @rule(key=KEYS, name=NAMES)
+    def snapshot(self, key: AgentKey, name: str) -> None:
+        self.write(lambda c: snapshots.create(c, key, name, 0))
+
+    @rule(key=KEYS, name=NAMES)
+    def restore(self, key: AgentKey, name: str) -> None:
+        self.write(lambda c: branches.restore(c, key, name, 0))
+
+    @rule(key=KEYS, name=NAMES)
+    def forget(self, key: AgentKey, name: str) -> None:
+        self.write(lambda c: snapshots.delete(c, key, name))
+
+    @rule(key=KEYS)
+    def delete(self, key: AgentKey) -> None:
+        self.write(lambda c: agents.delete(c, key))
+
+    @rule(key=KEYS)
+    def end(self, key: AgentKey) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            expiry.set_times(connection, key, 1, 2)
+            expiry.expire(connection, 1)
+            expiry.expire(connection, 2)
+
+        self.write(work)
+
+    @rule(key=KEYS, number=st.integers(0, 5), serial=st.integers(0, 2**62))
+    def quarantine(self, key: AgentKey, number: int, serial: int) -> None:
+        self.write(lambda c: quarantine.add(c, key.namespace, file(key, number), f"{number}-{serial}"))
+
+    @rule(goal=st.integers(0, 300))
+    def evict(self, goal: int) -> None:
+        self.write(lambda c: eviction.evict(c, goal, {}, None, TurnHints()))
+
+    @rule(key=KEYS, number=st.integers(0, 5))
+    def vanish(self, key: AgentKey, number: int) -> None:
+        self.write(lambda c: references.forget(c, [file(key, number)]))
+
+    @rule(namespace=st.sampled_from("nm"), name=NAMES, payload=st.binary(max_size=9))
+    def put(self, namespace: str, name: str, payload: bytes) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            record = workflows.get(connection, namespace, name)
+            workflows.put(connection, namespace, name, record.version if record else 0, payload)
+
+        self.write(work)
+
+    @invariant()
+    def counts_are_those_of_the_rows(self) -> None:
+        counted = usage.of_all(self.connection)
+        assert counted == by_hand(self.connection)
+        assert all(each.total for each in counted.values()), "a namespace that has nothing has no row"
+        assert not self.connection.execute("SELECT 1 FROM segments WHERE namespace = ''").fetchall()
+        self.connection.execute("BEGIN")
+        usage.recount(self.connection)
+        assert usage.of_all(self.connection) == counted
+        self.connection.execute("ROLLBACK")
+
+    def teardown(self) -> None:
+        if hasattr(self, "connection"):
+            self.connection.close()
+
+
+TestUsage = UsageMachine.TestCase
+TestUsage.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def by_hand(connection: sqlite3.Connection) -> dict[str, Usage]:
+    """What each namespace takes, where a segment is whose agents, snapshots and turns stand on it."""
+    parents = dict(connection.execute("SELECT id, parent_id FROM segments").fetchall())
+    sizes = dict(
+        connection.execute("SELECT id, length(token_ids) + length(text) + length(offsets) FROM segments").fetchall()
+    )
+    heads = connection.execute(
+        "SELECT head_segment, namespace FROM agents"
+        " UNION SELECT s.head_segment, a.namespace FROM snapshots AS s JOIN agents AS a USING (uid)"
+        " UNION SELECT segment, agents.namespace FROM turns JOIN agents USING (uid) WHERE segment IS NOT NULL"
+    ).fetchall()
+    owned: set[tuple[str, int]] = set()
+    for segment, namespace in heads:
+        at: int | None = segment
+        while at is not None:
+            owned.add((namespace, at))
+            at = parents[at]
+    found: dict[str, list[int]] = {}
+
+    def add(namespace: str, kv: int, ledger: int) -> None:
+        sums = found.setdefault(namespace, [0, 0])
+        sums[0] += kv
+        sums[1] += ledger
+
+    for namespace, segment in owned:
+        add(namespace, 0, sizes[segment])
+    for table in ("files", "quarantined"):
+        for namespace, size in connection.execute(f"SELECT namespace, size_bytes FROM {table}"):
+            add(namespace, size, 0)
+    records = "SELECT a.namespace, t.record FROM turns AS t JOIN agents AS a USING (uid)"
+    for query in (records, "SELECT namespace, payload FROM workflow_records"):
+        for namespace, blob in connection.execute(query):
+            add(namespace, 0, len(blob))
+    return {namespace: Usage(*sums) for namespace, sums in found.items() if any(sums)}
+
+
+OLDER = """
+INSERT INTO segments VALUES (1, NULL, 0, 0, 2, 2, 0, 1, 1, 't', x'0102030405060708', x'7879', x'0100000002000000');
+INSERT INTO segments VALUES (2, 1, 2, 2, 1, 1, 0, 2, 2, 't', x'01020304', x'78', x'01000000');
+INSERT INTO segments VALUES (3, 1, 1, 1, 0, 0, 0, 3, 2, 't', x'', x'', x'');
+INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns, label,
+    messages, message_hash, created, updated, used) VALUES ('u', 'n', 'a', 'm', 3, 3, 1, 1, 1, '', 0, x'', 0, 0, 0);
+INSERT INTO snapshots VALUES (1, 'u', 's', 2, 2, 3, 3, 2, 0, x'', 0, 0);
+INSERT INTO turns VALUES ('u', 3, 3, '', x'', 0, x'', 0, x'0102030405');
+INSERT INTO files VALUES (1, x'01', 'n', 'a', 'm', 'f', x'', 0, 1, 100, x'', 0, 0);
+INSERT INTO quarantined VALUES ('q', 1, x'02', 'n', 'a', 'm');
+INSERT INTO workflow_records VALUES (1, 'o', 'w', 1, x'0102');
+"""
+
+
+def test_an_older_directory_is_counted_when_it_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = connect()
+    with monkeypatch.context() as older:
+        older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[: schema.MIGRATIONS.index(schema._NAMESPACES)])
+        schema.migrate(connection)
+    connection.executescript(OLDER)
+    schema.migrate(connection)
+    assert usage.of_all(connection) == by_hand(connection) == {"n": Usage(100, 32), "o": Usage(0, 2)}
+    quarantine.measure(connection, {"q": 7})
+    assert usage.of(connection, "n") == Usage(107, 32)
+    agents.delete(connection, AgentKey("n", "a", "m"))
+    assert usage.of_all(connection) == by_hand(connection)
+    assert connection.execute("SELECT count(*) FROM segments").fetchone() == (0,)
+    connection.close()
+
+
+@pytest.mark.parametrize("table", ["segments", "turns"])
+def test_rows_that_nobody_would_count_are_refused(table: str) -> None:
+    connection = connect()
+    schema.migrate(connection)
+    columns = {
+        "segments": "(parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version, turns,"
+        " tokenizer_hash, token_ids, text, offsets) VALUES (0, 0, 0, 0, 0, 1, 1, '', x'', x'', x'')",
+        "turns": "VALUES ('u', 1, NULL, '', x'', 0, x'', 0, x'', '')",
+    }
+    with pytest.raises(sqlite3.IntegrityError, match="without a namespace"):
+        connection.execute(f"INSERT INTO {table} {columns[table]}")
+    connection.close()
