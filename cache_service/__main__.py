@@ -46,7 +46,7 @@ async def serve(settings: StoreSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     registry = CollectorRegistry()
-    store = await asyncio.to_thread(Store, settings.data_directory, registry, settings.limits)
+    store = await asyncio.to_thread(Store, settings.data_directory, registry, settings.limits, settings.quotas)
     try:
         metrics = MetricsServer(settings.metrics, registry)
         upkeep = asyncio.create_task(store.keep_up())

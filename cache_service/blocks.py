@@ -81,8 +81,8 @@ class BlockStore:
 
         Files of an agent that was deleted meanwhile are dropped: its KV must not come back. Raises InvalidArgument for
         a path outside staging/, before anything is done; DataLoss that names the files that failed verification (they
-        are deleted), after the others were published; ResourceExhausted if the disk or the warm tier is full, all files
-        deleted. When it returns, the warm tier is within its limits.
+        are deleted), after the others were published; ResourceExhausted if the disk, the warm tier or the namespace's
+        quota is full, all files deleted. When it returns, the warm tier and the namespace are within their limits.
         """
         return await self._run(partial(self._publish, publication))
 
@@ -110,11 +110,16 @@ class BlockStore:
         """Drop an agent's KV and keep its ledger; the bytes freed. Raises NotFound."""
         return (await self._run(partial(self._warm.evict_agent, key))).freed_bytes
 
+    def make_room(self, namespace: str) -> "Future[None]":
+        """Let KV of a namespace go that takes more than its quota, soon; the upkeep does it if this fails."""
+        return self._thread.submit(self._warm.make_room, namespace)
+
     async def upkeep(self, now: int) -> None:
         """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
         expired = await self._run(partial(self._warm.expire, now))
         if expired.deleted:
             await self._database.scrub()
+        await self._run(self._warm.settle_quotas)
         if not await self._run(self._warm.settle):
             await self._run(partial(self._warm.settle, ""))
 
@@ -134,7 +139,7 @@ class BlockStore:
             self._database.write_blocking(partial(references.forget, names=vanished))
         missing = [name for name in names if name not in rows - vanished]
         if missing:
-            self._warm.admit()
+            self._warm.admit(namespace)
         return [(name, self._directory.new_staging_path(name)) for name in missing]
 
     def _publish(self, publication: Publication) -> Published:
@@ -167,14 +172,14 @@ class BlockStore:
             self._discard(publication)
             raise
         self._unlink(gone)
-        if not self._warm.settle(publication.version.uid) and rows:
+        if not self._warm.settle(publication.version.uid, publication.key.namespace) and rows:
             self._withdraw(publication, [row.name for row in rows])
         if refused:
             raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
         return Published(len(rows), dropped)
 
     def _withdraw(self, publication: Publication, names: list[FileName]) -> None:
-        refusal = self._warm.refusal()
+        refusal = self._warm.refusal(publication.key.namespace)
         withdraw = partial(
             references.withdraw, namespace=publication.key.namespace, uid=publication.version.uid, names=names
         )

@@ -5,7 +5,7 @@ agent loses this way is remembered until it is there again, so that a worker can
 """
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agentmem.hints import TurnHints
@@ -13,14 +13,11 @@ from agentmem.keys import AgentKey
 from cache_service import references
 from cache_service.files import FileName, Kind
 
-ALL_REFS = (
-    "SELECT uid, kind, chain_hash FROM refs"
-    " UNION ALL SELECT s.uid, r.kind, r.chain_hash FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+HAS_KV = (
+    "(EXISTS (SELECT 1 FROM refs WHERE refs.uid = agents.uid) OR EXISTS (SELECT 1 FROM snapshots AS s"
+    " JOIN snapshot_refs AS r ON r.snapshot = s.id WHERE s.uid = agents.uid))"
 )
-"""What agents and their snapshots refer to."""
-
-WITH_KV = "SELECT uid FROM refs UNION SELECT s.uid FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
-"""Agents that have KV on disk, their own or a snapshot's."""
+"""Whether an agent has KV on disk, its own or a snapshot's."""
 
 
 @dataclass
@@ -34,22 +31,17 @@ class Dropped:
 
 
 def evict(
-    connection: sqlite3.Connection, goal: int, quarantined: Mapping[str, int], spare: str | None, hints: TurnHints
+    connection: sqlite3.Connection, goal: int, spare: str | None, hints: TurnHints, namespace: str | None = None
 ) -> Dropped:
     """Drop at least `goal` bytes, or all that may go: what serves nobody, then agents by hint and last use.
 
-    `quarantined` are the sizes of what is in quarantine; `spare` is an agent that stays. Pinned agents stay, and so
-    does a file that anybody else refers to.
+    `spare` is an agent that stays. Pinned agents stay, and so does a file that anybody else refers to. With a
+    `namespace`, nothing of any other goes.
     """
     dropped = Dropped()
-    _drop_unowned(connection, goal, dropped)
-    for (file,) in connection.execute("SELECT file FROM quarantined ORDER BY rowid").fetchall():
-        if dropped.freed_bytes >= goal:
-            break
-        connection.execute("DELETE FROM quarantined WHERE file = ?", (file,))
-        dropped.quarantined.append(file)
-        dropped.freed_bytes += quarantined.get(file, 0)
-    for uid in _candidates(connection, spare, hints) if dropped.freed_bytes < goal else ():
+    _drop_unowned(connection, goal, namespace, dropped)
+    _drop_quarantined(connection, goal, namespace, dropped)
+    for uid in _candidates(connection, spare, hints, namespace) if dropped.freed_bytes < goal else ():
         drop_agent(connection, uid, dropped)
         if dropped.freed_bytes >= goal:
             break
@@ -93,41 +85,70 @@ def forget(connection: sqlite3.Connection, uid: str, names: Iterable[FileName]) 
     )
 
 
-def held_bytes(connection: sqlite3.Connection, spare: str | None = None) -> int:
-    """Bytes of the files that pinned agents and `spare` refer to."""
+def held_bytes(connection: sqlite3.Connection, spare: str | None = None, namespace: str | None = None) -> int:
+    """Bytes of the files that pinned agents (of the namespace, if one is given) and `spare` refer to."""
+    within, values = _within(namespace)
     (size,) = connection.execute(
-        f"SELECT coalesce(sum(size_bytes), 0) FROM files AS f WHERE EXISTS (SELECT 1 FROM ({ALL_REFS}) AS r"
-        " JOIN agents AS a USING (uid)"
-        " WHERE r.kind = f.kind AND r.chain_hash = f.chain_hash AND (a.pinned OR a.uid IS ?))",
-        (spare,),
+        f"WITH holders (uid) AS MATERIALIZED (SELECT uid FROM agents WHERE {within} AND pinned UNION SELECT ?)"
+        " SELECT coalesce(sum(f.size_bytes), 0) FROM (SELECT r.kind, r.chain_hash FROM holders AS h"
+        " CROSS JOIN refs AS r USING (uid)"
+        " UNION SELECT r.kind, r.chain_hash FROM holders AS h CROSS JOIN snapshots AS s USING (uid)"
+        " CROSS JOIN snapshot_refs AS r ON r.snapshot = s.id) AS held"
+        " CROSS JOIN files AS f USING (kind, chain_hash)",
+        (*values, spare),
     ).fetchone()
     return int(size)
 
 
-def last_used(connection: sqlite3.Connection) -> str | None:
-    """The agent that was used last."""
-    row = connection.execute("SELECT uid FROM agents ORDER BY used DESC, uid LIMIT 1").fetchone()
+def last_used(connection: sqlite3.Connection, namespace: str | None = None) -> str | None:
+    """The agent that was used last, of the namespace if one is given."""
+    within, values = _within(namespace)
+    row = connection.execute(
+        f"SELECT uid FROM agents WHERE {within} ORDER BY used DESC, uid LIMIT 1", values
+    ).fetchone()
     return None if row is None else str(row[0])
 
 
-def _candidates(connection: sqlite3.Connection, spare: str | None, hints: TurnHints) -> list[str]:
+def _candidates(
+    connection: sqlite3.Connection, spare: str | None, hints: TurnHints, namespace: str | None
+) -> list[str]:
     """Agents that may lose their KV, who should go first in front."""
+    within, values = _within(namespace)
     rows = connection.execute(
         "SELECT namespace, agent_id, model_id, uid FROM agents"
-        f" WHERE NOT pinned AND uid IS NOT ? AND uid IN ({WITH_KV}) ORDER BY used, uid",
-        (spare,),
+        f" WHERE {within} AND NOT pinned AND uid IS NOT ? AND {HAS_KV} ORDER BY used, uid",
+        (*values, spare),
     ).fetchall()
     return [uid for *_, uid in sorted(rows, key=lambda row: hints.rank(AgentKey(*row[:3])))]
 
 
-def _drop_unowned(connection: sqlite3.Connection, goal: int, dropped: Dropped) -> None:
+def _drop_unowned(connection: sqlite3.Connection, goal: int, namespace: str | None, dropped: Dropped) -> None:
+    within, values = _within(namespace)
     rows = connection.execute(
-        f"SELECT namespace, kind, chain_hash FROM files AS f WHERE NOT EXISTS (SELECT 1 FROM ({ALL_REFS}) AS r"
-        " WHERE r.kind = f.kind AND r.chain_hash = f.chain_hash) ORDER BY used"
+        f"SELECT namespace, kind, chain_hash FROM files WHERE {within}"
+        " AND NOT EXISTS (SELECT 1 FROM refs AS r WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash)"
+        " AND NOT EXISTS (SELECT 1 FROM snapshot_refs AS r"
+        " WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash) ORDER BY used",
+        values,
     ).fetchall()
-    for namespace, kind, chain_hash in rows:
+    for owner, kind, chain_hash in rows:
         if dropped.freed_bytes >= goal:
             return
-        files, size = references.drop_unreferenced(connection, namespace, [FileName(Kind(kind), chain_hash)])
+        files, size = references.drop_unreferenced(connection, owner, [FileName(Kind(kind), chain_hash)])
         dropped.files += files
         dropped.freed_bytes += size
+
+
+def _drop_quarantined(connection: sqlite3.Connection, goal: int, namespace: str | None, dropped: Dropped) -> None:
+    within, values = _within(namespace)
+    rows = connection.execute(f"SELECT file, size_bytes FROM quarantined WHERE {within} ORDER BY rowid", values)
+    for file, size in rows.fetchall():
+        if dropped.freed_bytes >= goal:
+            return
+        connection.execute("DELETE FROM quarantined WHERE file = ?", (file,))
+        dropped.quarantined.append(file)
+        dropped.freed_bytes += size
+
+
+def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:
+    return ("true", ()) if namespace is None else ("namespace = ?", (namespace,))

@@ -7,10 +7,11 @@ GIB = 1 << 30
 
 
 class Reason(StrEnum):
-    """Why KV was dropped: to keep the tier's own limit, the disk's floor, an agent's TTL, or because it was asked."""
+    """Why KV was dropped: the tier's own limit, the disk's floor, a namespace's quota, an agent's TTL, or a request."""
 
     CAPACITY = "capacity"
     FLOOR = "floor"
+    QUOTA = "quota"
     TTL = "ttl"
     REQUEST = "request"
 
@@ -53,22 +54,27 @@ class FixedLimits:
         """Whether this much may be there."""
         return used <= self.warm_bytes and free >= self.free_bytes_floor
 
+    def refuses(self, used: int, free: int) -> bool:
+        """Whether there is no room for new files."""
+        return used > self.high_bytes or free < self.free_bytes_floor
+
     def refusal(self, used: int, free: int, held: int, folder: str) -> str | None:
         """Why there is no room for new files, in words for the operator; None if there is. `held` are pinned bytes."""
         if free < self.free_bytes_floor:
             return (
-                f"the disk of {folder} has {_size(free)} free, and {_size(self.free_bytes_floor)} have to stay free"
-                " (--free-bytes-floor); delete something, or lower the floor"
+                f"the disk of {folder} has {in_words(free)} free, and {in_words(self.free_bytes_floor)} have to stay"
+                " free (--free-bytes-floor); delete something, or lower the floor"
             )
         if used > self.high_bytes:
             return (
-                f"the warm tier is full: {_size(used)} of {_size(self.warm_bytes)} (--warm-bytes), of which"
-                f" {_size(held)} belong to pinned agents; unpin or delete agents, or raise the limit"
+                f"the warm tier is full: {in_words(used)} of {in_words(self.warm_bytes)} (--warm-bytes), of which"
+                f" {in_words(held)} belong to pinned agents; unpin or delete agents, or raise the limit"
             )
         return None
 
 
-def _size(value: int) -> str:
+def in_words(value: int) -> str:
+    """A number of bytes as an operator would say it."""
     for unit in ("bytes", "KiB", "MiB"):
         if value < 10_000:
             return f"{value:.0f} {unit}"

@@ -20,6 +20,7 @@ from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
 from cache_service.last_use import LastUse
+from cache_service.ledger_writer import LedgerWriter
 from cache_service.probe import Probe
 from cache_service.streams import BlockStreams
 from cache_service.turns import Opened
@@ -39,6 +40,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         last_use: LastUse,
         hints: TurnHints,
         probe: Probe,
+        ledgers: LedgerWriter,
     ) -> None:
         self._directory = directory
         self._database = database
@@ -47,6 +49,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self._last_use = last_use
         self._hints = hints
         self._probe = probe
+        self._ledgers = ledgers
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
         key = AgentKey.from_proto(request.key, anonymous=True)
@@ -74,7 +77,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
-        done = await self._database.write(partial(turns.commit, turn=turn, now=time.time_ns()))
+        done = await self._ledgers.write(turn.key.namespace, partial(turns.commit, turn=turn, now=time.time_ns()))
         self._hints.forget(turn.key)
         self._blocks.unlink_dropped(done.dropped)
         return pb.CommitTurnResponse(
@@ -129,14 +132,15 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self, request: pb.PutWorkflowRecordRequest, context: Context
     ) -> pb.PutWorkflowRecordResponse:
         record = request.record
+        namespace = check_text("record.namespace", record.namespace)
         put = partial(
             workflows.put,
-            namespace=check_text("record.namespace", record.namespace),
+            namespace=namespace,
             workflow_id=check_text("record.workflow_id", record.workflow_id),
             version=record.version,
             payload=record.payload,
         )
-        return pb.PutWorkflowRecordResponse(version=await self._database.write(put))
+        return pb.PutWorkflowRecordResponse(version=await self._ledgers.write(namespace, put))
 
     async def GetWorkflowRecord(
         self, request: pb.GetWorkflowRecordRequest, context: Context

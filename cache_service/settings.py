@@ -1,13 +1,14 @@
 """Settings of the cache store: flags, `AGENTMEM_STORE_…`, or the table `store` of the TOML file."""
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem.settings import ServiceSettings
 from cache_service.limits import Limits
+from cache_service.quotas import Quotas
 
 
 class StoreSettings(ServiceSettings):
@@ -36,6 +37,16 @@ class StoreSettings(ServiceSettings):
         description="bytes that all files of KV may take, those being written and in quarantine included; idle agents"
         " lose theirs first (default: half of what is free at start plus what is there already)",
     )
+    namespace_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="bytes that each namespace may take, its ledgers and files of KV together; its own idle agents lose"
+        " their KV first, and then turns are refused (default: no quota)",
+    )
+    namespaces: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict,
+        description="the same for single namespaces; repeatable, in the TOML file a table of names",
+    )
     free_bytes_floor: int = Field(Limits.free_bytes_floor, ge=0, description="bytes of the disk that stay free")
     high_watermark: float = Field(
         Limits.high, gt=0, le=1, description="share of warm-bytes above which agents' KV is evicted"
@@ -60,6 +71,11 @@ class StoreSettings(ServiceSettings):
     def limits(self) -> Limits:
         """The limits of the warm tier."""
         return Limits(self.warm_bytes, self.free_bytes_floor, self.high_watermark, self.low_watermark)
+
+    @property
+    def quotas(self) -> Quotas:
+        """What each namespace may take."""
+        return Quotas(self.namespace_bytes, self.namespaces)
 
     @property
     def data_directory(self) -> Path:

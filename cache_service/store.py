@@ -17,9 +17,11 @@ from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory
 from cache_service.last_use import LastUse
+from cache_service.ledger_writer import LedgerWriter
 from cache_service.limits import Limits
 from cache_service.metrics import DiskCollector, StoreMetrics
 from cache_service.probe import Probe
+from cache_service.quotas import NO_QUOTAS, Quotas
 from cache_service.servicer import CacheStoreServicer
 from cache_service.servicer_agents import AgentServicer
 from cache_service.streams import BlockStreams
@@ -34,7 +36,13 @@ DEFAULT_LIMITS = Limits()
 class Store:
     """One data directory, open. `services` are what a GrpcServer serves until `close`."""
 
-    def __init__(self, data: Path, registry: CollectorRegistry, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        data: Path,
+        registry: CollectorRegistry,
+        limits: Limits = DEFAULT_LIMITS,
+        quotas: Quotas = NO_QUOTAS,
+    ) -> None:
         """Take the directory, open the database and sweep what a crash has left. Blocks.
 
         Raises files.DirectoryUnusable, schema.SchemaTooNew, OSError, sqlite3.Error; then nothing is held.
@@ -50,7 +58,7 @@ class Store:
         last_use = LastUse()
         self._database.before_commit(last_use.flush)
         metrics = StoreMetrics(registry)
-        self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits)
+        self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits, quotas)
         self._blocks = BlockStore(self._directory, self._database, metrics, self.warm)
         self._streams = BlockStreams(self._directory, self._database, self._blocks)
         probe = Probe(self._directory)
@@ -61,8 +69,9 @@ class Store:
             self.close()
             raise
         registry.register(DiskCollector(self._directory, self._database, self.warm.limits))
+        ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
         cache_store = CacheStoreServicer(
-            self._directory, self._database, self._blocks, self._streams, last_use, self.warm.hints, probe
+            self._directory, self._database, self._blocks, self._streams, last_use, self.warm.hints, probe, ledgers
         )
         self.services: list[tuple[str, Register, Any]] = [
             (

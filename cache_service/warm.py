@@ -1,4 +1,4 @@
-"""The warm tier's limits at work: what there is is counted, and made less where it is too much.
+"""The limits of the warm tier and the quotas at work: what there is is counted, and made less where it is too much.
 
 Runs on the thread of `blocks`, so that nothing is published while it counts. Published files are counted by the
 database's triggers, staging/ and quarantine/ by looking.
@@ -22,6 +22,7 @@ from cache_service.files import DataDirectory, size_of
 from cache_service.last_use import LastUse
 from cache_service.limits import FixedLimits, Limits, Reason
 from cache_service.metrics import StoreMetrics
+from cache_service.quotas import Quotas
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,13 @@ class WarmTier:
     """Counts, evicts and expires. `start` once; then on one thread at a time."""
 
     def __init__(
-        self, directory: DataDirectory, database: Database, last_use: LastUse, metrics: StoreMetrics, limits: Limits
+        self,
+        directory: DataDirectory,
+        database: Database,
+        last_use: LastUse,
+        metrics: StoreMetrics,
+        limits: Limits,
+        quotas: Quotas,
     ) -> None:
         self._directory = directory
         self._database = database
@@ -48,6 +55,7 @@ class WarmTier:
         self._metrics = metrics
         self._configured = limits
         self._limits: FixedLimits | None = None
+        self._quotas = quotas
         self.hints = TurnHints()
         self.free: Callable[[], int] = lambda: shutil.disk_usage(directory.root).free
         """Bytes of the disk that are free."""
@@ -70,29 +78,48 @@ class WarmTier:
         published = sum(self._database.read_blocking(references.sizes).values())
         return published + size_of(self._directory.staging) + size_of(self._directory.quarantine)
 
-    def settle(self, spare: str | None = None) -> bool:
+    def settle(self, spare: str | None = None, namespace: str | None = None) -> bool:
         """Evict until the tier is below its low watermark, if it is above the high one; whether it is in its limits.
 
-        `spare` is an agent that stays, None for the one that was used last. Nobody goes where that is of no use: what
-        `spare` and pinned agents have is too much by itself.
+        With a `namespace`, this first makes room in its quota, at the cost of nobody else. `spare` is an agent that
+        stays, None for the one that was used last. Nobody goes where that is of no use: what `spare` and pinned agents
+        have is too much by itself.
         """
+        within_quota = namespace is None or self._settle_quota(namespace, spare)
         used, free = self.used(), self.free()
         goal, reason = self.limits.excess(used, free)
         if goal and not (spare and reason is Reason.CAPACITY and self._hopeless(spare)):
             self._evict(goal, reason, spare)
             used, free = self.used(), self.free()
-        return self.limits.allows(used, free)
+        return within_quota and self.limits.allows(used, free)
 
-    def admit(self) -> None:
+    def make_room(self, namespace: str) -> None:
+        """Let a namespace's KV go, that of its agent which was used last at last, until it is within its quota."""
+        if not self._settle_quota(namespace, None):
+            self._settle_quota(namespace, "")
+
+    def settle_quotas(self) -> None:
+        """`make_room` in every namespace that takes more than it may: quotas may have been lowered."""
+        for namespace, used in self._database.read_blocking(usage.of_all).items():
+            if self._quotas.excess(namespace, used):
+                self.make_room(namespace)
+
+    def admit(self, namespace: str) -> None:
         """Make room for new files. Raises ResourceExhausted if there is none even so."""
-        self.settle()
-        if (refusal := self.refusal()) is not None:
+        self.settle(namespace=namespace)
+        if (refusal := self.refusal(namespace)) is not None:
             raise refusal
 
-    def refusal(self) -> ResourceExhausted | None:
-        """Why there is no room for new files, as the error to raise; None if there is."""
-        held = self._database.read_blocking(eviction.held_bytes)
-        problem = self.limits.refusal(self.used(), self.free(), held, str(self._directory.root))
+    def refusal(self, namespace: str) -> ResourceExhausted | None:
+        """Why there is no room for new files of the namespace, as the error to raise; None if there is."""
+        problem = None
+        used = self._database.read_blocking(partial(usage.of, namespace=namespace))
+        if self._quotas.excess(namespace, used):
+            held = self._database.read_blocking(partial(eviction.held_bytes, namespace=namespace))
+            problem = self._quotas.refusal_of_kv(namespace, used, held)
+        elif self.limits.refuses(everything := self.used(), free := self.free()):
+            held = self._database.read_blocking(eviction.held_bytes)
+            problem = self.limits.refusal(everything, free, held, str(self._directory.root))
         return None if problem is None else ResourceExhausted(problem, retry_after=RETRY_SECONDS)
 
     def evict_agent(self, key: AgentKey) -> Dropped:
@@ -130,13 +157,24 @@ class WarmTier:
         held = self._database.read_blocking(partial(eviction.held_bytes, spare=spare))
         return held + size_of(self._directory.staging) > self.limits.warm_bytes
 
-    def _evict(self, goal: int, reason: Reason, spare: str | None) -> None:
-        sizes = {path.name: size for path, size in self._directory.quarantined()}
+    def _settle_quota(self, namespace: str, spare: str | None) -> bool:
+        if self._quotas.of(namespace) is None:
+            return True
+        count = partial(usage.of, namespace=namespace)
+        used = self._database.read_blocking(count)
+        if excess := self._quotas.excess(namespace, used):
+            held = partial(eviction.held_bytes, spare=spare, namespace=namespace)
+            if spare and not self._quotas.has_room(namespace, used.ledger, self._database.read_blocking(held)):
+                return False
+            self._evict(excess, Reason.QUOTA, spare, namespace)
+            used = self._database.read_blocking(count)
+        return not self._quotas.excess(namespace, used)
 
+    def _evict(self, goal: int, reason: Reason, spare: str | None, namespace: str | None = None) -> None:
         def work(connection: sqlite3.Connection) -> Dropped:
             self._last_use.flush(connection)
-            stays = eviction.last_used(connection) if spare is None else spare
-            return eviction.evict(connection, goal, sizes, stays, self.hints)
+            stays = eviction.last_used(connection, namespace) if spare is None else spare
+            return eviction.evict(connection, goal, stays, self.hints, namespace)
 
         self._finish(self._database.write_blocking(work), reason)
 

@@ -77,7 +77,9 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
         )
         return settings_cls(_cli_settings_source=cli)  # type: ignore[call-arg]
     except UnreadableSetting as error:
-        raise SettingsError(f'{error}; lists are JSON in the environment, such as ["demo"]') from error
+        raise SettingsError(
+            f'{error}; lists and mappings are JSON in the environment, such as ["demo"] or {{"a": 1}}'
+        ) from error
     except ValidationError as error:
         raise SettingsError("; ".join(_problem(settings_cls, details) for details in error.errors())) from error
 
@@ -113,7 +115,14 @@ def _place(settings_cls: type[ServiceSettings]) -> str:
 class _HelpFormatter(argparse.HelpFormatter):
     """Says what a flag takes in words of the command line, and no default where there is none."""
 
-    _WORDS: ClassVar = {"str": "TEXT", "list[str]": "TEXT", "Path": "PATH", "int": "N", "float": "N"}
+    _WORDS: ClassVar = {
+        "str": "TEXT",
+        "list[str]": "TEXT",
+        "Path": "PATH",
+        "int": "N",
+        "float": "N",
+        "dict[str,int]": "NAME=N",
+    }
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
         word = self._WORDS.get(str(action.metavar), action.metavar)

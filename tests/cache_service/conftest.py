@@ -18,6 +18,7 @@ from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
 from cache_service.limits import Limits
+from cache_service.quotas import NO_QUOTAS, Quotas
 from cache_service.store import DEFAULT_LIMITS, Store
 
 from . import kv
@@ -43,10 +44,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(data: Path, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Running]:
+async def running(data: Path, limits: Limits = DEFAULT_LIMITS, quotas: Quotas = NO_QUOTAS) -> AsyncIterator[Running]:
     """Serve `data` for a while."""
     registry = CollectorRegistry()
-    store = Store(data, registry, limits)
+    store = Store(data, registry, limits, quotas)
     server = GrpcServer(f"unix:{data}/store.sock", store.services)
     await server.start()
     try:

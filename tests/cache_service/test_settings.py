@@ -6,6 +6,7 @@ import pytest
 
 from agentmem.settings import SettingsError, load
 from cache_service.limits import Limits
+from cache_service.quotas import NO_QUOTAS, Quotas
 from cache_service.settings import StoreSettings
 
 
@@ -38,6 +39,20 @@ def test_limits_of_the_warm_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(StoreSettings, told).limits == Limits(1000, 7, 0.5, 0.25)
     for wrong in (["--warm-bytes", "0"], ["--high-watermark", "1.1"], ["--low-watermark", "0.96"]):
         with pytest.raises(SettingsError):
+            load(StoreSettings, wrong)
+
+
+def test_quotas_of_all_namespaces_and_of_single_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert load(StoreSettings, []).quotas == NO_QUOTAS
+    file = tmp_path / "agentmem.toml"
+    file.write_text("[store]\nnamespace-bytes = 100\n[store.namespaces]\nteam-a = 50\n")
+    monkeypatch.setenv("AGENTMEM_CONFIG", str(file))
+    assert load(StoreSettings, []).quotas == Quotas(100, {"team-a": 50})
+    monkeypatch.setenv("AGENTMEM_STORE_NAMESPACE_BYTES", "200")
+    told = ["--namespaces", "b=1", "--namespaces", "c=2"]
+    assert load(StoreSettings, told).quotas == Quotas(200, {"team-a": 50, "b": 1, "c": 2})
+    for wrong in (["--namespace-bytes", "0"], ["--namespaces", "b=0"], ["--namespaces", "b=x"], ["--namespaces", "b"]):
+        with pytest.raises(SettingsError, match="namespace"):
             load(StoreSettings, wrong)
 
 

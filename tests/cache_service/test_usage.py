@@ -131,9 +131,9 @@ class UsageMachine(RuleBasedStateMachine):
     def quarantine(self, key: AgentKey, number: int, serial: int) -> None:
         self.write(lambda c: quarantine.add(c, key.namespace, file(key, number), f"{number}-{serial}"))
 
-    @rule(goal=st.integers(0, 300))
-    def evict(self, goal: int) -> None:
-        self.write(lambda c: eviction.evict(c, goal, {}, None, TurnHints()))
+    @rule(goal=st.integers(0, 300), namespace=st.sampled_from(("n", "m", None)))
+    def evict(self, goal: int, namespace: str | None) -> None:
+        self.write(lambda c: eviction.evict(c, goal, None, TurnHints(), namespace))
 
     @rule(key=KEYS, number=st.integers(0, 5))
     def vanish(self, key: AgentKey, number: int) -> None:

@@ -1,0 +1,155 @@
+"""KV within its namespace's quota: the namespace's own idle agents make room, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import usage
+from cache_service.limits import Limits
+from cache_service.quotas import Quotas
+from cache_service.usage import Usage
+
+from . import kv
+from .conftest import Running, code, running
+from .test_blocks import BLOCK, found, name, on_disk, publish, stage
+from .test_warm import FILE, evictions, pin
+
+LEDGER = 9
+"""Bytes of a turn of one token of one digit, and no record."""
+QUOTA = 6 * FILE + 10 * LEDGER + 200  # headers differ by a few bytes
+
+
+@pytest.fixture
+async def store(data: Path) -> AsyncIterator[Running]:
+    """A store with room for six files in each namespace, and for many in one of its own."""
+    async with running(data, Limits(1000 * FILE, 0), Quotas(QUOTA, {"rich": 100 * FILE})) as store:
+        yield store
+
+
+def header(number: int, namespace: str) -> kv.blockfile.BlockHeader:
+    return kv.header([number, 0], namespace)
+
+
+async def speak(
+    store: Running,
+    agent: str,
+    blocks: Sequence[int],
+    base: types_pb2.AgentVersion | None = None,
+    namespace: str = "default",
+) -> types_pb2.AgentVersion:
+    """A turn whose state consists of these blocks; those that don't exist are published."""
+    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent, namespace)))).version
+    await hold(store, agent, blocks, version, namespace)
+    return version
+
+
+async def hold(
+    store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion, namespace: str = "default"
+) -> None:
+    headers = {header(n, namespace).chain_hash: header(n, namespace) for n in blocks}
+    staged = await stage(store, *map(name, headers.values()), namespace=namespace)
+    files = [kv.write(file, headers[file.chain_hash]) for file in staged]
+    await publish(store, files, version, list(map(name, headers.values())), kv.key(agent, namespace))
+
+
+async def there(store: Running, *blocks: int, namespace: str = "default") -> list[int]:
+    names = [name(header(n, namespace)) for n in blocks]
+    hashes = {file.chain_hash for file in await found(store, *names, namespace=namespace)}
+    return [n for n, each in zip(blocks, names, strict=True) if each.chain_hash in hashes]
+
+
+def taken(store: Running, namespace: str = "default") -> Usage:
+    """What the store counts."""
+    database = store.store._database
+    return database.read_blocking(partial(usage.of, namespace=namespace))
+
+
+async def test_a_namespaces_idle_agents_make_room_and_no_others(store: Running) -> None:
+    await speak(store, "z", [0, 1, 2, 3, 4, 5], namespace="other")
+    await speak(store, "a", [0, 1])
+    await speak(store, "b", [2, 3])
+    await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))  # a is used, so b is the idlest
+    await speak(store, "c", [4, 5, 6])
+    assert await there(store, *range(7)) == [0, 1, 4, 5, 6]
+    assert await there(store, *range(6), namespace="other") == [0, 1, 2, 3, 4, 5], "z is idle longest of all"
+    assert (evictions(store, "quota"), evictions(store, "capacity")) == (1, 0)
+    size = sum(kv.size(str(store.data / path)) for path in on_disk(store.data))
+    assert taken(store).kv + taken(store, "other").kv == size
+    assert taken(store).ledger == 3 * LEDGER
+
+
+async def test_a_namespace_may_have_a_quota_of_its_own(store: Running) -> None:
+    for number in range(5):
+        await speak(store, f"a{number}", range(3 * number, 3 * number + 3), namespace="rich")
+    assert await there(store, *range(15), namespace="rich") == list(range(15))
+
+
+async def test_pinned_agents_and_the_one_that_speaks_stay(store: Running) -> None:
+    await speak(store, "a", [0, 1])
+    await pin(store, "a")
+    await speak(store, "b", [2, 3])
+    version = await speak(store, "c", [4, 5, 6, 7])
+    assert await there(store, *range(8)) == [0, 1, 4, 5, 6, 7]
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await speak(store, "c", [4, 5, 6, 7, 8], version)
+    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    told = error.value.details() or ""
+    assert "the quota of namespace 'default'" in told and "--namespace-bytes" in told and "its KV is not" in told
+    retry, status = error_details_pb2.RetryInfo(), rpc_status.from_call(error.value)
+    assert status is not None and any(detail.Unpack(retry) for detail in status.details)
+    assert await there(store, *range(9)) == [0, 1, 4, 5, 6, 7], "nothing of it was kept, and nobody went for nothing"
+    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("c")))
+    assert opened.version.version == 2, "the turn was"
+    await pin(store, "a", pinned=False)
+    await hold(store, "c", [4, 5, 6, 7, 8], opened.version)
+    assert await there(store, *range(9)) == [4, 5, 6, 7, 8]
+
+
+async def test_what_serves_nobody_in_the_namespace_goes_first(store: Running) -> None:
+    await speak(store, "a", [0, 1])
+    for number, namespace in ((90, "default"), (91, "other")):
+        spare = header(number, namespace)
+        (staged,) = await stage(store, name(spare), namespace=namespace)
+        await publish(store, [kv.write(staged, spare)], key=kv.key("", namespace))
+    await speak(store, "b", [2, 3])
+    bad = pb.FileName(kind=BLOCK, chain_hash=header(3, "default").chain_hash)
+    await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
+    assert taken(store).kv > 5 * FILE - 50, "what is in quarantine counts"
+    await speak(store, "c", [4, 5, 6])
+    assert await there(store, 90) == [] and await there(store, 91, namespace="other") == [91]
+    assert not list((store.data / "quarantine").iterdir())
+    assert await there(store, *range(7)) == [0, 1, 2, 4, 5, 6], "and so all agents stay"
+
+
+async def test_a_state_that_is_too_large_by_itself_evicts_nobody(store: Running) -> None:
+    await speak(store, "a", [0, 1])
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await speak(store, "b", range(10, 17))
+    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await there(store, 0, 1, *range(10, 17)) == [0, 1]
+    assert evictions(store, "quota") == 0
+
+
+async def test_a_quota_that_was_lowered_holds_after_the_first_upkeep(data: Path) -> None:
+    async with running(data) as store:
+        for namespace in ("default", "other"):
+            await speak(store, "a", [0, 1, 2], namespace=namespace)
+            await speak(store, "b", [3, 4], namespace=namespace)
+    async with running(data, quotas=Quotas(None, {"default": 2 * FILE + 100})) as store:
+        await store.store.upkeep(0)
+        assert await there(store, *range(5)) == [3, 4]
+        assert await there(store, *range(5), namespace="other") == [0, 1, 2, 3, 4]
+    async with running(data, quotas=Quotas(FILE)) as store:
+        await store.store.upkeep(0)
+        assert on_disk(data) == []
+        agents = await store.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"))
+        assert [agent.tokens for agent in agents.agents] == [1, 1]
