@@ -118,7 +118,12 @@ class Stack:
     """The three processes over one data directory. Everything is removed by `destroy`."""
 
     def __init__(
-        self, model: str, *, worker_module: str = "inference_service", worker_flags: tuple[str, ...] = ()
+        self,
+        model: str,
+        *,
+        worker_module: str = "inference_service",
+        worker_flags: tuple[str, ...] = (),
+        store_flags: tuple[str, ...] = (),
     ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
         self.data, self.run = self.root / "data", self.root / "run"
@@ -126,7 +131,7 @@ class Stack:
         self.ports = {name: free_port() for name in ("http", "grpc", "gateway", "worker", "store")}
         common = ("--data", str(self.data), "--run-dir", str(self.run), "--grace", "5")
         self._commands = {
-            "store": ("cache_service", *common, "--metrics", self._address("store")),
+            "store": ("cache_service", *common, "--metrics", self._address("store"), *store_flags),
             "worker": (worker_module, *common, "--model", model, "--metrics", self._address("worker"), *worker_flags),
             "gateway": (
                 *("gateway", "--run-dir", str(self.run), "--grace", "5", "--metrics", self._address("gateway")),
