@@ -1,0 +1,100 @@
+"""What happens in every turn looks rows up: no statement of it walks a table whose size is that of the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+import pytest
+
+from agentmem.hints import TurnHints
+from agentmem.keys import AgentKey
+from agentmem.v1 import agent_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import agents, eviction
+
+from . import kv
+from .conftest import Running
+from .test_warm import hold, pin, speak
+
+OWN = ("usage", "chain", "used", "holders", "held", "h", "CONSTANT")
+"""Walks over two rows, or over what a statement has found itself, of one agent."""
+
+
+def scanned(connection: sqlite3.Connection, statement: str) -> list[str]:
+    """The steps of a statement's plan that walk a table."""
+    steps = [row[3].split() for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    return [" ".join(step) for step in steps if step[0] == "SCAN" and not (step[1] in OWN or step[1][0] == "(")]
+
+
+class Trace:
+    """The statements that a store runs."""
+
+    def __init__(self, store: Running) -> None:
+        self._database = store.store._database
+        self.statements: list[str] = []
+
+    def __enter__(self) -> Trace:
+        self._set(self.statements.append)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._set(None)
+
+    def _set(self, callback: Callable[[str], None] | None) -> None:
+        self._database.read_blocking(lambda connection: connection.set_trace_callback(callback))
+
+    def scans(self) -> dict[str, list[str]]:
+        """Statements that walk tables, with where they do."""
+        kinds = ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
+        ours = [each for each in dict.fromkeys(self.statements) if each.startswith(kinds)]
+        plans = self._database.read_blocking(lambda c: {each: scanned(c, each) for each in ours})
+        assert plans
+        return {statement: scans for statement, scans in plans.items() if scans}
+
+
+async def test_a_scrape_walks_agents_and_looks_the_rest_up(store: Running) -> None:
+    await speak(store, "a", [0])
+    with Trace(store) as trace:
+        assert store.store._database.read_blocking(agents.count) == (1, 0)
+    assert {step.split()[1] for steps in trace.scans().values() for step in steps} <= {"agents", "a"}
+
+
+async def test_no_turn_walks_a_table(store: Running) -> None:
+    base = await speak(store, "a", [0, 1])
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("a"), name="s"))
+    with Trace(store) as trace:
+        hashes = [kv.header([n, 0]).chain_hash for n in range(4)]
+        opened = pb.OpenCacheRequest(key=kv.key("a"), block_hashes=hashes, window_hashes=hashes, request_id="r")
+        await store.cache.OpenCache(opened)
+        version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key("a"), request_id="r"))).version
+        await hold(store, "a", [0, 2, 3], version)
+        await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("a")))
+        for keep in range(6):  # more than there are automatic snapshots
+            version = (await store.cache.CommitTurn(kv.turn([keep], version, 0, kv.key("a")))).version
+    assert trace.scans() == {}
+
+
+@pytest.mark.parametrize("namespace", [None, "default"])
+async def test_no_eviction_walks_agents_or_references(store: Running, namespace: str | None) -> None:
+    """Files that nobody ever had are looked for among all files (of the namespace): only where room is needed."""
+    for number, agent in enumerate("abc"):
+        await speak(store, agent, [number])
+    await pin(store, "c")
+    key = AgentKey("default", "a", "demo")
+
+    def work(connection: sqlite3.Connection) -> None:
+        state = agents.existing(connection, key)
+        eviction.held_bytes(connection, state.version.uid, namespace)
+        eviction.last_used(connection, namespace)
+        eviction.evict(connection, 10**9, None, TurnHints(), namespace)
+
+    with Trace(store) as trace:
+        store.store._database.write_blocking(work)
+    steps = {step for steps in trace.scans().values() for step in steps}
+    assert steps <= {
+        "SCAN files",
+        "SCAN quarantined",
+        "SCAN agents USING INDEX agents_by_use",  # in the order of use, until there is room
+        "SCAN agents USING INDEX agents_pinned",  # those that are
+    }
