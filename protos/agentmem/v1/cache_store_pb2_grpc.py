@@ -116,7 +116,8 @@ class CacheStoreServiceServicer:
     def CommitTurn(self, request, context):
         """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
         transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
-        request_digest differs). ABORTED if the agent is not in the base state.
+        request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
+        if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,7 +134,8 @@ class CacheStoreServiceServicer:
     def PublishBlocks(self, request, context):
         """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
         published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
-        consists of; files that no state refers to any more are deleted. May be repeated.
+        consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
+        are deleted, if the disk, the warm tier or the namespace's quota is full and nobody who may be evicted makes room.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,7 +182,8 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutWorkflowRecord(self, request, context):
-        """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version.
+        """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version. Counts in the
+        namespace's quota as a turn does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,8 @@ class CacheStoreServiceStub:
     CommitTurn: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]
     """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
     transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
-    request_digest differs). ABORTED if the agent is not in the base state.
+    request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
+    if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
     """
     StageBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]
     """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
@@ -55,7 +56,8 @@ class CacheStoreServiceStub:
     PublishBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PublishBlocksRequest, _cache_store_pb2.PublishBlocksResponse]
     """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
     published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
-    consists of; files that no state refers to any more are deleted. May be repeated.
+    consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
+    are deleted, if the disk, the warm tier or the namespace's quota is full and nobody who may be evicted makes room.
     """
     GetStore: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.GetStoreRequest, _cache_store_pb2.GetStoreResponse]
     """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
@@ -82,7 +84,9 @@ class CacheStoreServiceStub:
     received to its end all the same, since a client whose sending is cut off may not see the status.
     """
     PutWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]
-    """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version."""
+    """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version. Counts in the
+    namespace's quota as a turn does.
+    """
     GetWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.GetWorkflowRecordRequest, _cache_store_pb2.GetWorkflowRecordResponse]
     """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none."""
     ListWorkflowRecords: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]
@@ -106,7 +110,8 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     CommitTurn: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]  # type: ignore[assignment]
     """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
     transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
-    request_digest differs). ABORTED if the agent is not in the base state.
+    request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
+    if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
     """
     StageBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]  # type: ignore[assignment]
     """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
@@ -115,7 +120,8 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     PublishBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PublishBlocksRequest, _cache_store_pb2.PublishBlocksResponse]  # type: ignore[assignment]
     """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
     published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
-    consists of; files that no state refers to any more are deleted. May be repeated.
+    consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
+    are deleted, if the disk, the warm tier or the namespace's quota is full and nobody who may be evicted makes room.
     """
     GetStore: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.GetStoreRequest, _cache_store_pb2.GetStoreResponse]  # type: ignore[assignment]
     """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
@@ -142,7 +148,9 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     received to its end all the same, since a client whose sending is cut off may not see the status.
     """
     PutWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]  # type: ignore[assignment]
-    """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version."""
+    """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version. Counts in the
+    namespace's quota as a turn does.
+    """
     GetWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.GetWorkflowRecordRequest, _cache_store_pb2.GetWorkflowRecordResponse]  # type: ignore[assignment]
     """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none."""
     ListWorkflowRecords: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]  # type: ignore[assignment]
@@ -173,7 +181,8 @@ class CacheStoreServiceServicer:
     ) -> _typing.Union[_cache_store_pb2.CommitTurnResponse, _abc.Awaitable[_cache_store_pb2.CommitTurnResponse]]:
         """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
         transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
-        request_digest differs). ABORTED if the agent is not in the base state.
+        request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
+        if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
         """
 
     def StageBlocks(
@@ -192,7 +201,8 @@ class CacheStoreServiceServicer:
     ) -> _typing.Union[_cache_store_pb2.PublishBlocksResponse, _abc.Awaitable[_cache_store_pb2.PublishBlocksResponse]]:
         """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
         published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
-        consists of; files that no state refers to any more are deleted. May be repeated.
+        consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
+        are deleted, if the disk, the warm tier or the namespace's quota is full and nobody who may be evicted makes room.
         """
 
     def GetStore(
@@ -244,7 +254,9 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.PutWorkflowRecordRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.PutWorkflowRecordResponse, _abc.Awaitable[_cache_store_pb2.PutWorkflowRecordResponse]]:
-        """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version."""
+        """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version. Counts in the
+        namespace's quota as a turn does.
+        """
 
     def GetWorkflowRecord(
         self,

@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import SettingsError, load
+from cache_service.quotas import Quotas
+from cache_service.settings import StoreSettings
 from gateway.cli.up_settings import UpSettings, service_arguments
 from gateway.settings import GatewaySettings
 
@@ -20,6 +22,16 @@ def test_what_each_service_is_told(tmp_path: Path) -> None:
     assert told.worker == ["--data", str(tmp_path), *run, *models, "--metrics", "127.0.0.1:7001", *rest]
     assert told.gateway[:2] == run
     assert load(GatewaySettings, told.gateway).metrics == "127.0.0.1:7000"
+
+
+def test_what_up_has_no_flags_for_is_read_by_the_services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "agentmem.toml"
+    file.write_text("[up]\ngrace = 3\n[store]\nwarm-bytes = 9000\n[store.namespaces]\nteam-a = 50\n")
+    monkeypatch.setenv("AGENTMEM_CONFIG", str(file))
+    monkeypatch.setenv("AGENTMEM_STORE_NAMESPACE_BYTES", "100")
+    told = load(StoreSettings, service_arguments(load(UpSettings, ["--data", str(tmp_path)])).store)
+    assert (told.data, told.grace, told.warm_bytes) == (tmp_path, 3, 9000)
+    assert told.quotas == Quotas(100, {"team-a": 50})
 
 
 def test_defaults() -> None:
