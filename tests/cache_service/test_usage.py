@@ -62,6 +62,8 @@ def commit(connection: sqlite3.Connection, key: AgentKey, keep: int, count: int,
 
 
 def publish(connection: sqlite3.Connection, key: AgentKey, has: set[int], wants: set[int], size: int) -> None:
+    if agents.find(connection, key) is None:
+        commit(connection, key, 0, 1)
     for number in has:
         row = FileRow(file(key, number), 0, 1, size, b"")
         references.add(connection, row, FileOrigin(key, "f", b""), 0)
@@ -76,6 +78,7 @@ class UsageMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.connection = connect()
         schema.migrate(self.connection)
+        self.quarantined = 0
 
     def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
         self.connection.execute("BEGIN")
@@ -127,25 +130,32 @@ class UsageMachine(RuleBasedStateMachine):
 
         self.write(work)
 
-    @rule(key=KEYS, number=st.integers(0, 5), serial=st.integers(0, 2**62))
-    def quarantine(self, key: AgentKey, number: int, serial: int) -> None:
-        self.write(lambda c: quarantine.add(c, key.namespace, file(key, number), f"{number}-{serial}"))
+    @rule(at=st.integers(0, 20))
+    def quarantine(self, at: int) -> None:
+        self.quarantined += 1
+        for name, namespace in self.published(at):
+            self.write(partial(quarantine.add, namespace=namespace, name=name, file=str(self.quarantined)))
 
     @rule(goal=st.integers(0, 300), namespace=st.sampled_from(("n", "m", None)))
     def evict(self, goal: int, namespace: str | None) -> None:
         self.write(lambda c: eviction.evict(c, goal, None, TurnHints(), namespace))
 
-    @rule(key=KEYS, number=st.integers(0, 5))
-    def vanish(self, key: AgentKey, number: int) -> None:
-        self.write(lambda c: references.forget(c, [file(key, number)]))
+    @rule(at=st.integers(0, 20))
+    def vanish(self, at: int) -> None:
+        for name, _ in self.published(at):
+            self.write(partial(references.forget, names=[name]))
 
-    @rule(namespace=st.sampled_from("nm"), name=NAMES, payload=st.binary(max_size=9))
-    def put(self, namespace: str, name: str, payload: bytes) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            record = workflows.get(connection, namespace, name)
-            workflows.put(connection, namespace, name, record.version if record else 0, payload)
+    def published(self, at: int) -> list[tuple[FileName, str]]:
+        """One of the files that exist, if there are any, and its namespace."""
+        rows = self.connection.execute("SELECT kind, chain_hash, namespace FROM files ORDER BY 1, 2").fetchall()
+        return [(FileName(Kind(kind), name), namespace) for kind, name, namespace in rows[at % max(1, len(rows)) :][:1]]
 
-        self.write(work)
+    @rule(namespace=st.sampled_from("nm"), payloads=st.lists(st.binary(max_size=9), max_size=3))
+    def put(self, namespace: str, payloads: list[bytes]) -> None:
+        for payload in payloads:
+            record = workflows.get(self.connection, namespace, "w")
+            version = record.version if record else 0
+            self.write(partial(workflows.put, namespace=namespace, workflow_id="w", version=version, payload=payload))
 
     @invariant()
     def counts_are_those_of_the_rows(self) -> None:
