@@ -81,17 +81,18 @@ class WarmTier:
     def settle(self, spare: str | None = None, namespace: str | None = None) -> bool:
         """Evict until the tier is below its low watermark, if it is above the high one; whether it is in its limits.
 
-        With a `namespace`, this first makes room in its quota, at the cost of nobody else. `spare` is an agent that
-        stays, None for the one that was used last. Nobody goes where that is of no use: what `spare` and pinned agents
-        have is too much by itself.
+        With a `namespace`, this first makes room in its quota, at the cost of nobody else; where that does not help,
+        nobody makes room for what will not be kept. `spare` is an agent that stays, None for the one that was used
+        last. Nobody goes where that is of no use: what `spare` and pinned agents have is too much by itself.
         """
-        within_quota = namespace is None or self._settle_quota(namespace, spare)
+        if namespace is not None and not self._settle_quota(namespace, spare):
+            return False
         used, free = self.used(), self.free()
         goal, reason = self.limits.excess(used, free)
         if goal and not (spare and reason is Reason.CAPACITY and self._hopeless(spare)):
             self._evict(goal, reason, spare)
             used, free = self.used(), self.free()
-        return within_quota and self.limits.allows(used, free)
+        return self.limits.allows(used, free)
 
     def make_room(self, namespace: str) -> None:
         """Let a namespace's KV go, that of its agent which was used last at last, until it is within its quota."""

@@ -153,3 +153,15 @@ async def test_a_quota_that_was_lowered_holds_after_the_first_upkeep(data: Path)
         assert on_disk(data) == []
         agents = await store.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"))
         assert [agent.tokens for agent in agents.agents] == [1, 1]
+
+
+async def test_what_a_quota_refuses_costs_nobody_anything(data: Path) -> None:
+    limits = Limits(10 * FILE, 0, 1.0, 0.5)
+    async with running(data, limits, Quotas(None, {"small": 3 * FILE})) as store:
+        await speak(store, "a", range(4), namespace="other")
+        await speak(store, "b", range(4, 8), namespace="other")
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await speak(store, "c", range(4), namespace="small")
+        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED and "quota" in (error.value.details() or "")
+        assert await there(store, *range(8), namespace="other") == list(range(8)), "though there were too many files"
+        assert (evictions(store, "quota"), evictions(store, "capacity")) == (0, 0)
