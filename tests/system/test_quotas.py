@@ -1,6 +1,7 @@
 """A namespace that is full, between real processes: what a turn is told, and what makes room."""
 
 import asyncio
+import signal
 from pathlib import Path
 
 import grpc
@@ -77,6 +78,8 @@ async def test_kv_above_the_quota_is_not_kept_and_the_turns_are(tiny: Path) -> N
         async with asyncio.timeout(60):
             while "blocks were not written" not in stack.logs("worker"):
                 await asyncio.sleep(0.05)
+        for name in ("worker", "store"):  # what is being published is over the quota until it is taken back
+            stack.kill(name, number=signal.SIGTERM)
         kept = sum(path.stat().st_size for path in stack.block_files())
         assert 0 < kept <= KV_OF_ONE_TURN
         assert "the quota of namespace 'default'" in stack.logs("worker")
