@@ -32,7 +32,11 @@ _INTERRUPTED = 130
 
 @dataclass
 class Conversation:
-    """One agent on one model. `is_new` is None until it was asked for: an agent without a memory gets a whole chat."""
+    """One agent on one model. `is_new` is None until it was asked for.
+
+    An agent without a memory gets a whole chat, on condition that it has none yet: who opened the same agent may have
+    spoken meanwhile, and a whole chat would replace what they said.
+    """
 
     agent_id: str
     model_id: str
@@ -53,9 +57,18 @@ class Conversation:
         if self.is_new:
             system = [types_pb2.ChatMessage(role="system", content=self.system)] if self.system else []
             request.messages.messages.extend([*system, user])
+            request.if_version = 0
         else:
             request.append.messages.messages.append(user)
         return request
+
+    def opened(self, *, known: bool) -> None:
+        """Whether the agent has a memory. Raises FailedPrecondition where it has, and `system` is given."""
+        self.is_new = not known
+        if known and self.system:
+            raise FailedPrecondition(
+                f"{self.agent_id!r} has a memory already; --system is for the first turn of a new agent"
+            )
 
 
 @dataclass
@@ -151,23 +164,31 @@ async def open_conversation(channel: grpc.aio.Channel, conversation: Conversatio
             conversation.model_id = models[0].model_id
         return bool(await find(channel, conversation.agent_id, conversation.model_id))
 
-    known = await outlasting(attempt, _tell_of_outage, gateway_too=False)
-    conversation.is_new = not known
-    if known and conversation.system:
-        raise FailedPrecondition(
-            f"{conversation.agent_id!r} has a memory already; --system is for the first turn of a new agent"
-        )
+    conversation.opened(known=await outlasting(attempt, _tell_of_outage, gateway_too=False))
 
 
 async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, text: str, echo: bool) -> Turn:
     """Run one turn, writing the answer as it comes if `echo`.
 
     A turn that fails because the worker or the gateway is gone is sent again with the same request_id: the worker
-    replays it where it was committed, and computes it again where it was not.
+    replays it where it was committed, and computes it again where it was not. The first turn of an agent to whom
+    somebody else spoke first is said to what they began.
     """
-    request = conversation.request(text)
     answer = Answer(partial(click.echo, nl=False) if echo else lambda _: None)
+    try:
+        turn = await _generate(channel, conversation.request(text), answer, echo=echo)
+    except grpc.aio.AioRpcError as error:
+        if not conversation.is_new or error.code() is not grpc.StatusCode.ABORTED:
+            raise
+        conversation.opened(known=True)
+        turn = await _generate(channel, conversation.request(text), answer, echo=echo)
+    conversation.is_new = False
+    return turn
 
+
+async def _generate(
+    channel: grpc.aio.Channel, request: inference_pb2.GenerateRequest, answer: Answer, *, echo: bool
+) -> Turn:
     async def attempt() -> Turn:
         turn = Turn()
         answer.begin()
@@ -187,9 +208,7 @@ async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, te
         answer.end()
         return turn
 
-    done = await outlasting(attempt, lambda: _tell_of_outage(mid_line=echo and answer.is_mid_line), gateway_too=True)
-    conversation.is_new = False
-    return done
+    return await outlasting(attempt, lambda: _tell_of_outage(mid_line=echo and answer.is_mid_line), gateway_too=True)
 
 
 def _tell_of_outage(*, mid_line: bool = False) -> None:

@@ -121,6 +121,8 @@ async def test_chat_begins_with_the_whole_chat_and_goes_on_with_what_is_new(
     assert [message.content for message in second.append.messages.messages] == ["and now?"]
     assert (first.key.agent_id, first.key.model_id, first.max_tokens) == ("bob", "demo", 9)
     assert first.request_id != second.request_id
+    assert first.if_version == 0 and first.HasField("if_version")
+    assert not second.HasField("if_version")
 
 
 async def test_chat_with_one_who_is_known(worker: ScriptedWorker, agentmem: Command) -> None:
@@ -133,6 +135,26 @@ async def test_chat_with_one_who_is_known(worker: ScriptedWorker, agentmem: Comm
     refused = await agentmem("chat", "bob", "--message", "hi", "--system", "be rude")
     assert refused.exit_code == 1
     assert "'bob' has a memory already" in refused.output
+
+
+@pytest.mark.parametrize("system", ["", "be rude"])
+async def test_chat_whose_agent_began_to_talk_meanwhile(worker: ScriptedWorker, agentmem: Command, system: str) -> None:
+    scripted = worker.script
+
+    async def somebody_was_first(request: Any) -> AsyncIterator[Any]:
+        if request.HasField("if_version"):
+            raise errors.Aborted("the agent is at version 1, not 0")
+        async for event in scripted(request):
+            yield event
+
+    worker.script = somebody_was_first
+    said = await agentmem("chat", "bob", "--message", "hi", "--system", system)
+    if system:
+        assert said.exit_code == 1
+        assert "'bob' has a memory already" in said.output
+    else:
+        assert said.stdout.startswith("Hello 🌍\n")
+        assert [message.content for message in worker.requests[-1].append.messages.messages] == ["hi"]
 
 
 async def test_chat_tries_again_with_the_same_id(worker: ScriptedWorker, agentmem: Command) -> None:
