@@ -2,18 +2,16 @@
 
 import asyncio
 import logging
-import os
 import signal
 import sqlite3
-import sys
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
 from agentmem import logs
-from agentmem.exposition import AddressInUse, MetricsServer
-from agentmem.server import AddressError, GrpcServer
-from agentmem.settings import SettingsError, load
+from agentmem.exposition import MetricsServer
+from agentmem.server import GrpcServer
+from agentmem.service import run_service
 from cache_service.files import DirectoryUnusable
 from cache_service.schema import SchemaTooNew
 from cache_service.settings import StoreSettings
@@ -23,21 +21,8 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exit status 2: a wrong setting or address; 1: the data directory can't be used."""
-    try:
-        settings = load(StoreSettings, arguments)
-        logs.configure("store", settings.log_level, settings.log_format)
-    except (SettingsError, ValueError) as error:
-        _give_up(2, error)
-    os.umask(0o077)
-    try:
-        asyncio.run(serve(settings))
-    except (AddressError, AddressInUse) as error:
-        _give_up(2, error)
-    except DirectoryUnusable as error:
-        _give_up(1, error)
-    except (SchemaTooNew, OSError, sqlite3.Error) as error:
-        _give_up(1, f"cannot open {settings.data_directory}: {error}")
+    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.service."""
+    run_service("store", StoreSettings, serve, arguments, (DirectoryUnusable,))
 
 
 async def serve(settings: StoreSettings) -> None:
@@ -46,7 +31,7 @@ async def serve(settings: StoreSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     registry = CollectorRegistry()
-    store = await asyncio.to_thread(Store, settings.data_directory, registry, settings.limits, settings.quotas)
+    store = await asyncio.to_thread(_open, settings, registry)
     try:
         metrics = MetricsServer(settings.metrics, registry)
         upkeep = asyncio.create_task(store.keep_up())
@@ -66,9 +51,11 @@ async def serve(settings: StoreSettings) -> None:
         await asyncio.to_thread(store.close)
 
 
-def _give_up(status: int, problem: object) -> None:
-    sys.stderr.write(f"agentmem-store: {problem}\n")
-    raise SystemExit(status)
+def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:
+    try:
+        return Store(settings.data_directory, registry, settings.limits, settings.quotas)
+    except (SchemaTooNew, OSError, sqlite3.Error) as error:
+        raise DirectoryUnusable(f"cannot open {settings.data_directory}: {error}") from error
 
 
 if __name__ == "__main__":

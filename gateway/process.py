@@ -142,7 +142,10 @@ def _bind(address: Address) -> socket.socket:
 
 
 def _publish(path: Path, addresses: dict[str, str]) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(addresses), encoding="utf-8")
-    draft.replace(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.write_text(json.dumps(addresses), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise AddressError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from error

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.settings import SettingsError
 from inference_service.engine.attention import PathSpeeds
 from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.loading import LoadedModel, Quantization, load
@@ -18,7 +19,7 @@ def registry(names: Sequence[str]) -> dict[str, str]:
     """Model names to sources, in order, the default first. The bundled demo model is always there.
 
     `NAME=SOURCE` names a source; a bare hub id is its own name, a bare path is named by its last part. Raises
-    ValueError for a name that is given twice.
+    SettingsError for a name that is given twice, and for a path that is no directory.
     """
     sources: dict[str, str] = {}
     for given in names:
@@ -28,11 +29,11 @@ def registry(names: Sequence[str]) -> dict[str, str]:
         elif not separator:
             name, source = (Path(given).resolve().name if Path(given).expanduser().is_dir() else given), given
         if not name or not source:
-            raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
+            raise SettingsError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
         if name in sources:
-            raise ValueError(f"--model {given!r}: the name {name!r} is taken; give another with NAME=")
+            raise SettingsError(f"--model {given!r}: the name {name!r} is taken; give another with NAME=")
         if source.startswith(("/", ".", "~")) and not Path(source).expanduser().is_dir():
-            raise ValueError(f"--model {given!r}: there is no directory {source}")
+            raise SettingsError(f"--model {given!r}: there is no directory {source}")
         sources[name] = str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
     sources.setdefault(DEMO, str(_DEMO_DIRECTORY))
     return sources

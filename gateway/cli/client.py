@@ -13,6 +13,7 @@ from agentmem import errors
 from agentmem.channels import connect
 from gateway import upstream
 from gateway.addresses import parse_address
+from gateway.cli.mistakes import Mistake
 
 DEFAULT_GATEWAY = "127.0.0.1:50051"
 MAX_ATTEMPTS = 4
@@ -28,13 +29,13 @@ def _host_and_port(_: click.Context, __: click.Parameter, value: str) -> str:
     try:
         parse_address(value)
     except ValueError as error:
-        raise click.ClickException(f"--gateway: {error}") from error
+        raise Mistake(f"--gateway: {error}") from error
     return value
 
 
 def _not_empty(_: click.Context, __: click.Parameter, value: str) -> str:
     if not value:
-        raise click.ClickException("the agent's name must not be empty")
+        raise Mistake("the agent's name must not be empty")
     return value
 
 

@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentmem.logs import event
+from agentmem.service import CANNOT_SERVE, WRONG_SETTING
 
 log = logging.getLogger(__name__)
 
-FINAL_STATUSES = frozenset({1, 2})
+FINAL_STATUSES = frozenset({CANNOT_SERVE, WRONG_SETTING})
 """A wrong setting, model or data directory: the same again would end the same way."""
 
 MAX_EARLY_DEATHS = 5

@@ -14,6 +14,7 @@ from agentmem.channels import connect
 from agentmem.settings import SettingsError, load
 from gateway import upstream
 from gateway.addresses import parse_address
+from gateway.cli.mistakes import Mistake
 from gateway.cli.openblas import preload_here
 from gateway.cli.preflight import WrongSetting, check
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
@@ -28,14 +29,19 @@ _FLUSH_SECONDS = 10.0  # after the grace for requests: blocks are written, the s
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def up(arguments: tuple[str, ...]) -> None:
-    """Start store, worker and gateway, and keep them running until Ctrl-C."""
+    """Start store, worker and gateway, and keep them running until Ctrl-C.
+
+    Ends with 2 where there is something to mend, before anything was started; with 1 where a service cannot be kept up.
+    """
     try:
         settings = load(UpSettings, arguments)
         logs.configure("up", settings.log_level, settings.log_format)
         with closing(UpLock(settings.data_directory, settings.grace + _FLUSH_SECONDS, click.echo)) as lock:
             check(settings)
             asyncio.run(_run(settings, lock))
-    except (SettingsError, DirectoryTaken, WrongSetting, ServiceFailed) as error:
+    except (SettingsError, DirectoryTaken, WrongSetting) as error:
+        raise Mistake(str(error)) from error
+    except ServiceFailed as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -87,8 +87,11 @@ class GrpcServer:
 def _lock_socket(path: Path) -> IO[str]:
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise AddressError(f"the socket path {path} is over {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter --run-dir")
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = open(f"{path}.lock", "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = open(f"{path}.lock", "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
+    except OSError as error:
+        raise AddressError(f"cannot make the socket {path}: {error.strerror}; choose another --run-dir") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -114,6 +114,12 @@ async def test_a_socket_path_that_is_too_long_is_refused(run_dir: Path) -> None:
     await started.stop(0)
 
 
+async def test_a_socket_that_cannot_be_made_is_refused(run_dir: Path) -> None:
+    (run_dir / "file").touch()
+    with pytest.raises(AddressError, match="choose another --run-dir"):
+        await server(f"unix:{run_dir}/file/s.sock").start()
+
+
 async def test_a_port_that_is_taken_is_refused() -> None:
     started = server("127.0.0.1:0")
     await started.start()

@@ -86,6 +86,15 @@ def test_a_wrong_setting_is_named(argument: str, told: str, capsys: pytest.Captu
     assert stopped.value.code == 2 and told in capsys.readouterr().err
 
 
+async def test_a_directory_that_cannot_be_opened_is_named(data: Path) -> None:
+    kv.make_directory(data)
+    (data / "store.db").write_bytes(b"no database" * 1000)
+    process = await spawn(data)
+    _, problem = await process.communicate()
+    assert process.returncode == 1
+    assert problem.decode() == f"agentmem-store: cannot open {data}: file is not a database\n"
+
+
 def test_a_store_that_cannot_open_holds_nothing(data: Path) -> None:
     kv.make_directory(data)
     connection = sqlite3.connect(data / "store.db")

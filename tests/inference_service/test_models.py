@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.settings import SettingsError
 from inference_service.engine.thread import EngineThread
 from inference_service.models import DEMO, Models, registry
 from inference_service.settings import WorkerSettings
@@ -56,7 +57,7 @@ def test_paths_are_named_by_their_last_part(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_registry_refuses(names: list[str]) -> None:
-    with pytest.raises(ValueError, match="--model"):
+    with pytest.raises(SettingsError, match="--model"):
         registry(names)
 
 

@@ -262,13 +262,13 @@ async def test_chat_that_is_interrupted_ends_quietly(
 @pytest.mark.parametrize("command", [["chat", ""], ["agents", "show", ""], ["agents", "delete", ""]])
 def test_an_agent_has_a_name(command: list[str]) -> None:
     said = CliRunner().invoke(main, command)
-    assert (said.exit_code, said.output) == (1, "Error: the agent's name must not be empty\n")
+    assert (said.exit_code, said.output) == (2, "Error: the agent's name must not be empty\n")
 
 
 @pytest.mark.parametrize("gateway", ["foo", "foo:", ":1", "foo:bar", ""])
 def test_a_gateway_has_a_port(gateway: str) -> None:
     said = CliRunner().invoke(main, ["models", "--gateway", gateway])
-    assert (said.exit_code, said.output) == (1, f"Error: --gateway: {gateway!r} is not HOST:PORT\n")
+    assert (said.exit_code, said.output) == (2, f"Error: --gateway: {gateway!r} is not HOST:PORT\n")
 
 
 async def test_errors_are_one_line(worker: ScriptedWorker, agentmem: Command) -> None:
@@ -285,6 +285,20 @@ def test_no_gateway(arguments: list[str]) -> None:
     assert said.exit_code == 1
     assert said.output.startswith("Error: no gateway answers at 127.0.0.1:1; start one with `agentmem up`")
     assert said.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--http", "0.0.0.0:1"], "http: refuses to listen"),
+        (["--model", "./none"], "--model ./none: none does not exist"),
+        (["--data", "/dev/null"], "--data /dev/null cannot be used"),
+    ],
+)
+def test_up_ends_with_2_where_there_is_something_to_mend(arguments: list[str], told: str, tmp_path: Path) -> None:
+    said = CliRunner().invoke(main, ["up", "--data", str(tmp_path), *arguments])
+    assert said.exit_code == 2
+    assert said.output.startswith(f"Error: {told}")
 
 
 def test_help_names_the_commands() -> None:

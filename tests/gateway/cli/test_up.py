@@ -43,7 +43,7 @@ async def test_up(run_dir: Path) -> None:
                 stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
             _, told = await second.communicate()
-            assert second.returncode == 1
+            assert second.returncode == 2
             assert f"another agentmem up (pid {up.pid}, http {addresses['http']}, ".encode() in told
             answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-ID": "bob"})
             assert answer.json()["agentmem"]["durable"] is True
