@@ -15,7 +15,7 @@ from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
 
 AGENT_HEADER = "X-Agent-ID"
-REQUEST_HEADERS = ("X-Request-ID", "Idempotency-Key")
+TURN_HEADER = "Idempotency-Key"
 
 _T = TypeVar("_T")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -31,12 +31,14 @@ def agent_id(headers: Headers) -> str:
 
 
 def request_id(headers: Headers) -> str:
-    """The turn's id for retries, from X-Request-ID or else Idempotency-Key; empty where there is neither."""
-    for name in REQUEST_HEADERS:
-        value = _single(headers, name)
-        if value is not None:
-            return check_text(name, _ascii(name, value), max_bytes=MAX_REQUEST_ID_BYTES)
-    return ""
+    """The turn's id for retries, from Idempotency-Key; empty where it is absent.
+
+    X-Request-ID is not asked: proxies stamp one on each attempt, and some callers send one for all that they do.
+    """
+    value = _single(headers, TURN_HEADER)
+    if value is None:
+        return ""
+    return check_text(TURN_HEADER, _ascii(TURN_HEADER, value), max_bytes=MAX_REQUEST_ID_BYTES)
 
 
 def _percent_decoded(headers: Headers, name: str) -> str:

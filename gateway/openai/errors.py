@@ -18,7 +18,7 @@ _PARAMS = {
     "key.model_id": "model",
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
-    "request_id": "X-Request-ID",
+    "request_id": "Idempotency-Key",
     "body": None,
     "request": None,
 }

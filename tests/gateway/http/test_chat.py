@@ -58,7 +58,7 @@ async def test_completion(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> No
         stop=["\n"],
         seed=1,
         extra_body={"top_k": 5},
-        extra_headers={"X-Agent-ID": "bob", "X-Request-ID": "turn-1"},
+        extra_headers={"X-Agent-ID": "bob", "Idempotency-Key": "turn-1"},
     )
     assert answer.id.startswith("chatcmpl-")
     assert answer.choices[0].message.content == "Hello 🌍"
@@ -129,15 +129,23 @@ async def test_two_agent_ids_are_refused(worker: ScriptedWorker, http: httpx.Asy
     assert answer.json()["error"]["message"] == "X-Agent-ID: is given more than once"
 
 
-async def test_request_ids(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v1/chat/completions", json=BODY, headers={"Idempotency-Key": "k1"})
-    assert answer.headers["x-request-id"].startswith("req-")
-    answer = await http.post("/v1/chat/completions", json=BODY, headers={"Idempotency-Key": "k2", "X-Request-ID": "r2"})
-    assert answer.headers["x-request-id"] == "r2"
-    assert [request.request_id for request in worker.requests] == ["k1", "r2"]
-    assert worker.metadata[1]["x-request-id"] == "r2"
-    answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Request-ID": "r" * 129})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "X-Request-ID")
+async def test_the_idempotency_key_names_the_turn(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    for attempt in ("r1", "r2"):  # as a proxy stamps them
+        headers = {"Idempotency-Key": "k1", "X-Request-ID": attempt}
+        answer = await http.post("/v1/chat/completions", json=BODY, headers=headers)
+        assert answer.headers["x-request-id"] == attempt
+    assert [request.request_id for request in worker.requests] == ["k1", "k1"]
+    assert [metadata["x-request-id"] for metadata in worker.metadata] == ["r1", "r2"]
+    answer = await http.post("/v1/chat/completions", json=BODY, headers={"Idempotency-Key": "k" * 129})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Idempotency-Key")
+
+
+async def test_the_request_id_is_for_tracing_only(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    for given, sent in (({}, "req-"), ({"X-Request-ID": "r" * 129}, "req-"), ({"X-Request-ID": "same"}, "same")):
+        answer = await http.post("/v1/chat/completions", json=BODY, headers=given)
+        assert answer.status_code == 200
+        assert answer.headers["x-request-id"].startswith(sent)
+    assert [request.request_id for request in worker.requests] == ["", "", ""]
 
 
 async def test_one_line_of_the_log_per_request(

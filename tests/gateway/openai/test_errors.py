@@ -11,7 +11,7 @@ from gateway.openai.errors import error_body
         ("messages.messages[2].role", "messages[2].role"),
         ("key.model_id", "model"),
         ("key.agent_id", "X-Agent-ID"),
-        ("request_id", "X-Request-ID"),
+        ("request_id", "Idempotency-Key"),
         ("stop[3]", "stop[3]"),
         ("body", None),
     ],
