@@ -87,6 +87,16 @@ class ChatCompletions:
             return
         await stream.start()
         try:
+            await self._events(events, first, answer, stream)
+            await stream.end()
+        except ReaderStalled:  # the stream has logged it; the response is left without an end
+            return
+
+    async def _events(
+        self, events: _Events, first: inference_pb2.GenerateResponse, answer: ChatAnswer, stream: EventStream
+    ) -> None:
+        """All that the stream says. Raises ReaderStalled."""
+        try:
             for chunk in answer.chunks(first):
                 await stream.send(chunk)
             async for event in events:
@@ -94,12 +104,11 @@ class ChatCompletions:
                     await stream.send(chunk)
             _check_finished(answer)
         except ReaderStalled:
-            return
+            raise
         except Exception as error:  # noqa: BLE001 - the rim: a stream that began can only tell of its failure
             await stream.send(error_body(as_our_error(error)))
         else:
             await stream.send("[DONE]")
-        await stream.end()
 
 
 def _check_finished(answer: ChatAnswer) -> None:

@@ -298,26 +298,38 @@ async def test_leaving_before_the_answer_cancels_the_turn(
     await eventually(lambda: count("agentmem_http_requests_total", labels) == 1)
 
 
-async def test_a_reader_that_stalls_is_cut_off(worker: ScriptedWorker, run_dir: Path) -> None:
-    async def flood(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        while True:
-            yield delta("x" * 1000)
+async def flood(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    while True:
+        yield delta("x" * 1000)
 
-    worker.script = flood
+
+async def burst_and_failure(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("x" * 30_000_000)  # more than the sockets hold, in one event: the next one is the first to stall
+    raise errors.Unavailable("the engine died")
+
+
+@pytest.mark.parametrize("script", [flood, burst_and_failure])
+async def test_a_reader_that_stalls_is_cut_off(
+    worker: ScriptedWorker, run_dir: Path, script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.script = script
     gateway = Gateway(settings(run_dir, stall_limit=0.3, stream_queue=8))
     await gateway.start()
     reader, writer = await asyncio.open_connection(*gateway.addresses["http"].split(":"))
     body = json.dumps({**BODY, "stream": True}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
     writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
-    await eventually(lambda: worker.running == 1)
-    await eventually(lambda: worker.running == 0)  # nobody has read, and the worker is free
+    await eventually(lambda: bool(worker.requests) and worker.running == 0)  # nobody has read, and the worker is free
+    await eventually(lambda: "stalled reader cut off" in caplog.messages)
     received = await reader.read()
     assert b"[DONE]" not in received
     assert not received.endswith(b"0\r\n\r\n")
     writer.close()
     await gateway.stop()
+    told = [record.message for record in caplog.records if record.name.startswith("gateway.") and record.levelno > 20]
+    assert told == ["stalled reader cut off"]
 
 
 async def test_length(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
