@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
 from agentmem.settings import ServiceSettings
 from cache_service.limits import Limits
 from cache_service.quotas import Quotas
@@ -23,14 +24,11 @@ class StoreSettings(ServiceSettings):
 
     data: Path = Field(Path("~/.agentmem"), description="directory of ledgers and KV; one store per directory")
     run_dir: Path | None = Field(None, description="directory of the socket (default: run/ in the data directory)")
-    listen: str = Field(
+    listen: OptionalUnixSocket = Field(
         "",
-        pattern="^(unix:.+)?$",
         description="Unix socket to serve on, as unix:PATH (default: unix:RUN_DIR/store.sock); callers are trusted",
     )
-    metrics: str = Field(
-        "127.0.0.1:9466", pattern=r"^(.+:\d+)?$", description="address of the metrics page; empty: none"
-    )
+    metrics: OptionalLoopbackAddress = Field("127.0.0.1:9466", description="HOST:PORT of /metrics; empty: none")
     warm_bytes: int | None = Field(
         None,
         ge=1,
@@ -53,13 +51,6 @@ class StoreSettings(ServiceSettings):
     )
     low_watermark: float = Field(Limits.low, gt=0, le=1, description="share of warm-bytes at which eviction stops")
     grace: float = Field(10.0, ge=0, description="seconds that running calls get when the store stops")
-
-    @field_validator("metrics")
-    @classmethod
-    def _port_exists(cls, value: str) -> str:
-        if value and int(value.rpartition(":")[2]) > 65535:
-            raise ValueError("the port must be at most 65535")
-        return value
 
     @model_validator(mode="after")
     def _watermarks_in_order(self) -> Self:

@@ -14,12 +14,12 @@ from typing import Any, cast
 import grpc
 import uvicorn
 
+from agentmem.addresses import Address, AddressError, parse_address
 from agentmem.channels import connect
 from agentmem.exposition import MetricsServer
 from agentmem.logs import event
-from agentmem.server import AddressError, GrpcServer
+from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
-from gateway.addresses import Address, parse_address
 from gateway.forwarding import Forwarder
 from gateway.http.app import HttpDoor
 from gateway.metrics import GatewayMetrics
@@ -56,7 +56,7 @@ class Gateway:
         self.addresses: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Listen on all addresses. Raises AddressError or AddressInUse where one cannot be had."""
+        """Listen on all addresses. Raises AddressError where one cannot be had."""
         settings = self._settings
         http = _bind(parse_address(settings.http))
         try:

@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
+from agentmem.addresses import LoopbackAddress, OptionalLoopbackAddress
 from agentmem.errors import InvalidArgument
 from agentmem.keys import DEFAULT_NAMESPACE, check_text
 from agentmem.settings import ServiceSettings
-from gateway.addresses import LoopbackAddress, OptionalLoopbackAddress
 
 RUN_DIR = Path("~/.agentmem/run")
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
 from agentmem.settings import ServiceSettings
 
 
@@ -25,13 +26,16 @@ class WorkerSettings(ServiceSettings):
     )
     data: Path = Field(Path("~/.agentmem"), description="data directory; the worker keeps weight hashes there")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
-    listen: str = Field("", description="address to serve (default: unix:RUN_DIR/worker.sock)")
+    listen: OptionalUnixSocket = Field(
+        "",
+        description="Unix socket to serve on, as unix:PATH (default: unix:RUN_DIR/worker.sock); callers are trusted",
+    )
     store: str = Field("", description="address of the cache store (default: unix:RUN_DIR/store.sock)")
     store_transfer: Literal["auto", "path", "stream"] = Field(
         "auto",
         description="how files of KV travel; auto: by path where the worker shares the store's disk, else by stream",
     )
-    metrics: str = Field("127.0.0.1:9465", description="HOST:PORT of /metrics; empty: none")
+    metrics: OptionalLoopbackAddress = Field("127.0.0.1:9465", description="HOST:PORT of /metrics; empty: none")
     grace: float = Field(10.0, ge=0, description="seconds that running requests get at shut-down")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="compute dtype; auto is float32 on CPU and the model's own elsewhere"

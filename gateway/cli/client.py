@@ -10,9 +10,9 @@ import click
 import grpc
 
 from agentmem import errors
+from agentmem.addresses import parse_address
 from agentmem.channels import connect
 from gateway import upstream
-from gateway.addresses import parse_address
 from gateway.cli.mistakes import Mistake
 
 DEFAULT_GATEWAY = "127.0.0.1:50051"

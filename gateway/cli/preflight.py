@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gateway.addresses import Address, parse_address
+from agentmem.addresses import Address, parse_address
 from gateway.cli.up_settings import UpSettings
 
 _LAST_PORT = 65535

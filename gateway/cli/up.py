@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from agentmem import logs
+from agentmem.addresses import parse_address
 from agentmem.channels import connect
 from agentmem.settings import SettingsError, load
 from gateway import upstream
-from gateway.addresses import parse_address
 from gateway.cli.mistakes import Mistake
 from gateway.cli.openblas import preload_here
 from gateway.cli.preflight import WrongSetting, check

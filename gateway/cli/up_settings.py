@@ -6,8 +6,8 @@ from typing import ClassVar, NamedTuple
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from agentmem.addresses import LoopbackAddress, OptionalLoopbackAddress, parse_address
 from agentmem.settings import ServiceSettings
-from gateway.addresses import LoopbackAddress, OptionalLoopbackAddress, parse_address
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

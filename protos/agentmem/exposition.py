@@ -2,15 +2,14 @@
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-
-class AddressInUse(Exception):
-    """The metrics address cannot be had; the message says what to do."""
+from agentmem.addresses import AddressError, parse_address
 
 
 class MetricsServer:
     """Serves one registry over HTTP. `address` is "host:port"; an empty address serves nothing, port 0 takes any.
 
-    Afterwards the attribute `address` is the one that it really has.
+    Afterwards the attribute `address` is the one that it really has. Raises AddressError where it cannot be had, and
+    ValueError where it is none.
     """
 
     def __init__(self, address: str, registry: CollectorRegistry) -> None:
@@ -18,13 +17,13 @@ class MetricsServer:
         self._server = None
         if not address:
             return
-        host, _, port = address.rpartition(":")
+        wanted = parse_address(address)
         try:
-            self._server, self._thread = start_http_server(int(port), host, registry)
-        except (OSError, OverflowError, ValueError) as error:
-            problem = getattr(error, "strerror", None) or str(error)
-            raise AddressInUse(f"cannot serve metrics on {address}: {problem}; choose another --metrics") from error
-        self.address = f"{host}:{self._server.server_port}"
+            self._server, self._thread = start_http_server(wanted.port, wanted.host, registry)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise AddressError(f"cannot serve metrics on {address}: {problem}; choose another --metrics") from error
+        self.address = str(wanted._replace(port=self._server.server_port))
 
     def stop(self) -> None:
         """Stop listening. May be called twice."""

@@ -19,16 +19,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from agentmem.addresses import AddressError
 from agentmem.channels import SERVER_OPTIONS
 from agentmem.interceptors import ErrorInterceptor
 
 MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
 Register = Callable[[Any, grpc.aio.Server], None]
-
-
-class AddressError(Exception):
-    """The server cannot have this address; the message says what to do."""
 
 
 class GrpcServer:

@@ -20,8 +20,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 from agentmem import errors, logs
-from agentmem.exposition import AddressInUse
-from agentmem.server import AddressError
+from agentmem.addresses import AddressError
 from agentmem.settings import ServiceSettings, SettingsError, load
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ def run_service(
     os.umask(0o077)
     try:
         status = asyncio.run(serve(settings))
-    except (SettingsError, AddressError, AddressInUse) as error:
+    except (SettingsError, AddressError) as error:
         _end(name, WRONG_SETTING, error)
     except cannot_serve as error:
         _end(name, CANNOT_SERVE, error)

@@ -5,7 +5,7 @@ import sys
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import errors
-from agentmem.server import AddressError
+from agentmem.addresses import AddressError
 from agentmem.service import run_service
 from agentmem.settings import ServiceSettings, SettingsError
 

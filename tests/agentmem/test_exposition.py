@@ -1,10 +1,12 @@
+import socket
 import urllib.error
 import urllib.request
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from agentmem.exposition import AddressInUse, MetricsServer
+from agentmem.addresses import AddressError
+from agentmem.exposition import MetricsServer
 
 
 @pytest.fixture
@@ -32,10 +34,25 @@ def test_serves_one_registry(registry: CollectorRegistry) -> None:
     server.stop()
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_ipv6(registry: CollectorRegistry) -> None:
+    server = MetricsServer("[::1]:0", registry)
+    try:
+        assert server.address.startswith("[::1]:")
+        assert "turns_total 3.0" in page(server.address)
+    finally:
+        server.stop()
+
+
+def test_what_is_no_address(registry: CollectorRegistry) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        MetricsServer("nowhere", registry)
+
+
 def test_an_address_that_is_taken(registry: CollectorRegistry) -> None:
     server = MetricsServer("127.0.0.1:0", registry)
     try:
-        with pytest.raises(AddressInUse, match="--metrics"):
+        with pytest.raises(AddressError, match="--metrics"):
             MetricsServer(server.address, registry)
         assert "turns_total" in page(server.address)
     finally:

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from agentmem.addresses import AddressError
 from agentmem.channels import connect
-from agentmem.server import AddressError
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.process import ADDRESS_FILE, Gateway
 

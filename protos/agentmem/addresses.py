@@ -1,9 +1,13 @@
-"""Addresses that a door may listen on: loopback only, because nobody is asked for credentials."""
+"""Addresses that a service may listen on: Unix sockets and loopback, because nobody is asked for credentials."""
 
 from ipaddress import ip_address
 from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
+
+
+class AddressError(Exception):
+    """A server cannot have its address; the message says what to do."""
 
 
 class Address(NamedTuple):
@@ -54,8 +58,17 @@ def _loopback_or_empty(text: str) -> str:
     return _loopback(text) if text else text
 
 
+def _unix_socket_or_empty(text: str) -> str:
+    if text and (not text.startswith("unix:") or text == "unix:"):
+        raise ValueError(f"{text!r} is not unix:PATH; whoever can connect is trusted, so only Unix sockets are served")
+    return text
+
+
 LoopbackAddress = Annotated[str, AfterValidator(_loopback)]
 """A setting: "host:port" on loopback."""
 
 OptionalLoopbackAddress = Annotated[str, AfterValidator(_loopback_or_empty)]
 """A setting: "host:port" on loopback, or empty for none."""
+
+OptionalUnixSocket = Annotated[str, AfterValidator(_unix_socket_or_empty)]
+"""A setting: "unix:PATH", or empty for the usual one."""
