@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from agentmem import layout
 from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
 from agentmem.settings import ServiceSettings
 from cache_service.limits import Limits
@@ -22,13 +23,15 @@ class StoreSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_STORE_", cli_prog_name="agentmem-store")
     toml_table = "store"
 
-    data: Path = Field(Path("~/.agentmem"), description="directory of ledgers and KV; one store per directory")
+    data: Path = Field(layout.DATA, description="directory of ledgers and KV; one store per directory")
     run_dir: Path | None = Field(None, description="directory of the socket (default: run/ in the data directory)")
     listen: OptionalUnixSocket = Field(
         "",
         description="Unix socket to serve on, as unix:PATH (default: unix:RUN_DIR/store.sock); callers are trusted",
     )
-    metrics: OptionalLoopbackAddress = Field("127.0.0.1:9466", description="HOST:PORT of /metrics; empty: none")
+    metrics: OptionalLoopbackAddress = Field(
+        layout.metrics(layout.STORE_METRICS), description="HOST:PORT of /metrics; empty: none"
+    )
     warm_bytes: int | None = Field(
         None,
         ge=1,
@@ -50,7 +53,7 @@ class StoreSettings(ServiceSettings):
         Limits.high, gt=0, le=1, description="share of warm-bytes above which agents' KV is evicted"
     )
     low_watermark: float = Field(Limits.low, gt=0, le=1, description="share of warm-bytes at which eviction stops")
-    grace: float = Field(10.0, ge=0, description="seconds that running calls get when the store stops")
+    grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running calls get when the store stops")
 
     @model_validator(mode="after")
     def _watermarks_in_order(self) -> Self:
@@ -71,10 +74,9 @@ class StoreSettings(ServiceSettings):
     @property
     def data_directory(self) -> Path:
         """The data directory, absolute."""
-        return self.data.expanduser().absolute()
+        return layout.data_directory(self.data)
 
     @property
     def address(self) -> str:
         """The address to serve on."""
-        run_dir = self.data_directory / "run" if self.run_dir is None else self.run_dir.expanduser().absolute()
-        return self.listen or f"unix:{run_dir / 'store.sock'}"
+        return self.listen or layout.store_socket(layout.run_directory(self.data, self.run_dir))

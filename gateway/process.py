@@ -17,6 +17,7 @@ import uvicorn
 from agentmem.addresses import Address, AddressError, parse_address
 from agentmem.channels import connect
 from agentmem.exposition import MetricsServer
+from agentmem.layout import GATEWAY_FILE
 from agentmem.logs import event
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
@@ -26,9 +27,6 @@ from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 
 log = logging.getLogger(__name__)
-
-ADDRESS_FILE = "gateway.json"
-"""In the run directory while the gateway listens: {"http", "grpc", "metrics"}, the addresses that it really has."""
 
 
 class Gateway:
@@ -40,7 +38,7 @@ class Gateway:
         self._channel = connect(settings.worker_target)
         self._door = HttpDoor(settings, self._channel, self.metrics)
         self._grpc = _grpc_server(settings, self._channel, self.metrics)
-        self._address_file = settings.run_dir.expanduser() / ADDRESS_FILE
+        self._address_file = settings.run_directory / GATEWAY_FILE
         self._http = _HttpServer(
             uvicorn.Config(
                 self._door.app,

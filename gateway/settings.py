@@ -6,12 +6,11 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
+from agentmem import layout
 from agentmem.addresses import LoopbackAddress, OptionalLoopbackAddress
 from agentmem.errors import InvalidArgument
 from agentmem.keys import DEFAULT_NAMESPACE, check_text
 from agentmem.settings import ServiceSettings
-
-RUN_DIR = Path("~/.agentmem/run")
 
 
 def _namespace(value: str) -> str:
@@ -31,11 +30,11 @@ class GatewaySettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_GATEWAY_", cli_prog_name="agentmem-gateway")
     toml_table: ClassVar[str] = "gateway"
 
-    run_dir: Path = Field(RUN_DIR, description="directory of the sockets")
+    run_dir: Path | None = Field(None, description=f"directory of the sockets (default: {layout.DATA / layout.RUN})")
     worker: str = Field("", description="the worker's gRPC target (default: unix:RUN_DIR/worker.sock)")
-    http: LoopbackAddress = Field("127.0.0.1:8080", description="HOST:PORT of the HTTP door; port 0 takes any")
-    grpc: LoopbackAddress = Field("127.0.0.1:50051", description="HOST:PORT of the gRPC door; port 0 takes any")
-    metrics: OptionalLoopbackAddress = Field("127.0.0.1:9464", description="HOST:PORT of /metrics; empty: none")
+    http: LoopbackAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP door; port 0 takes any")
+    grpc: LoopbackAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC door; port 0 takes any")
+    metrics: OptionalLoopbackAddress = Field(layout.metrics(), description="HOST:PORT of /metrics; empty: none")
     namespace: Annotated[str, AfterValidator(_namespace)] = Field(
         DEFAULT_NAMESPACE, description="the namespace of all callers"
     )
@@ -43,9 +42,14 @@ class GatewaySettings(ServiceSettings):
     stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     ready_timeout: float = Field(1.0, gt=0, description="seconds /readyz waits for the worker's health")
-    grace: float = Field(10.0, ge=0, description="seconds that running requests get at shutdown")
+    grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
+
+    @property
+    def run_directory(self) -> Path:
+        """The directory of the sockets, absolute."""
+        return layout.run_directory(layout.DATA, self.run_dir)
 
     @property
     def worker_target(self) -> str:
         """Where the worker listens."""
-        return self.worker or f"unix:{self.run_dir.expanduser()}/worker.sock"
+        return self.worker or layout.worker_socket(self.run_directory)

@@ -52,7 +52,7 @@ class Models:
     async def load_default(self) -> LoadedModel:
         """Load the default model. Raises what `loading.load` raises."""
         settings = self._settings
-        remembered = settings.data.expanduser() / "worker"
+        remembered = settings.data_directory / "worker"
         hashes, speeds = ContentHashes(remembered / "weights.json"), PathSpeeds(remembered / "attention.json")
         quantization = Quantization(settings.kv_bits, settings.kv_group_size)
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from agentmem import layout
 from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
 from agentmem.settings import ServiceSettings
 
@@ -24,19 +25,21 @@ class WorkerSettings(ServiceSettings):
         default_factory=list,
         description="a local path or hub id, or NAME= one of them, or demo; repeatable, the first is the default",
     )
-    data: Path = Field(Path("~/.agentmem"), description="data directory; the worker keeps weight hashes there")
+    data: Path = Field(layout.DATA, description="data directory; the worker keeps weight hashes there")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
     listen: OptionalUnixSocket = Field(
         "",
         description="Unix socket to serve on, as unix:PATH (default: unix:RUN_DIR/worker.sock); callers are trusted",
     )
-    store: str = Field("", description="address of the cache store (default: unix:RUN_DIR/store.sock)")
+    store: str = Field("", description="the cache store's gRPC target (default: unix:RUN_DIR/store.sock)")
     store_transfer: Literal["auto", "path", "stream"] = Field(
         "auto",
         description="how files of KV travel; auto: by path where the worker shares the store's disk, else by stream",
     )
-    metrics: OptionalLoopbackAddress = Field("127.0.0.1:9465", description="HOST:PORT of /metrics; empty: none")
-    grace: float = Field(10.0, ge=0, description="seconds that running requests get at shut-down")
+    metrics: OptionalLoopbackAddress = Field(
+        layout.metrics(layout.WORKER_METRICS), description="HOST:PORT of /metrics; empty: none"
+    )
+    grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shut-down")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="compute dtype; auto is float32 on CPU and the model's own elsewhere"
     )
@@ -60,16 +63,21 @@ class WorkerSettings(ServiceSettings):
     )
 
     @property
-    def sockets(self) -> Path:
-        """The directory of the sockets."""
-        return (self.run_dir or self.data / "run").expanduser().absolute()
+    def data_directory(self) -> Path:
+        """The data directory, absolute."""
+        return layout.data_directory(self.data)
 
     @property
-    def listen_address(self) -> str:
-        """Where the worker serves."""
-        return self.listen or f"unix:{self.sockets / 'worker.sock'}"
+    def run_directory(self) -> Path:
+        """The directory of the sockets, absolute."""
+        return layout.run_directory(self.data, self.run_dir)
 
     @property
-    def store_address(self) -> str:
-        """Where the cache store is."""
-        return self.store or f"unix:{self.sockets / 'store.sock'}"
+    def address(self) -> str:
+        """The address to serve on."""
+        return self.listen or layout.worker_socket(self.run_directory)
+
+    @property
+    def store_target(self) -> str:
+        """Where the cache store listens."""
+        return self.store or layout.store_socket(self.run_directory)

@@ -8,7 +8,7 @@ import mlx.core as mx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from agentmem import logs
+from agentmem import layout, logs
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
@@ -42,7 +42,7 @@ from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.preparing import Preparer
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.rooms import Rooms
-from inference_service.turns.runner import LAST_SECONDS, TurnRunner
+from inference_service.turns.runner import TurnRunner
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Worker:
         self._metrics = WorkerMetrics(metrics_registry)
         self._engine = EngineThread()
         self._models = Models(registry(settings.model), self._engine, settings)
-        self._channel = connect(settings.store_address)
+        self._channel = connect(settings.store_target)
         store = StoreClient(self._channel)
         self._transfers = Transfers(store, settings.store_transfer, self._metrics)
         locks = AgentLocks()
@@ -85,7 +85,7 @@ class Worker:
         inference = InferenceServicer(self._runner, self._models, preparer, store)
         agents = AgentServicer(store, self._models, preparer, self._persister, prefetcher, locks)
         self._server = GrpcServer(
-            settings.listen_address,
+            settings.address,
             [
                 (
                     inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
@@ -116,7 +116,7 @@ class Worker:
         """Listen, load the default model, and say SERVING when a turn could run. Raises what loading raises."""
         await self._server.start()
         self._engine.start()
-        logs.event(log, "listening", address=self._settings.listen_address)
+        logs.event(log, "listening", address=self._settings.address)
         model = await self._models.load_default()
         self._metrics.model_info.labels(model.model_id).set(1)
         self._watch_gauges(model)
@@ -145,8 +145,8 @@ class Worker:
         await _cancelled(self._background)
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
-        await self._server.stop(1)
-        await self._engine.stop(LAST_SECONDS)
+        await self._server.stop(layout.REFUSED_SECONDS)
+        await self._engine.stop(layout.LAST_SECONDS)
         await self._channel.close(None)
 
     async def _watch_health(self) -> None:

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 import click
 import grpc
 
-from agentmem import errors
+from agentmem import errors, layout
 from agentmem.addresses import parse_address
 from agentmem.channels import connect
 from gateway import upstream
 from gateway.cli.mistakes import Mistake
 
-DEFAULT_GATEWAY = "127.0.0.1:50051"
 MAX_ATTEMPTS = 4
 PATIENCE = 60.0
 """Seconds that a conversation waits for a worker that is starting again."""
@@ -43,7 +42,7 @@ agent_argument = click.argument("agent", callback=_not_empty)
 gateway_option = click.option(
     "--gateway",
     metavar="HOST:PORT",
-    default=DEFAULT_GATEWAY,
+    default=layout.GRPC,
     show_default=True,
     callback=_host_and_port,
     help="The gateway's gRPC address.",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from agentmem import logs
+from agentmem import layout, logs
 from agentmem.addresses import parse_address
 from agentmem.channels import connect
 from agentmem.settings import SettingsError, load
@@ -20,10 +20,8 @@ from gateway.cli.preflight import WrongSetting, check
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
 from gateway.cli.up_lock import DirectoryTaken, UpLock
 from gateway.cli.up_settings import UpSettings, service_arguments
-from gateway.process import ADDRESS_FILE
 
 _PROBE_TIMEOUT = 2.0
-_FLUSH_SECONDS = 10.0  # after the grace for requests: blocks are written, the store is closed
 
 
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -36,7 +34,7 @@ def up(arguments: tuple[str, ...]) -> None:
     try:
         settings = load(UpSettings, arguments)
         logs.configure("up", settings.log_level, settings.log_format)
-        with closing(UpLock(settings.data_directory, settings.grace + _FLUSH_SECONDS, click.echo)) as lock:
+        with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, click.echo)) as lock:
             check(settings)
             asyncio.run(_run(settings, lock))
     except (SettingsError, DirectoryTaken, WrongSetting) as error:
@@ -49,9 +47,9 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    address_file = settings.run_directory / ADDRESS_FILE
+    address_file = settings.run_directory / layout.GATEWAY_FILE
     await asyncio.to_thread(address_file.unlink, missing_ok=True)
-    supervisor = Supervisor(services(settings), settings.grace + _FLUSH_SECONDS, click.echo, [lock.fileno])
+    supervisor = Supervisor(services(settings), settings.grace + layout.END_SECONDS, click.echo, [lock.fileno])
 
     def started() -> None:
         addresses = _addresses(address_file)
@@ -70,16 +68,16 @@ def services(settings: UpSettings) -> list[Service]:
     if blas.message:
         click.echo(blas.message)
     return [
-        Service("store", "cache_service", told.store, _serving(f"unix:{run}/store.sock", "")),
+        Service("store", "cache_service", told.store, _serving(layout.store_socket(run), "")),
         Service(
             "worker",
             "inference_service",
             told.worker,
-            _serving(f"unix:{run}/worker.sock", "agentmem.v1.InferenceService"),
+            _serving(layout.worker_socket(run), "agentmem.v1.InferenceService"),
             blas.environment,
             "loading the model",
         ),
-        Service("gateway", "gateway", told.gateway, _gateway_serving(run / ADDRESS_FILE)),
+        Service("gateway", "gateway", told.gateway, _gateway_serving(run / layout.GATEWAY_FILE)),
     ]
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from agentmem import layout
 from agentmem.addresses import LoopbackAddress, OptionalLoopbackAddress, parse_address
 from agentmem.settings import ServiceSettings
 
@@ -27,15 +28,15 @@ class UpSettings(ServiceSettings):
         default_factory=list,
         description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default",
     )
-    data: Path = Field(Path("~/.agentmem"), description="directory of all that is kept")
+    data: Path = Field(layout.DATA, description="directory of all that is kept")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
-    http: LoopbackAddress = Field("127.0.0.1:8080", description="HOST:PORT of the HTTP door")
-    grpc: LoopbackAddress = Field("127.0.0.1:50051", description="HOST:PORT of the gRPC door")
+    http: LoopbackAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP door")
+    grpc: LoopbackAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC door")
     metrics: OptionalLoopbackAddress = Field(
-        "127.0.0.1:9464",
+        layout.metrics(),
         description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2; empty: none",
     )
-    grace: float = Field(10.0, ge=0, description="seconds that running requests get at shutdown")
+    grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
 
     @field_validator("log_level")
     @classmethod
@@ -47,12 +48,12 @@ class UpSettings(ServiceSettings):
     @property
     def data_directory(self) -> Path:
         """The data directory, absolute."""
-        return self.data.expanduser().absolute()
+        return layout.data_directory(self.data)
 
     @property
     def run_directory(self) -> Path:
         """The directory of the sockets, absolute."""
-        return self.data_directory / "run" if self.run_dir is None else self.run_dir.expanduser().absolute()
+        return layout.run_directory(self.data, self.run_dir)
 
 
 class ServiceArguments(NamedTuple):
@@ -71,8 +72,8 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
     models = [part for model in settings.model for part in ("--model", model)]
     doors = ["--http", settings.http, "--grpc", settings.grpc]
     return ServiceArguments(
-        store=[*data, *run, "--metrics", _metrics(settings, 2), *common],
-        worker=[*data, *run, *models, "--metrics", _metrics(settings, 1), *common],
+        store=[*data, *run, "--metrics", _metrics(settings, layout.STORE_METRICS), *common],
+        worker=[*data, *run, *models, "--metrics", _metrics(settings, layout.WORKER_METRICS), *common],
         gateway=[*run, *doors, "--metrics", _metrics(settings, 0), *common],
     )
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from agentmem import layout
 from agentmem.conversations import message_hashes
 from agentmem.errors import (
     Aborted,
@@ -43,9 +44,6 @@ from inference_service.turns.rooms import Rooms
 from inference_service.turns.running import RunningTurn
 
 log = logging.getLogger(__name__)
-
-LAST_SECONDS = 3.0
-"""What is left at shut-down for turns to end after they were cancelled, and then for blocks to be written."""
 
 
 class TurnRunner:
@@ -113,8 +111,8 @@ class TurnRunner:
             await asyncio.wait(tasks, timeout=grace)
             for turn in self._turns:
                 turn.cancel(Unavailable("the worker is shutting down"))
-            await asyncio.wait(tasks, timeout=LAST_SECONDS)
-        await self._persister.flush(LAST_SECONDS)
+            await asyncio.wait(tasks, timeout=layout.LAST_SECONDS)
+        await self._persister.flush(layout.LAST_SECONDS)
 
     def _end(self, turn: RunningTurn, error: Exception | None = None) -> None:
         """Tell the caller that the turn is over. What follows is between the engine and the store."""

@@ -17,8 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.addresses import AddressError
 from agentmem.channels import connect
+from agentmem.layout import GATEWAY_FILE
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
-from gateway.process import ADDRESS_FILE, Gateway
+from gateway.process import Gateway
 
 from .doors import ANY_PORT, eventually, settings
 from .scripted import ScriptedWorker, delta, finished, started
@@ -41,14 +42,14 @@ async def start(run_dir: Path, *arguments: str) -> tuple[asyncio.subprocess.Proc
 
 async def test_listens_tells_where_and_ends(run_dir: Path) -> None:
     process, addresses = await start(run_dir)
-    published = json.loads((run_dir / ADDRESS_FILE).read_text())
+    published = json.loads((run_dir / GATEWAY_FILE).read_text())
     assert published == {door: addresses[door] for door in ("http", "grpc", "metrics")}
     async with httpx.AsyncClient() as client:
         assert (await client.get(f"http://{addresses['http']}/healthz")).status_code == 200
         assert "agentmem_num_requests_running" in (await client.get(f"http://{addresses['metrics']}/metrics")).text
     process.send_signal(signal.SIGTERM)
     assert await process.wait() == 0
-    assert not (run_dir / ADDRESS_FILE).exists()
+    assert not (run_dir / GATEWAY_FILE).exists()
 
 
 async def test_sigterm_lets_streams_end(worker: ScriptedWorker, run_dir: Path) -> None:
@@ -71,7 +72,7 @@ async def test_sigterm_lets_streams_end(worker: ScriptedWorker, run_dir: Path) -
             lines = answer.aiter_lines()
             await anext(lines)
             process.send_signal(signal.SIGTERM)
-            await eventually(lambda: not (run_dir / ADDRESS_FILE).exists())
+            await eventually(lambda: not (run_dir / GATEWAY_FILE).exists())
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 async with connect(addresses["grpc"]) as late:
                     await inference_pb2_grpc.InferenceServiceStub(late).Abort(inference_pb2.AbortRequest())

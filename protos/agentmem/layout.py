@@ -1,0 +1,63 @@
+"""Where an installation keeps its things, where its processes meet, and how long they take to end.
+
+DATA                        ledgers, KV, weight hashes: one store per data directory
+DATA/run                    the run directory, unless --run-dir names another
+    store.sock              the store, for its worker
+    worker.sock             the worker, for the gateway
+    gateway.json            the addresses that the gateway really has, while it listens
+127.0.0.1:8080, 50051       the gateway's doors: HTTP, gRPC
+127.0.0.1:9464, 9465, 9466  metrics of gateway, worker and store
+"""
+
+from pathlib import Path
+from typing import Final
+
+DATA: Final = Path("~/.agentmem")
+RUN: Final = "run"
+GATEWAY_FILE: Final = "gateway.json"
+
+HTTP: Final = "127.0.0.1:8080"
+GRPC: Final = "127.0.0.1:50051"
+
+WORKER_METRICS: Final = 1
+STORE_METRICS: Final = 2
+"""How far a service's port of metrics is from the gateway's."""
+
+_METRICS_PORT: Final = 9464
+
+GRACE_SECONDS: Final = 10.0
+"""What running requests get at shut-down, unless --grace says otherwise."""
+
+LAST_SECONDS: Final = 3.0
+"""What each of the worker's three last steps may take: cancelled turns end, blocks are written, the engine ends."""
+
+REFUSED_SECONDS: Final = 1.0
+"""What RPCs get that are still open when the worker has no turns left."""
+
+END_SECONDS: Final = 3 * LAST_SECONDS + REFUSED_SECONDS + 5.0
+"""What a service has from the end of the grace until it is killed: what the worker may take, and slack."""
+
+
+def data_directory(data: Path) -> Path:
+    """The data directory, absolute."""
+    return data.expanduser().absolute()
+
+
+def run_directory(data: Path, run_dir: Path | None) -> Path:
+    """The directory of the sockets, absolute: `run_dir`, or the usual one of the data directory."""
+    return data_directory(data) / RUN if run_dir is None else run_dir.expanduser().absolute()
+
+
+def store_socket(run_directory: Path) -> str:
+    """The store's address, as gRPC takes it."""
+    return f"unix:{run_directory / 'store.sock'}"
+
+
+def worker_socket(run_directory: Path) -> str:
+    """The worker's address, as gRPC takes it."""
+    return f"unix:{run_directory / 'worker.sock'}"
+
+
+def metrics(offset: int = 0) -> str:
+    """The usual address of the metrics of the gateway, or of the service that is so far from it."""
+    return f"127.0.0.1:{_METRICS_PORT + offset}"

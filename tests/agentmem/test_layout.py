@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pytest
+
+from agentmem import layout
+from agentmem.settings import load
+from cache_service.settings import StoreSettings
+from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.settings import GatewaySettings
+from inference_service.settings import WorkerSettings
+
+
+@pytest.mark.parametrize("arguments", [[], ["--data", "/tmp/a"], ["--data", "rel"], ["--run-dir", "~/sockets"]])
+def test_processes_meet(arguments: list[str]) -> None:
+    told = service_arguments(load(UpSettings, arguments))
+    store, worker = load(StoreSettings, told.store), load(WorkerSettings, told.worker)
+    assert worker.store_target == store.address
+    assert load(GatewaySettings, told.gateway).worker_target == worker.address
+
+
+def test_single_services_meet_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    store, worker, gateway = load(StoreSettings, []), load(WorkerSettings, []), load(GatewaySettings, [])
+    assert worker.store_target == store.address == "unix:/home/ada/.agentmem/run/store.sock"
+    assert gateway.worker_target == worker.address == "unix:/home/ada/.agentmem/run/worker.sock"
+    assert worker.data_directory == store.data_directory == Path("/home/ada/.agentmem")
+    assert [one.metrics[-4:] for one in (gateway, worker, store)] == ["9464", "9465", "9466"]
+
+
+def test_nobody_is_killed_who_takes_no_longer_than_the_worker_may() -> None:
+    cancelled, written, ended = (layout.LAST_SECONDS,) * 3
+    assert cancelled + written + layout.REFUSED_SECONDS + ended < layout.END_SECONDS
