@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.models import DEMO, parse_all
 from agentmem.settings import SettingsError
 from inference_service.engine.attention import PathSpeeds
 from inference_service.engine.fingerprint import ContentHashes
@@ -11,32 +12,28 @@ from inference_service.engine.loading import LoadedModel, Quantization, load
 from inference_service.engine.thread import EngineThread
 from inference_service.settings import WorkerSettings
 
-DEMO = "demo"
 _DEMO_DIRECTORY = Path(__file__).parent / "demo_model"
 
 
 def registry(names: Sequence[str]) -> dict[str, str]:
     """Model names to sources, in order, the default first. The bundled demo model is always there.
 
-    `NAME=SOURCE` names a source; a bare hub id is its own name, a bare path is named by its last part. Raises
-    SettingsError for a name that is given twice, and for a path that is no directory.
+    `names` are what `--model` takes (`agentmem.models`). Raises SettingsError.
     """
-    sources: dict[str, str] = {}
-    for given in names:
-        name, separator, source = given.partition("=")
-        if given == DEMO:
-            name, source = DEMO, str(_DEMO_DIRECTORY)
-        elif not separator:
-            name, source = (Path(given).resolve().name if Path(given).expanduser().is_dir() else given), given
-        if not name or not source:
-            raise SettingsError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
-        if name in sources:
-            raise SettingsError(f"--model {given!r}: the name {name!r} is taken; give another with NAME=")
-        if source.startswith(("/", ".", "~")) and not Path(source).expanduser().is_dir():
-            raise SettingsError(f"--model {given!r}: there is no directory {source}")
-        sources[name] = str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
-    sources.setdefault(DEMO, str(_DEMO_DIRECTORY))
-    return sources
+    try:
+        given = parse_all(names)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    given.setdefault(DEMO, DEMO)
+    return {name: _place(source) for name, source in given.items()}
+
+
+def _place(source: str) -> str:
+    """The directory, or the hub id."""
+    if source == DEMO:
+        return str(_DEMO_DIRECTORY)
+    path = Path(source).expanduser()
+    return str(path) if path.is_dir() else source
 
 
 class Models:

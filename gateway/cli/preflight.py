@@ -2,10 +2,10 @@
 
 import errno
 import socket
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from agentmem.addresses import Address, parse_address
+from agentmem.models import parse_all
 from gateway.cli.up_settings import UpSettings
 
 _LAST_PORT = 65535
@@ -17,21 +17,12 @@ class WrongSetting(Exception):
 
 
 def check(settings: UpSettings) -> None:
-    """Raises WrongSetting for a model path that is no directory, and for a port that cannot be had."""
-    check_models(settings.model)
+    """Raises WrongSetting for a model that the worker would refuse unseen, and for a port that cannot be had."""
+    try:
+        parse_all(settings.model)
+    except ValueError as error:
+        raise WrongSetting(str(error)) from error
     check_ports(settings)
-
-
-def check_models(models: Sequence[str]) -> None:
-    """What looks like a path must be a directory; names of the hub are left to the worker."""
-    for given in models:
-        name, separator, source = given.partition("=")
-        source = source if separator else name
-        path = Path(source).expanduser()
-        looks_like_path = source.startswith(("/", ".", "~")) or (source != "demo" and path.exists())
-        if looks_like_path and not path.is_dir():
-            problem = "is not a directory" if path.exists() else "does not exist"
-            raise WrongSetting(f"--model {given}: {path} {problem}")
 
 
 def check_ports(settings: UpSettings) -> None:

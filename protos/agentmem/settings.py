@@ -72,7 +72,7 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
     try:
         cli: CliSettingsSource[Any] = CliSettingsSource(
             settings_cls,
-            cli_parse_args=list(sys.argv[1:] if arguments is None else arguments),
+            cli_parse_args=_unsplit(settings_cls, sys.argv[1:] if arguments is None else arguments),
             formatter_class=_HelpFormatter,
         )
         return settings_cls(_cli_settings_source=cli)  # type: ignore[call-arg]
@@ -82,6 +82,29 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
         ) from error
     except ValidationError as error:
         raise SettingsError("; ".join(_problem(settings_cls, details) for details in error.errors())) from error
+
+
+def _unsplit(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> list[str]:
+    """`arguments` with the values of lists in quotes: pydantic-settings would split plain ones at commas."""
+    flags = {
+        f"--{name.replace('_', '-')}"
+        for name, field in settings_cls.model_fields.items()
+        if field.annotation == list[str]
+    }
+    told: list[str] = []
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        flag, equals, value = argument.partition("=")
+        if before in flags:
+            told.append(_quoted(argument))
+        elif equals and flag in flags:
+            told.append(f"{flag}={_quoted(value)}")
+        else:
+            told.append(argument)
+    return told
+
+
+def _quoted(value: str) -> str:
+    return value if '"' in value else f'"{value}"'
 
 
 def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:

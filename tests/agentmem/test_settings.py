@@ -143,6 +143,11 @@ def test_list_in_the_environment_is_json(monkeypatch: pytest.MonkeyPatch) -> Non
     assert load(Settings, []).model == ["a", "b"]
 
 
+@pytest.mark.parametrize("value", ["a,b", "/models/a=b,c", r"a\b", "[a]", "true", "1.5", "", " a", "é"])
+def test_a_value_of_a_list_is_taken_as_it_is(value: str) -> None:
+    assert load(Settings, ["--model", value, f"--model={value}", "--model", "x"]).model == [value, value, "x"]
+
+
 def test_unknown_flag_exits(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         load(Settings, ["--run-dri", "x"])

@@ -6,9 +6,10 @@ from typing import Any, cast
 import pytest
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.models import DEMO
 from agentmem.settings import SettingsError
 from inference_service.engine.thread import EngineThread
-from inference_service.models import DEMO, Models, registry
+from inference_service.models import Models, registry
 from inference_service.settings import WorkerSettings
 from tests.tiny_models import write_llama
 
@@ -25,6 +26,11 @@ def test_demo_is_always_there_and_last_unless_named() -> None:
     assert list(registry([])) == [DEMO]
     assert list(registry(["org/model", DEMO])) == ["org/model", DEMO]
     assert list(registry([DEMO, "org/model"])) == [DEMO, "org/model"]
+
+
+def test_demo_can_have_another_name() -> None:
+    sources = registry(["small=demo"])
+    assert sources["small"] == sources[DEMO] != DEMO
 
 
 def test_demo_can_be_another(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_no_gateway(arguments: list[str]) -> None:
     ("arguments", "told"),
     [
         (["--http", "0.0.0.0:1"], "http: refuses to listen"),
-        (["--model", "./none"], "--model ./none: none does not exist"),
+        (["--model", "./none"], "--model './none': none does not exist"),
         (["--data", "/dev/null"], "--data /dev/null cannot be used"),
     ],
 )

@@ -53,11 +53,17 @@ def test_no_port_twice(taken: int) -> None:
 def test_a_model_path_is_a_directory(given: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     model = given.format(tmp_path)
-    assert re.match(rf"--model {re.escape(model)}: .* (does not exist|is not a directory)$", refusal("--model", model))
+    problem = rf"--model '{re.escape(model)}': .* (does not exist|is not a directory)$"
+    assert re.match(problem, refusal("--model", model))
+
+
+@pytest.mark.parametrize("models", [["z="], ["demo", "demo"], ["a=x", "a=y"]])
+def test_what_the_worker_would_refuse(models: list[str]) -> None:
+    assert refusal(*(part for model in models for part in ("--model", model))).startswith("--model ")
 
 
 def test_what_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "demo").touch()
     monkeypatch.chdir(tmp_path)
-    models = ["demo", "org/name", "x=org/name", str(tmp_path), "y=.", "z="]
+    models = ["demo", "org/name", "x=org/name", str(tmp_path), "y=."]
     check(load(UpSettings, [*ANY, *(part for model in models for part in ("--model", model))]))

@@ -1,0 +1,50 @@
+"""What `--model` takes: a directory, a hub id, or a name for one of them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+DEMO: Final = "demo"
+"""The source, and the usual name, of the bundled model."""
+
+
+class GivenModel(NamedTuple):
+    """The name that requests use, and where the model is: a directory, a hub id, or DEMO."""
+
+    name: str
+    source: str
+
+
+def parse(given: str) -> GivenModel:
+    """`NAME=SOURCE`, or a source alone: then a path's last part or the whole hub id is the name.
+
+    What begins like a path is one, whatever it holds: `/models/a=b` is a directory. Raises ValueError.
+    """
+    name, separator, source = given.partition("=")
+    if not separator or is_path(name):
+        source = given
+        name = Path(source).expanduser().absolute().name if is_path(source) else source
+        if name == "..":
+            name = Path(source).expanduser().resolve().name
+    if not name or not source:
+        raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
+    return GivenModel(name, source)
+
+
+def parse_all(given: Iterable[str]) -> dict[str, str]:
+    """Sources by name, in order. Raises ValueError, also for a name that is given twice and a path that is none."""
+    sources: dict[str, str] = {}
+    for one in given:
+        name, source = parse(one)
+        if name in sources:
+            raise ValueError(f"--model {one!r}: the name {name!r} is taken; give another with NAME=")
+        path = Path(source).expanduser()
+        if (is_path(source) or (source != DEMO and path.exists())) and not path.is_dir():
+            raise ValueError(f"--model {one!r}: {path} {'is not a directory' if path.exists() else 'does not exist'}")
+        sources[name] = source
+    return sources
+
+
+def is_path(source: str) -> bool:
+    """Whether `source` is written as a path; what is not may still be a directory in the working directory."""
+    return source.startswith(("/", ".", "~")) or source.endswith("/")
