@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.addresses import LoopbackAddress, OptionalLoopbackAddress, parse_address
 from agentmem.settings import ServiceSettings
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class UpSettings(ServiceSettings):
@@ -37,13 +35,6 @@ class UpSettings(ServiceSettings):
         description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2; empty: none",
     )
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
-
-    @field_validator("log_level")
-    @classmethod
-    def _known_level(cls, value: str) -> str:
-        if value.lower() not in LOG_LEVELS:
-            raise ValueError(f"{value!r} is none of {', '.join(LOG_LEVELS)}")
-        return value.lower()
 
     @property
     def data_directory(self) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def configure(service: str, level: str = "info", style: str = "text") -> None:
-    """Send this process's logs to standard error. Raises ValueError for an unknown level."""
+    """Send this process's logs to standard error. `level` and `style` are as in ServiceSettings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(service) if style == "json" else _TextFormatter(service))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -51,7 +51,7 @@ def run_service(
     try:
         settings = load(settings_type, arguments)
         logs.configure(name, settings.log_level, settings.log_format)
-    except (SettingsError, ValueError) as error:
+    except SettingsError as error:
         _end(name, WRONG_SETTING, error)
     os.umask(0o077)
     try:

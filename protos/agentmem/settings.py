@@ -12,9 +12,9 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -31,7 +31,15 @@ CONFIG_VARIABLE = "AGENTMEM_CONFIG"
 TABLES = frozenset(("up", "gateway", "worker", "store"))
 """Tables of the TOML file."""
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
 _Settings = TypeVar("_Settings", bound="ServiceSettings")
+
+
+def _known_level(value: str) -> str:
+    if value.lower() not in LOG_LEVELS:
+        raise ValueError(f"{value!r} is none of {', '.join(LOG_LEVELS)}")
+    return value.lower()
 
 
 class ServiceSettings(BaseSettings):
@@ -43,7 +51,7 @@ class ServiceSettings(BaseSettings):
     toml_table: ClassVar[str]
     """The table of the TOML file that this class reads; other services' tables are left to them."""
 
-    log_level: str = Field("info", description="debug, info, warning or error")
+    log_level: Annotated[str, AfterValidator(_known_level)] = Field("info", description=", ".join(LOG_LEVELS))
     log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
 
     @classmethod

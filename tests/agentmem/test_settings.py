@@ -148,6 +148,16 @@ def test_a_value_of_a_list_is_taken_as_it_is(value: str) -> None:
     assert load(Settings, ["--model", value, f"--model={value}", "--model", "x"]).model == [value, value, "x"]
 
 
+def test_log_level(toml: Path) -> None:
+    toml.write_text("")
+    assert load(Settings, ["--log-level", "DEBUG"]).log_level == "debug"
+    with pytest.raises(SettingsError, match=r"^log_level: 'loud' is none of debug, info, warning, error$"):
+        load(Settings, ["--log-level", "loud"])
+    toml.write_text('[store]\nlog-level = "loud"\n')
+    with pytest.raises(SettingsError, match=r"\[store\]: log_level: 'loud' is none of"):
+        load(Settings, [])
+
+
 def test_unknown_flag_exits(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         load(Settings, ["--run-dri", "x"])

@@ -76,7 +76,7 @@ async def test_a_directory_or_a_socket_that_is_taken_is_refused(data: Path) -> N
         ("--listen=0.0.0.0:1", "listen"),
         ("--metrics=nowhere", "metrics"),
         ("--metrics=127.0.0.1:65536", "metrics"),
-        ("--log-level=loud", "LOUD"),
+        ("--log-level=loud", "log_level: 'loud' is none of debug, info, warning, error"),
         ("--unknown=1", "--unknown"),
     ],
 )

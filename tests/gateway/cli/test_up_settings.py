@@ -51,9 +51,3 @@ def test_no_metrics_and_any_port() -> None:
 def test_only_loopback(flag: str) -> None:
     with pytest.raises(SettingsError, match="not authenticated"):
         load(UpSettings, [flag, "0.0.0.0:1"])
-
-
-def test_log_level() -> None:
-    assert load(UpSettings, ["--log-level", "DEBUG"]).log_level == "debug"
-    with pytest.raises(SettingsError, match="'loud' is none of debug, info, warning, error"):
-        load(UpSettings, ["--log-level", "loud"])
