@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from agentmem.keys import MAX_PART_BYTES, check_text
+from agentmem.keys import check_text
+from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 
-MAX_STOPS = 16
 MAX_LOGIT_BIASES = 1024
 _UINT32 = 2**32 - 1
 _UNSUPPORTED = frozenset(
@@ -117,8 +117,8 @@ class StreamOptions(_Strict):
 
 
 def _stop(value: str) -> str:
-    if not 1 <= len(value.encode()) <= MAX_PART_BYTES:
-        raise ValueError(f"stop strings have 1 to {MAX_PART_BYTES} bytes")
+    if not 1 <= len(value.encode()) <= MAX_STOP_BYTES:
+        raise ValueError(f"stop strings have 1 to {MAX_STOP_BYTES} bytes")
     return value
 
 
@@ -127,7 +127,7 @@ def _model(value: str) -> str:
 
 
 _StopString = Annotated[Text, AfterValidator(_stop)]
-_Penalty = Annotated[float, Field(ge=-2, le=2)]
+_Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
 _Count = Annotated[int, Field(ge=1, le=_UINT32)]
 
 
@@ -145,7 +145,7 @@ class ChatRequest(_Strict):
     stop: _StopString | Annotated[list[_StopString], Field(max_length=MAX_STOPS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     logit_bias: (
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIASES)] | None
     ) = None

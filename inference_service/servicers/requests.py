@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
+from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from inference_service.domain import (
     AppendInput,
@@ -21,8 +22,6 @@ from inference_service.domain import (
     TurnRequest,
 )
 
-MAX_STOPS = 16
-MAX_TOP_LOGPROBS = 20
 MAX_JSON_DEPTH = 64
 _RESERVED_ARGUMENTS = frozenset(
     ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
@@ -121,8 +120,8 @@ def sampling(message: types_pb2.Sampling) -> Sampling:
         min_p=number("min_p", 0, 0, 1),
         seed=message.seed if message.HasField("seed") else None,
         repetition_penalty=number("repetition_penalty", 1, 0, math.inf, open_low=True),
-        presence_penalty=number("presence_penalty", 0, -2, 2),
-        frequency_penalty=number("frequency_penalty", 0, -2, 2),
+        presence_penalty=number("presence_penalty", 0, -MAX_PENALTY, MAX_PENALTY),
+        frequency_penalty=number("frequency_penalty", 0, -MAX_PENALTY, MAX_PENALTY),
         logit_bias=dict(message.logit_bias),
         ignore_eos=message.ignore_eos,
     )
@@ -191,7 +190,7 @@ def _shallow(value: Any) -> bool:
 def _stops(stops: list[str]) -> tuple[str, ...]:
     if len(stops) > MAX_STOPS:
         raise InvalidArgument("stop", f"at most {MAX_STOPS} strings")
-    return tuple(check_text(f"stop[{index}]", stop) for index, stop in enumerate(stops))
+    return tuple(check_text(f"stop[{index}]", stop, max_bytes=MAX_STOP_BYTES) for index, stop in enumerate(stops))
 
 
 def _request_id(request_id: str) -> str:

@@ -1,0 +1,15 @@
+"""Limits of a turn, as `agentmem.v1` documents them: what the worker enforces, and the doors refuse earlier."""
+
+from typing import Final
+
+MAX_STOPS: Final = 16
+"""Stop strings of a turn."""
+
+MAX_STOP_BYTES: Final = 256
+"""UTF-8 bytes of one of them."""
+
+MAX_TOP_LOGPROBS: Final = 20
+"""Alternatives whose log-probabilities are returned with each token."""
+
+MAX_PENALTY: Final = 2.0
+"""Presence and frequency penalties are from minus this to this."""
