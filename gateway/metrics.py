@@ -2,12 +2,16 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
+from agentmem.exposition import LATENCY_BUCKETS
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class GatewayMetrics:
-    """Counters of both doors. Labels are bounded: routes and RPCs of the contract, never ids of callers or agents."""
+    """Counters of both doors, under names that the worker does not have, so that no sum counts a request twice.
+
+    Labels are bounded: routes and RPCs of the contract, never ids of callers or agents.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -24,14 +28,14 @@ class GatewayMetrics:
             registry=self.registry,
         )
         self._latency = Histogram(
-            "agentmem_e2e_request_latency_seconds",
+            "agentmem_gateway_e2e_request_latency_seconds",
             "Seconds from a generation's arrival at a door to the end of its answer.",
             ["door"],
-            buckets=_SECONDS,
+            buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
         self._running = Gauge(
-            "agentmem_num_requests_running",
+            "agentmem_gateway_num_requests_running",
             "Generations that a door is answering now.",
             ["door"],
             registry=self.registry,

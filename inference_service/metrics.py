@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from agentmem.exposition import LATENCY_BUCKETS
 from agentmem.v1 import types_pb2
 from inference_service.memory.match import Reason
 
@@ -11,7 +12,6 @@ TIERS = {
     types_pb2.TIER_WARM: "warm",
     types_pb2.TIER_REMOTE: "remote",
 }
-_LATENCY_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class WorkerMetrics:
@@ -22,7 +22,7 @@ class WorkerMetrics:
             return Counter(f"agentmem_{name}", text, labels, registry=registry)
 
         def histogram(name: str, text: str, *labels: str) -> Histogram:
-            return Histogram(f"agentmem_{name}_seconds", text, labels, buckets=_LATENCY_BUCKETS, registry=registry)
+            return Histogram(f"agentmem_{name}_seconds", text, labels, buckets=LATENCY_BUCKETS, registry=registry)
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"agentmem_{name}", text, labels, registry=registry)
@@ -37,10 +37,16 @@ class WorkerMetrics:
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, reused ones included.")
         self.prompt_tokens_cached = counter("prompt_tokens_cached", "Prompt tokens that were not computed.", "tier")
         self.generation_tokens = counter("generation_tokens", "Tokens sampled.")
-        self.time_to_first_token = histogram("time_to_first_token", "From arrival to the first token.", "tier")
-        self.inter_token_latency = histogram("inter_token_latency", "Between two tokens of one request.")
-        self.e2e_latency = histogram("e2e_request_latency", "From arrival to the end of the request.")
-        self.queue_time = histogram("request_queue_time", "From arrival until the engine took the request up.")
+        self.time_to_first_token = histogram(
+            "time_to_first_token", "From arrival at the worker to the first token, by slowest tier used.", "tier"
+        )
+        self.inter_token_latency = histogram(
+            "inter_token_latency", "Mean time between two tokens of a request, observed once at its end."
+        )
+        self.e2e_latency = histogram("e2e_request_latency", "From arrival at the worker to the end of the request.")
+        self.queue_time = histogram(
+            "request_queue_time", "From arrival at the worker until the engine took the request up."
+        )
         self.prefill_time = histogram("request_prefill_time", "Computing the prompt's KV that was not reused.")
         self.finished = counter("requests_finished", "Requests that ended, by how.", "reason")
         self.load_seconds = histogram("cache_load", "Reading, verifying and assembling KV from disk.")

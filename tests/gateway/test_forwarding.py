@@ -301,5 +301,5 @@ async def test_rpcs_are_counted_by_status(worker: ScriptedWorker, gateway: Gatew
     for code in ("OK", "NOT_FOUND"):
         labels = {"grpc_service": "agentmem.v1.InferenceService", "grpc_method": "Generate", "grpc_code": code}
         assert registry.get_sample_value("grpc_server_handled_total", labels) == 1
-    assert registry.get_sample_value("agentmem_num_requests_running", {"door": "grpc"}) == 0
-    assert registry.get_sample_value("agentmem_e2e_request_latency_seconds_count", {"door": "grpc"}) == 2
+    assert registry.get_sample_value("agentmem_gateway_num_requests_running", {"door": "grpc"}) == 0
+    assert registry.get_sample_value("agentmem_gateway_e2e_request_latency_seconds_count", {"door": "grpc"}) == 2

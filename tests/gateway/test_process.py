@@ -46,7 +46,9 @@ async def test_listens_tells_where_and_ends(run_dir: Path) -> None:
     assert published == {door: addresses[door] for door in ("http", "grpc", "metrics")}
     async with httpx.AsyncClient() as client:
         assert (await client.get(f"http://{addresses['http']}/healthz")).status_code == 200
-        assert "agentmem_num_requests_running" in (await client.get(f"http://{addresses['metrics']}/metrics")).text
+        assert (
+            "agentmem_gateway_num_requests_running" in (await client.get(f"http://{addresses['metrics']}/metrics")).text
+        )
     process.send_signal(signal.SIGTERM)
     assert await process.wait() == 0
     assert not (run_dir / GATEWAY_FILE).exists()

@@ -67,5 +67,5 @@ async def test_metrics(worker: ScriptedWorker, http: httpx.AsyncClient, gateway:
     assert counted[("/v1/models/{id:path}", "GET", "404")] == 1
     assert counted[("unmatched", "GET", "404")] == 1
     assert gateway.metrics.registry.get_sample_value(
-        "agentmem_e2e_request_latency_seconds_count", {"door": "http"}
+        "agentmem_gateway_e2e_request_latency_seconds_count", {"door": "http"}
     ) == 1  # fmt: skip

@@ -280,7 +280,7 @@ async def test_leaving_a_stream_cancels_the_turn(
     await eventually(lambda: worker.running == 0)
     labels = {"door": "http"}
     running = gateway.metrics.registry.get_sample_value
-    await eventually(lambda: running("agentmem_num_requests_running", labels) == 0)
+    await eventually(lambda: running("agentmem_gateway_num_requests_running", labels) == 0)
 
 
 @pytest.mark.parametrize("script", [endless, silent])
