@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import psutil
 
-from agentmem.channels import connect
+from agentmem.channels import closing_stream, connect
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -67,14 +67,15 @@ class LiveStack:
         request = inference_pb2.GenerateRequest(key=key, max_tokens=max_tokens, **arguments)  # type: ignore[arg-type]
         sent, first, text = time.monotonic(), 0.0, ""
         started, finished = inference_pb2.Started(), inference_pb2.Finished()
-        async for event in self._inference.Generate(request):
-            if event.HasField("started"):
-                started = event.started
-            elif event.HasField("delta"):
-                first = first or time.monotonic() - sent
-                text += event.delta.text
-            else:
-                finished = event.finished
+        async with closing_stream(self._inference.Generate(request)) as events:
+            async for event in events:
+                if event.HasField("started"):
+                    started = event.started
+                elif event.HasField("delta"):
+                    first = first or time.monotonic() - sent
+                    text += event.delta.text
+                else:
+                    finished = event.finished
         cached = started.cache.cached
         return Answer(
             text=text,

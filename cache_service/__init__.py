@@ -1,8 +1,24 @@
-"""The cache store: ledgers in SQLite, KV in immutable files, one data directory, one process.
+"""The cache store: ledgers in SQLite, KV in immutable files, one data directory, one process. Where to read:
 
-From the rim inwards: `__main__` starts the process; `servicer` and `servicer_agents` take the RPCs and `conversions`
-turns messages into frozen dataclasses and back; `turns`, `ledger`, `agents`, `references`, `quarantine` and `workflows`
-are the transactions, each a function of one SQLite connection; `blocks` moves files and rows together; `publication` is
-what a worker hands in, and its verification; `database` is the thread that owns SQLite; `files` is the data directory;
-`store` opens and closes it all in order.
+__main__.py        the process; `settings`, the `limits` of the warm tier, and `metrics` that it exports
+store.py           opens and closes all of it in order
+
+servicer*.py       the RPCs: of CacheStoreService, and of AgentService's storage half (agents, branches, tiers)
+conversions.py     messages as frozen dataclasses, and back
+
+turns.py           transactions, each a function of one SQLite connection: commits and what they replay,
+ledger.py          the tree of segments that ledgers are,
+agents.py          agents, their versions and their deletion,
+branches.py        forks, cuts and returns,
+snapshots.py       states that are kept under a name,
+references.py      who needs which file,
+eviction.py        whose KV goes to make room,
+expiry.py          what ends by itself,
+quarantine.py      files that failed,
+workflows.py       records of workflow runs
+
+blocks.py          files and rows, moved together; `publication` is what a worker hands in, and its verification
+warm.py            the warm tier's limits at work; `last_use` is when agents and files were last used
+database.py        the thread that owns SQLite; `schema` is its tables
+files.py           the data directory
 """

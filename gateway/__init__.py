@@ -2,11 +2,15 @@
 
 A gateway keeps no state and knows only the contract: whatever it tells a caller it has from the worker. Where to read:
 
-    process.py      both doors in one event loop, from listening to draining
-    upstream.py     calls to the worker: failures as our errors, streams read ahead into a bounded queue
-    forwarding.py   the gRPC door: any RPC of the contract, forwarded by its descriptor
-    namespaces.py   whose memory a request may name
-    http/           the HTTP door: routes, error pages, server-sent events
-    openai/         OpenAI's dialect, as pure translation
-    cli/            the `agentmem` command
+    __main__.py       the process
+    settings.py       its settings
+    process.py        both doors in one event loop, from listening to draining
+    upstream.py       calls to the worker: failures as our errors, streams read ahead into a bounded queue
+    forwarding.py     the gRPC door: any RPC of the contract, forwarded by its descriptor
+    namespaces.py     whose memory a request may name
+    memory_report.py  what a turn tells of the agent's memory, as JSON
+    metrics.py        what the doors count
+    http/             the HTTP door: routes, error pages, server-sent events
+    openai/           OpenAI's dialect, as pure translation
+    cli/              the `agentmem` command
 """

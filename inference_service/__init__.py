@@ -1,0 +1,14 @@
+"""The worker: computes turns with MLX, and keeps agents' KV where the next turn finds it. Where to read:
+
+__main__.py   the process; `settings` are its settings, `metrics` what it counts
+worker.py     all of it put together, from listening to draining
+servicers/    the gRPC rim: requests become the frozen dataclasses of `domain`, once
+turns/        a turn on the event loop: prepared, run, committed, its KV kept and written
+memory/       an agent's memory as pure values: ledger, match, and the plan of what to reuse
+text/         tokenizer, templates, and text as it streams
+storage/      the way to the cache store: ledgers and lookups by gRPC, KV by files
+pool/         whose KV is in memory, and who may begin; numbers of blocks, no arrays
+engine/       all that touches MLX, on one thread: models, Q4 caches, attention, batches
+models.py     which models there are, and the one that serves
+answers.py    what a turn answers, as messages of the contract
+"""

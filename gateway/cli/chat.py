@@ -10,6 +10,7 @@ from typing import Any
 import click
 import grpc
 
+from agentmem.channels import closing_stream
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from gateway.cli.agents import find
@@ -193,8 +194,8 @@ async def _generate(
         turn = Turn()
         answer.begin()
         call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)
-        try:
-            async for event in call:
+        async with closing_stream(call) as events:
+            async for event in events:
                 match event.WhichOneof("event"):
                     case "started":
                         turn.started = event.started
@@ -203,8 +204,6 @@ async def _generate(
                         answer.add(event.delta.text)
                     case "finished":
                         turn.finished = event.finished
-        finally:
-            call.cancel()
         answer.end()
         return turn
 

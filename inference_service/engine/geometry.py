@@ -114,11 +114,6 @@ class Geometry:
         return round(_elements(self.sliding) * self.piece_tokens * self._bytes_per_element)
 
     @property
-    def fp16_bytes_per_token(self) -> int:
-        """What the KV of the full-attention layers would take unquantized in 16 bits."""
-        return _elements(self.full) * 2
-
-    @property
     def _bytes_per_element(self) -> float:
         return self.bits / 8 + 2 * self.dtype.size / self.group_size
 

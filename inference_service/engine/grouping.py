@@ -22,22 +22,14 @@ def split(lengths: Sequence[int], token_bytes: int, weight_bytes: int) -> Groups
     return _best(lengths, token_bytes, weight_bytes)[1]
 
 
-def batch_bytes(lengths: Sequence[int], token_bytes: int, weight_bytes: int) -> int:
-    """What the padded batches of `split`'s groups take at these lengths; buffers grow by steps of 256 tokens.
-
-    It is not monotone: shorter rows can take more, in one group, than longer ones in two. Admission, which must hold
-    until the last token, wants `most_batch_bytes`.
-    """
-    groups = split(lengths, token_bytes, weight_bytes)
-    return sum(len(group) * -(-lengths[group[-1]] // STEP) * STEP for group in groups) * token_bytes
-
-
 def most_batch_bytes(lengths: Sequence[int], token_bytes: int, weight_bytes: int) -> int:
     """The most that the batches take as long as no row is longer than here, whichever of the rows run.
 
     What `split` minimizes grows with every length and every row, so at all times it is at most what it is here; take
     off the weights, of which every split reads at least one set, and what is left bounds the batches. It is no more
-    than one padded batch of all the rows, and above `batch_bytes` by a set of weights for each group but the first.
+    than one padded batch of all the rows, and above what the groups take at these lengths by a set of weights for each
+    group but the first. What they take would be no bound: shorter rows can take more, in one group, than longer ones in
+    two.
     """
     if not lengths:
         return 0

@@ -56,10 +56,6 @@ class KVPool:
         """Whether an empty pool has room for it."""
         return space.blocks <= self.full.capacity and space.pieces <= self.sliding.capacity
 
-    def has(self, space: Space) -> bool:
-        """Whether there is room for it now."""
-        return space.blocks <= self.full.free and space.pieces <= self.sliding.free
-
     def acquire(self, table: Table) -> None:
         """One reference more on all of a table."""
         self.full.acquire(table.blocks)

@@ -5,7 +5,7 @@ Both ends take the same options from here, so that message sizes and keepalive a
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -49,7 +49,7 @@ def connect(target: str) -> grpc.aio.Channel:
 
 
 @asynccontextmanager
-async def closing_stream(call: "grpc.aio.UnaryStreamCall[object, _T]") -> AsyncIterator["AsyncIterator[_T]"]:
+async def closing_stream(call: "grpc.aio.UnaryStreamCall[Any, _T]") -> AsyncIterator["AsyncIterator[_T]"]:
     """Iterate a server stream so that leaving early cancels it; without that the server streams for ever."""
     try:
         yield call.__aiter__()

@@ -36,7 +36,6 @@ def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) ->
     assert geometry.dtype == mx.float32, "on CPU everything else is slower"
     # 2 layers x 2 heads x (64 + 64) elements x (4 bits + two float32 per group of 64)
     assert geometry.bytes_per_token == 2 * 2 * 128 * (4 / 8 + 8 / 64)
-    assert geometry.fp16_bytes_per_token == 2 * 2 * 128 * 2
     assert model.context_length == 4096
     assert model.architecture == "llama"
 
