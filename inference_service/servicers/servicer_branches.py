@@ -73,7 +73,7 @@ class BranchServicer(AgentServicerBase):
         """The agent's hot state, if it is the store's present one. Call it under the agent's lock."""
         loaded = self._models.loaded
         state = loaded.memory.hot.get(key) if loaded is not None else None
-        if state is None or (await self._store.open(key, state.version)).version != state.version:
+        if state is None or (await self._store.open(key, state.version, peek=True)).version != state.version:
             return None
         return state
 

@@ -56,7 +56,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         check_tokens(counted, model)
         ledger = Ledger()
         if isinstance(counted, AppendInput):
-            ledger = (await self._store.open(key)).ledger or ledger
+            ledger = (await self._store.open(key, peek=True)).ledger or ledger
             if len(ledger) and ledger.tokenizer_hash != model.tokenizer.hash:
                 raise FailedPrecondition("the agent's ledger is of another tokenizer; its next turn renews it")
         tokens = await self._preparer.tokens(counted, request.parse_special, model, ledger)

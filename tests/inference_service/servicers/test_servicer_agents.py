@@ -40,7 +40,8 @@ class Store:
         self.asked.append(request)
         return agent_pb2.DeleteAgentResponse()
 
-    async def open(self, key: AgentKey, known: Version = NO_VERSION) -> Any:
+    async def open(self, key: AgentKey, known: Version = NO_VERSION, peek: bool = False) -> Any:
+        assert peek == (known != NO_VERSION), "to compare versions is no use of the agent"
         self.asked.append(known)
         self.meanwhile()
         return SimpleNamespace(version=self.version, ledger=self.ledger)
