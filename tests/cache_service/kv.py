@@ -11,6 +11,7 @@ from typing import IO
 from agentmem import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.files import FileName, Kind
 
 FINGERPRINT = "f" * 16
 
@@ -53,6 +54,12 @@ def write(staged: pb.StagedFile, header: blockfile.BlockHeader, data: bytes | No
         first_token=header.first_token,
         token_count=header.token_count,
     )
+
+
+def message(name: FileName) -> pb.FileName:
+    """A file's name as requests have it."""
+    kind = pb.FILE_KIND_BLOCK if name.kind is Kind.BLOCK else pb.FILE_KIND_WINDOW
+    return pb.FileName(kind=kind, chain_hash=name.chain_hash)
 
 
 def turn(

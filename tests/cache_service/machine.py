@@ -1,0 +1,67 @@
+"""A store on a directory of its own, asked from a state machine, closed and opened again."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from hypothesis.stateful import RuleBasedStateMachine
+
+from cache_service.limits import Limits
+
+from .conftest import running
+
+_T = TypeVar("_T")
+LIMITS = Limits(10**9, 0)
+
+
+class Machine(RuleBasedStateMachine):
+    """Has the store and the loop that it runs in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+        self._crashes = 0
+        self.open(self.folder / "0")
+
+    def open(self, data: Path) -> None:
+        self.context = running(data, LIMITS)
+        self.store = self.runner.run(self.context.__aenter__())
+
+    def shut(self) -> None:
+        self.runner.run(self.context.__aexit__(None, None, None))
+
+    def call(self, method: Callable[[Any], Awaitable[_T]], request: object) -> _T:
+        async def call() -> _T:
+            return await method(request)
+
+        return self.runner.run(call())
+
+    def refused(self, method: Callable[[Any], Awaitable[object]], request: object) -> str:
+        """The status of a call that must fail."""
+        try:
+            answer = self.call(method, request)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+        raise AssertionError(f"was answered: {answer}")
+
+    def reopen(self, crash: bool) -> None:
+        """Close the store and open it again; or open what a kill would have left of its directory at this moment."""
+        data = self.store.data
+        self._crashes += crash
+        after = self.folder / str(self._crashes)
+        if crash:
+            shutil.copytree(data, after, ignore=shutil.ignore_patterns("store.sock*"))
+        self.shut()
+        if crash:
+            shutil.rmtree(data)
+        self.open(after)
+
+    def teardown(self) -> None:
+        self.shut()
+        self.runner.close()
+        shutil.rmtree(self.folder)

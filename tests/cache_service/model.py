@@ -1,0 +1,252 @@
+"""What the store promises, as plain tuples and sets: the side that test_model holds the real store against.
+
+A ledger is a tuple of tokens, and each token knows the commit that it came with: two commits of equal tokens are two
+branches. Files are names in sets: who refers to which follows from the store's rules alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from agentmem import blockfile
+from agentmem.blockfile import BlockHeader
+from cache_service.files import FileName, Kind
+
+from . import kv
+
+BLOCK_TOKENS = 2
+WINDOW_TOKENS = 3
+AUTOMATIC_KEPT = 4
+
+Files = frozenset[FileName]
+
+
+class Token(NamedTuple):
+    """A token of a ledger; no two commits share a serial."""
+
+    id: int
+    serial: int
+
+
+class Turn(NamedTuple):
+    """A whole turn of a ledger: which commit, the version it made, where it ended, how much of it was generated."""
+
+    serial: int
+    version: int
+    end: int
+    generated: int
+
+
+class State(NamedTuple):
+    """A ledger."""
+
+    tokens: tuple[Token, ...] = ()
+    turns: tuple[Turn, ...] = ()
+
+    def cut(self, tokens: int) -> "State":
+        """Its first tokens, and the turns that are wholly within."""
+        return State(self.tokens[:tokens], tuple(turn for turn in self.turns if turn.end <= tokens))
+
+    def common(self, other: "State") -> int:
+        """How many tokens from the same commits both begin with."""
+        pairs = zip(self.tokens, other.tokens, strict=False)
+        shorter = min(len(self.tokens), len(other.tokens))
+        return next((at for at, (one, two) in enumerate(pairs) if one != two), shorter)
+
+    def headers(self, *, window: bool) -> dict[FileName, BlockHeader]:
+        """The files that this state consists of: blocks, and a window at the end."""
+        ids, parent, found = [token.id for token in self.tokens], blockfile.NO_PARENT, {}
+        for first in range(0, len(ids), BLOCK_TOKENS):
+            block = ids[first : first + BLOCK_TOKENS]
+            name = blockfile.chain_hash(kv.FINGERPRINT, "default", parent, block)
+            header = BlockHeader(kv.FINGERPRINT, "default", name, parent, first, len(block))
+            found[FileName(Kind.BLOCK, name)] = header
+            parent = name
+        if window and ids:
+            first = max(0, len(ids) - WINDOW_TOKENS)
+            header = BlockHeader(kv.FINGERPRINT, "default", parent, b"", first, len(ids) - first, window=True)
+            found[FileName(Kind.WINDOW, parent)] = header
+        return found
+
+
+EMPTY = State()
+
+
+class Kept(NamedTuple):
+    """A snapshot."""
+
+    version: int
+    state: State
+    files: Files
+
+
+class Request(NamedTuple):
+    """A turn that can be replayed."""
+
+    digest: bytes
+    version: int
+    serial: int
+
+
+class File(NamedTuple):
+    """A published file: whose turn computed it, and what it is."""
+
+    origin: str
+    header: BlockHeader
+    digest: bytes
+    size: int
+
+
+@dataclass
+class Memory:
+    """One agent. `committed` are the states that its turns ended with, `lost` what it has lost to evictions."""
+
+    uid: str
+    version: int = 1
+    state: State = EMPTY
+    files: Files = frozenset()
+    published: int = 0
+    kept: dict[str, Kept] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
+    committed: dict[int, State] = field(default_factory=dict)
+    lost: set[FileName] = field(default_factory=set)
+    pinned: bool = False
+    expires: bool = False
+    ends: bool = False
+
+    @property
+    def names(self) -> set[FileName]:
+        """All that it and its snapshots refer to."""
+        return set(self.files).union(*(kept.files for kept in self.kept.values()))
+
+
+class World:
+    """All agents, and the files that exist."""
+
+    def __init__(self) -> None:
+        self.agents: dict[str, Memory] = {}
+        self.files: dict[FileName, File] = {}
+        self.quarantined: list[tuple[FileName, str]] = []
+        self._serial = 0
+
+    @property
+    def states(self) -> list[State]:
+        """All that agents and snapshots stand for."""
+        agents = self.agents.values()
+        return [memory.state for memory in agents] + [kept.state for m in agents for kept in m.kept.values()]
+
+    def is_whole(self, serial: int) -> bool:
+        """Whether a turn is wholly in some branch."""
+        return any(turn.serial == serial for state in self.states for turn in state.turns)
+
+    def commit(self, agent: str, uid: str, keep: int, ids: list[int], generated: int) -> Turn:
+        """A turn; the agent is created if it isn't there."""
+        memory = self.agents.setdefault(agent, Memory(uid, 0))
+        self._serial += 1
+        kept = memory.state.cut(keep)
+        turn = Turn(self._serial, memory.version + 1, keep + len(ids), generated)
+        tokens = (*kept.tokens, *(Token(id, self._serial) for id in ids))
+        self._move(memory, State(tokens, (*kept.turns, turn)), memory.files)
+        memory.committed[memory.version] = memory.state
+        return turn
+
+    def fork(self, new: str, uid: str, state: State, files: Files, keep: int | None) -> None:
+        """A second agent, with a state of the first or its beginning."""
+        if keep is not None and keep < len(state.tokens):
+            state, files = state.cut(keep), self.within(files, keep)
+        self.agents[new] = Memory(uid, 1, state, files, 1)
+
+    def trim(self, agent: str, keep: int) -> None:
+        """Drop the rest of a ledger."""
+        memory = self.agents[agent]
+        if keep < len(memory.state.tokens):
+            self.become(agent, memory.state.cut(keep), self.within(memory.files, keep))
+
+    def become(self, agent: str, state: State, files: Files) -> None:
+        """Another state with its files, as a new version."""
+        memory = self.agents[agent]
+        before = memory.files
+        self._move(memory, state, files)
+        memory.published = memory.version
+        self.drop(before)
+
+    def _move(self, memory: Memory, state: State, files: Files) -> None:
+        pushed_out: list[Kept] = []
+        if memory.state.common(state) < len(memory.state.tokens):
+            memory.kept[f"auto-{memory.version}"] = Kept(memory.version, memory.state, memory.files)
+            automatic = [name for name in memory.kept if name.startswith("auto-")]
+            pushed_out = [memory.kept.pop(name) for name in automatic[:-AUTOMATIC_KEPT]]
+        memory.state, memory.files, memory.version = state, files, memory.version + 1
+        for kept in pushed_out:
+            self.drop(kept.files)
+
+    def snapshot(self, agent: str, name: str) -> None:
+        """Name the present state; nothing happens if it has that name."""
+        memory = self.agents[agent]
+        memory.kept.setdefault(name, Kept(memory.version, memory.state, memory.files))
+
+    def forget(self, agent: str, name: str) -> None:
+        """Delete a snapshot, and the answers of turns that no branch has any more."""
+        memory = self.agents[agent]
+        self.drop(memory.kept.pop(name).files)
+        requests = memory.requests.items()
+        memory.requests = {id: request for id, request in requests if self.is_whole(request.serial)}
+
+    def publish(self, agent: str, uid: str, version: int, names: Files, new: dict[FileName, File]) -> None:
+        """Files of a state, of which some are new; nothing happens if the agent is another one by now."""
+        memory = self.agents.get(agent)
+        if memory is None or memory.uid != uid:
+            return
+        self.files.update(new)
+        for name, kept in memory.kept.items():
+            if kept.version == version:
+                memory.kept[name] = kept._replace(files=kept.files | names)
+        before = memory.files
+        if memory.published <= version <= memory.version:
+            memory.files, memory.published = names, version
+            self.drop(before)
+        for each in self.agents.values():
+            each.lost -= new.keys()
+        memory.lost &= memory.files
+
+    def evict(self, agent: str) -> int:
+        """Drop an agent's KV; the bytes of files that are gone."""
+        memory = self.agents[agent]
+        names = memory.names
+        memory.files = frozenset()
+        memory.kept = {name: kept._replace(files=frozenset()) for name, kept in memory.kept.items()}
+        before = dict(self.files)
+        self.drop(names)
+        gone = before.keys() - self.files.keys()
+        memory.lost |= gone
+        return sum(before[name].size for name in gone)
+
+    def delete(self, agent: str) -> int:
+        """Erase an agent; the bytes of published files that are gone."""
+        names = self.agents.pop(agent).names | {name for name, file in self.files.items() if file.origin == agent}
+        before = sum(file.size for file in self.files.values())
+        self.drop(names)
+        self.quarantined = [(name, of) for name, of in self.quarantined if of != agent and name not in names]
+        return before - sum(file.size for file in self.files.values())
+
+    def expire(self) -> None:
+        """The time of all that have one is over."""
+        for agent in [agent for agent, memory in self.agents.items() if memory.ends]:
+            self.delete(agent)
+        for agent in [agent for agent, memory in self.agents.items() if memory.expires]:
+            self.evict(agent)
+
+    def quarantine(self, name: FileName) -> None:
+        """A file turned out to be bad."""
+        self.quarantined.append((name, self.files.pop(name).origin))
+
+    def within(self, names: Files, tokens: int) -> Files:
+        """Those of the names whose files stand wholly within the first tokens."""
+        headers = {name: self.files[name].header for name in names & self.files.keys()}
+        return frozenset(n for n, header in headers.items() if header.first_token + header.token_count <= tokens)
+
+    def drop(self, names: Iterable[FileName]) -> None:
+        """Forget files that nobody refers to any more."""
+        held = set[FileName]().union(*(memory.names for memory in self.agents.values()))
+        for name in set(names) - held:
+            self.files.pop(name, None)

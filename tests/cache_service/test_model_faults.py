@@ -1,0 +1,113 @@
+"""The model finds stores that are broken on purpose, with the examples that it has by default."""
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import grpc
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from agentmem.keys import AgentKey
+from cache_service import agents, blocks, ledger, references, schema, snapshots, turns
+from cache_service.blocks import BlockStore
+from cache_service.files import FileName
+from cache_service.turns import Commit, Turn
+
+from .test_model import EXAMPLES, StoreMachine
+
+Patch = pytest.MonkeyPatch
+FAULTS: dict[str, Callable[[Patch], None]] = {}
+
+
+def fault(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Register a fault under its function's name."""
+    FAULTS[function.__name__] = function
+    return function
+
+
+@fault
+def a_branch_loses_a_token(patch: Patch) -> None:
+    cut = ledger.cut
+    patch.setattr(ledger, "cut", lambda connection, head, tokens: cut(connection, head, tokens - (tokens > 1)))
+
+
+@fault
+def the_second_writer_wins(patch: Patch) -> None:
+    commit = turns.commit
+
+    def careless(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
+        state = agents.find(connection, turn.key)
+        return commit(connection, replace(turn, base=state.version, keep_tokens=0) if state else turn, now)
+
+    patch.setattr(turns, "commit", careless)
+
+
+@fault
+def snapshots_are_forgotten_when_files_are_dropped(patch: Patch) -> None:
+    def drop(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> tuple[list[FileName], int]:
+        dropped, size = [], 0
+        for name in names:
+            row = connection.execute(
+                "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS (SELECT 1 FROM"
+                " refs WHERE refs.kind = files.kind AND refs.chain_hash = files.chain_hash) RETURNING size_bytes",
+                (*name, namespace),
+            ).fetchone()
+            if row is not None:
+                dropped.append(name)
+                size += row[0]
+        return dropped, size
+
+    patch.setattr(references, "drop_unreferenced", drop)
+
+
+@fault
+def one_automatic_snapshot_too_few(patch: Patch) -> None:
+    patch.setattr(snapshots, "AUTOMATIC_KEPT", 3)
+
+
+@fault
+def segments_that_nobody_needs_stay(patch: Patch) -> None:
+    patch.setattr(ledger, "drop_unused", lambda connection, segments: None)
+
+
+@fault
+def files_without_a_row_stay(patch: Patch) -> None:
+    patch.setattr(BlockStore, "_unlink_dropped", lambda self, names: None)
+
+
+@fault
+def the_file_goes_and_the_row_stays(patch: Patch) -> None:
+    register = blocks._register
+    patch.setattr(blocks, "_register", lambda *arguments: [*register(*arguments), *arguments[2]])
+
+
+@fault
+def a_deletion_leaves_what_its_turns_computed(patch: Patch) -> None:
+    patch.setattr(references, "computed_by", lambda connection, key: [])
+
+
+@fault
+def a_deletion_leaves_quarantined_files(patch: Patch) -> None:
+    def none(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileName]) -> list[str]:
+        return []
+
+    patch.setattr(agents.quarantine, "drop_of", none)  # type: ignore[attr-defined]
+
+
+@fault
+def a_row_that_goes_is_not_counted(patch: Patch) -> None:
+    broken = tuple(script.replace("bytes - old.size_bytes", "bytes") for script in schema.MIGRATIONS)
+    assert broken != schema.MIGRATIONS
+    patch.setattr(schema, "MIGRATIONS", broken)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_store_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAULTS[name](monkeypatch)
+    only_find = settings(
+        EXAMPLES, derandomize=True, phases=[Phase.generate], database=None, report_multiple_bugs=False, print_blob=False
+    )
+    with pytest.raises((AssertionError, grpc.aio.AioRpcError, OSError, sqlite3.Error)):
+        run_state_machine_as_test(StoreMachine, settings=only_find)
