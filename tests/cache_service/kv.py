@@ -109,6 +109,11 @@ def move(source: str, target: Path) -> None:
     Path(source).rename(target)
 
 
+def link(path: Path, target: Path) -> None:
+    """A symbolic link."""
+    path.symlink_to(target)
+
+
 def delete(path: str) -> None:
     """Unlink a file behind the store's back."""
     Path(path).unlink()

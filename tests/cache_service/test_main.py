@@ -1,7 +1,12 @@
 """The process: one per directory, private files, clear refusals, an orderly end."""
 
+import asyncio
 import signal
 import sqlite3
+import stat
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +28,39 @@ def modes(data: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
 
 
+def strangers(data: Path) -> dict[str, int]:
+    """What in the directory is not its owner's alone, by modes."""
+    found = {}
+    for path in (data, *data.rglob("*")):
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            continue  # gone since it was listed
+        if mode & 0o777 != (0o700 if stat.S_ISDIR(mode) else 0o600):
+            found[str(path)] = mode
+    return found
+
+
+@asynccontextmanager
+async def watched(data: Path) -> AsyncIterator[None]:
+    """All the while, nothing in the directory has other modes, not even for a moment that can be seen."""
+    problems: dict[str, int] = {}
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if kv.exists(data):
+                problems.update(strangers(data))
+
+    watching = asyncio.create_task(asyncio.to_thread(watch))
+    try:
+        yield
+    finally:
+        over.set()
+        await watching
+    assert problems == {}
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o777])
 async def test_only_the_owner_may_read_whatever_the_umask_is(data: Path, umask: int) -> None:
     async with ready(data, umask=umask) as (process, channel):
@@ -40,11 +78,25 @@ async def test_only_the_owner_may_read_whatever_the_umask_is(data: Path, umask: 
         await store.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=name, reason="digest"))
         found = modes(data)
         assert sum(path.endswith(".safetensors") for path in found) == 2
-        assert sum(path.endswith((".reason.json", "store.db", "store.db-wal", "store.sock")) for path in found) == 4
+        assert sum(path.endswith(".reason.json") for path in found) == 1
+        plain = ("lock", "store.db", "store.db-wal", "store.db-shm", "run/store.sock", "run/store.sock.lock")
+        assert {str(data / path) for path in plain} <= found.keys()
         for path, mode in found.items():
             assert mode == (0o700 if kv.is_directory(path) else 0o600), path
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777])
+async def test_nobody_else_may_read_at_any_moment_also_after_a_kill(data: Path, umask: int) -> None:
+    async with watched(data):
+        for _ in range(2):
+            async with ready(data, umask=umask) as (process, channel):
+                store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
+                await store.CommitTurn(kv.turn([1], agent=kv.key(str(process.pid))))
+                assert kv.exists(data / "store.db-wal")
+                process.kill()
+                await process.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -56,6 +108,26 @@ async def test_a_signal_ends_it_in_order(data: Path, number: signal.Signals) -> 
     assert process.returncode == 0 and b"Traceback" not in log
     assert not kv.exists(data / "store.db-wal"), "the database was closed"
     assert not kv.exists(data / "run" / "store.sock")
+
+
+async def test_a_second_store_is_refused_by_any_name_and_harms_nothing(data: Path) -> None:
+    async with ready(data) as (_, channel):
+        store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
+        header = kv.header([1])
+        name = pb.FileName(kind=pb.FILE_KIND_BLOCK, chain_hash=header.chain_hash)
+        (staged,) = (await store.StageBlocks(pb.StageBlocksRequest(namespace="default", names=[name]))).files
+        file = kv.write(staged, header)
+        alias = data.with_name("alias")
+        kv.link(alias, data)
+        for number, other in enumerate((data, alias, data / "blocks" / "..")):
+            second = await spawn(other, f"--run-dir={data.with_name(f'run{number}')}")
+            out, problem = await second.communicate()
+            assert second.returncode == 1 and out == b""
+            assert f"another store is using {other}".encode() in problem and b"Traceback" not in problem
+        published = await store.PublishBlocks(
+            pb.PublishBlocksRequest(key=kv.key(), files=[file], fingerprint=kv.FINGERPRINT)
+        )
+        assert published.published == 1, "what was being written was not swept"
 
 
 async def test_a_directory_or_a_socket_that_is_taken_is_refused(data: Path) -> None:
