@@ -1,0 +1,97 @@
+"""Agents for the store's benchmark: turns of random tokens whose text is as long as English, and rows of files."""
+
+import os
+import sqlite3
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from agentmem import blockfile
+from agentmem.keys import AgentKey
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
+from cache_service import references, turns
+from cache_service.agents import NO_VERSION, Conversation
+from cache_service.database import Database
+from cache_service.files import DataDirectory, FileName, Kind
+from cache_service.ledger import Part
+from cache_service.references import FileOrigin, FileRow
+
+FINGERPRINT = "0" * 64
+NAMESPACE, MODEL = "default", "benchmark"
+_PER_TRANSACTION = 100
+_BYTES_PER_TOKEN = 4
+_SIZE = 4096
+
+
+def key(agent: str) -> types_pb2.AgentKey:
+    """The key of a benchmark's agent."""
+    return types_pb2.AgentKey(namespace=NAMESPACE, agent_id=agent, model_id=MODEL)
+
+
+def tokens_of(agent: str, tokens: int) -> list[int]:
+    """An agent's tokens, which are always the same."""
+    seed = int.from_bytes(agent.encode()[-8:], "little")
+    return [int(each) for each in np.random.default_rng(seed).integers(0, 128256, tokens)]
+
+
+def hashes_of(agent: str, tokens: int) -> list[bytes]:
+    """Names of the agent's blocks."""
+    return list(blockfile.chain_hashes(FINGERPRINT, NAMESPACE, tokens_of(agent, tokens)))
+
+
+def turn(
+    agent: str, tokens: list[int], base: types_pb2.AgentVersion | None = None, keep: int = 0
+) -> pb.CommitTurnRequest:
+    """A turn of these tokens."""
+    return pb.CommitTurnRequest(
+        key=key(agent),
+        base=base,
+        keep_tokens=keep,
+        token_ids=tokens,
+        text=b"word" * len(tokens),
+        offsets=range(_BYTES_PER_TOKEN, _BYTES_PER_TOKEN * len(tokens) + 1, _BYTES_PER_TOKEN),
+        tokenizer_hash="t",
+        generated_tokens=len(tokens) // 2,
+        request_id=os.urandom(8).hex(),
+        record=pb.TurnRecord(delta={"text": "word" * (len(tokens) // 2)}),  # type: ignore[arg-type]
+    )
+
+
+def fill(data: Path, agents: list[str], tokens: int) -> None:
+    """Make agents by the store's own functions, without its process, 100 in a transaction; files have no content."""
+    directory = DataDirectory(data)
+    directory.acquire()
+    database = Database(directory.database)
+    database.open()
+    try:
+        for first in range(0, len(agents), _PER_TRANSACTION):
+            some = agents[first : first + _PER_TRANSACTION]
+            database.write_blocking(partial(_add, agents=some, tokens=tokens))
+            for agent in some:
+                for chain_hash in hashes_of(agent, tokens):
+                    path = directory.path(FileName(Kind.BLOCK, chain_hash))
+                    path.parent.mkdir(mode=0o700, exist_ok=True)
+                    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                        file.truncate(_SIZE)
+    finally:
+        database.close()
+        directory.release()
+
+
+def _add(connection: sqlite3.Connection, agents: list[str], tokens: int) -> None:
+    ends = np.arange(1, tokens + 1, dtype=np.uint32) * np.uint32(_BYTES_PER_TOKEN)
+    for agent in agents:
+        owner = AgentKey(NAMESPACE, agent, MODEL)
+        part = Part(np.array(tokens_of(agent, tokens), np.uint32), b"word" * tokens, ends, "t", tokens // 2)
+        made = turns.Turn(owner, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b""))
+        version = turns.commit(connection, made, time.time_ns()).version
+        names = [FileName(Kind.BLOCK, chain_hash) for chain_hash in hashes_of(agent, tokens)]
+        parent = blockfile.NO_PARENT
+        for index, name in enumerate(names):
+            row = FileRow(name, index * blockfile.BLOCK_TOKENS, blockfile.BLOCK_TOKENS, _SIZE, os.urandom(16))
+            references.add(connection, row, FileOrigin(owner, FINGERPRINT, parent), time.time_ns())
+            parent = name.chain_hash
+        references.replace(connection, owner, *version, set(names))
