@@ -33,7 +33,7 @@ from benchmarks.store_process import StoreProcess, serving
 TOKENS = 4096
 TURN = 300
 FORKED = (1024, 65536)
-THROUGH_API = 0.02
+THROUGH_API = 0.005
 
 
 def latency(samples: Sequence[float]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +37,10 @@ def tokens_of(agent: str, tokens: int) -> list[int]:
     return [int(each) for each in np.random.default_rng(seed).integers(0, 128256, tokens)]
 
 
-def hashes_of(agent: str, tokens: int) -> list[bytes]:
+@cache
+def hashes_of(agent: str, tokens: int) -> tuple[bytes, ...]:
     """Names of the agent's blocks."""
-    return list(blockfile.chain_hashes(FINGERPRINT, NAMESPACE, tokens_of(agent, tokens)))
+    return tuple(blockfile.chain_hashes(FINGERPRINT, NAMESPACE, tokens_of(agent, tokens)))
 
 
 def turn(
@@ -61,7 +62,9 @@ def turn(
 
 
 def fill(data: Path, agents: list[str], tokens: int) -> None:
-    """Make agents by the store's own functions, without its process, 100 in a transaction; files have no content."""
+    """Make agents by the store's own functions, without its process, 100 in a transaction.
+
+    Their files are links to empty ones of 4 KiB."""
     directory = DataDirectory(data)
     directory.acquire()
     database = Database(directory.database)
@@ -70,12 +73,15 @@ def fill(data: Path, agents: list[str], tokens: int) -> None:
         for first in range(0, len(agents), _PER_TRANSACTION):
             some = agents[first : first + _PER_TRANSACTION]
             database.write_blocking(partial(_add, agents=some, tokens=tokens))
+            template = directory.staging / "template"
+            with open(os.open(template, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                file.truncate(_SIZE)
             for agent in some:
                 for chain_hash in hashes_of(agent, tokens):
                     path = directory.path(FileName(Kind.BLOCK, chain_hash))
                     path.parent.mkdir(mode=0o700, exist_ok=True)
-                    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                        file.truncate(_SIZE)
+                    os.link(template, path)
+            template.unlink()
     finally:
         database.close()
         directory.release()

@@ -119,8 +119,7 @@ def may_publish(connection: sqlite3.Connection, uid: str) -> bool:
 
 def get(connection: sqlite3.Connection, key: AgentKey) -> Agent | None:
     """One agent."""
-    rows = connection.execute(f"{_SELECT} WHERE a.namespace = ? AND a.agent_id = ? AND a.model_id = ?", key)
-    return next(map(_agent, rows), None)
+    return next(iter(page(connection, key, None, 1)), None)
 
 
 def described(connection: sqlite3.Connection, key: AgentKey) -> Agent:
@@ -140,7 +139,7 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] |
     if after is not None:
         condition += " AND (a.agent_id, a.model_id) > (?, ?)"
         values.extend(after)
-    rows = connection.execute(f"{_SELECT} WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?", (*values, limit))
+    rows = connection.execute(_PAGE.format(condition=condition), (*values, limit))
     return list(map(_agent, rows))
 
 
@@ -173,16 +172,15 @@ def count(connection: sqlite3.Connection) -> tuple[int, int]:
     return warm, total - warm
 
 
-_WARM = (
-    f"SELECT count(*) AS files, total(f.size_bytes) AS bytes, total(f.kind = {Kind.BLOCK:d}) AS blocks,"
-    f" total(f.token_count * (f.kind = {Kind.BLOCK:d})) AS tokens"
-    " FROM refs AS r JOIN files AS f USING (kind, chain_hash) WHERE r.uid = a.uid AND f.namespace = a.namespace"
-)
-_SELECT = (
-    "SELECT a.namespace, a.agent_id, a.model_id, a.uid, a.version, a.tokens, a.turns, a.text_bytes,"
-    f" (SELECT bytes FROM ({_WARM})), (SELECT files FROM ({_WARM})), (SELECT blocks FROM ({_WARM})),"
-    f" (SELECT tokens FROM ({_WARM})),"
-    " a.created, a.updated, a.pinned, a.ttl, a.delete_after FROM agents AS a"
+# The page first, then its files: each is looked up once.
+_PAGE = (
+    "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
+    " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, tokens, turns, text_bytes,"
+    f" total(f.size_bytes), count(f.kind), total(f.kind = {Kind.BLOCK:d}),"
+    f" total(f.token_count * (f.kind = {Kind.BLOCK:d})),"
+    " page.created, updated, pinned, ttl, delete_after FROM page LEFT JOIN refs AS r ON r.uid = page.uid"
+    " LEFT JOIN files AS f ON f.kind = r.kind AND f.chain_hash = r.chain_hash AND f.namespace = page.namespace"
+    " GROUP BY page.agent_id, page.model_id ORDER BY page.agent_id, page.model_id"
 )
 
 

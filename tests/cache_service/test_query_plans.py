@@ -17,8 +17,8 @@ from . import kv
 from .conftest import Running
 from .test_warm import hold, pin, speak
 
-OWN = ("usage", "chain", "used", "holders", "held", "h", "CONSTANT")
-"""Walks over two rows, or over what a statement has found itself, of one agent."""
+OWN = ("usage", "chain", "used", "holders", "held", "h", "page", "CONSTANT")
+"""Walks over two rows, or over what a statement has found itself, of one agent or of a page of them."""
 
 
 def scanned(connection: sqlite3.Connection, statement: str) -> list[str]:
