@@ -12,7 +12,7 @@ from pathlib import Path
 from agentmem import blockfile
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import ledger, references, snapshots
+from cache_service import ledger, references, snapshots, usage
 from cache_service.files import FileName, Kind
 from cache_service.ledger import Head
 
@@ -95,7 +95,12 @@ def check(data: Path, world: World) -> None:
         for kind, size in references.sizes(connection).items():
             assert size == sum(file.size for name, file in world.files.items() if name.kind is kind), "usage"
         (tokens,) = connection.execute("SELECT coalesce(sum(tokens), 0) FROM segments").fetchone()
-        assert tokens == len({(t.serial, at) for state in world.states for at, t in enumerate(state.tokens)})
+        alive = {(at, token) for state in world.states for at, token in enumerate(state.tokens)}
+        assert tokens == len(alive)
+        (records,) = connection.execute("SELECT coalesce(sum(length(record)), 0) FROM turns").fetchone()
+        kv_bytes = sum(file.size for file in (*world.files.values(), *(file for _, file in world.quarantined)))
+        ledger_bytes = sum(8 + len(str(token.id)) for _, token in alive) + records
+        assert usage.of(connection, "default") == (kv_bytes, ledger_bytes)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 

@@ -126,7 +126,7 @@ class World:
     def __init__(self) -> None:
         self.agents: dict[str, Memory] = {}
         self.files: dict[FileName, File] = {}
-        self.quarantined: list[tuple[FileName, str]] = []
+        self.quarantined: list[tuple[FileName, File]] = []
         self._serial = 0
 
     @property
@@ -226,7 +226,7 @@ class World:
         names = self.agents.pop(agent).names | {name for name, file in self.files.items() if file.origin == agent}
         before = sum(file.size for file in self.files.values())
         self.drop(names)
-        self.quarantined = [(name, of) for name, of in self.quarantined if of != agent and name not in names]
+        self.quarantined = [(n, file) for n, file in self.quarantined if file.origin != agent and n not in names]
         return before - sum(file.size for file in self.files.values())
 
     def expire(self) -> None:
@@ -238,7 +238,7 @@ class World:
 
     def quarantine(self, name: FileName) -> None:
         """A file turned out to be bad."""
-        self.quarantined.append((name, self.files.pop(name).origin))
+        self.quarantined.append((name, self.files.pop(name)))
 
     def within(self, names: Files, tokens: int) -> Files:
         """Those of the names whose files stand wholly within the first tokens."""
