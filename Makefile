@@ -54,6 +54,7 @@ format: setup  ## fix what can be fixed
 
 bench: setup  ## the benchmarks
 	$(BIN)/python -m benchmarks.restart
+	$(BIN)/python -m benchmarks.store
 
 clean:  ## remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
