@@ -78,6 +78,15 @@ class TurnMeasures:
             types_pb2.FinishReason.Name(generated.reason).removeprefix("FINISH_REASON_").lower()
         ).inc()
         key = turn.request.key
+        if turn.request.commits and prepared.retokenized:
+            logs.event(
+                log,
+                "the tokenizer has changed; what the agent remembered was tokenized again",
+                namespace=key.namespace,
+                agent=key.agent_id,
+                model=key.model_id,
+                tokens=len(prepared.ledger),
+            )
         if turn.request.commits and prepared.dropped_tokens:
             logs.event(
                 log,
@@ -87,7 +96,7 @@ class TurnMeasures:
                 agent=key.agent_id,
                 model=key.model_id,
                 dropped_tokens=prepared.dropped_tokens,
-                kept_tokens=prepared.keep_tokens,
+                kept_tokens=len(prepared.ledger) - prepared.dropped_tokens,
             )
         logs.event(
             log,

@@ -7,7 +7,7 @@ from agentmem.v1 import types_pb2
 from inference_service.engine.generation import Decoding
 from inference_service.engine.geometry import Caches
 from inference_service.memory.ledger import Ledger, Version
-from inference_service.memory.match import Reason
+from inference_service.memory.match import Reason, common_tokens
 from inference_service.memory.plan import Plan
 from inference_service.memory.restore import Lookup
 from inference_service.memory.windows import WindowCandidate
@@ -52,12 +52,16 @@ class Reuse:
 class Planned:
     """A turn that could be computed. `keep_tokens` of the base's ledger stay in the commit.
 
+    Where the base's ledger is of another tokenizer it was `retokenized`: `ledger` is its text under the present one,
+    and none of the base's tokens stay.
+
     `lookup` and `windows` say which KV would serve. `decoding` is None for Prefill.
     """
 
     base: Version
     ledger: Ledger
     keep_tokens: int
+    retokenized: bool
     plan: Plan
     lookup: Lookup
     windows: tuple[WindowCandidate, ...]
@@ -66,8 +70,9 @@ class Planned:
 
     @property
     def dropped_tokens(self) -> int:
-        """Tokens of the ledger that the commit leaves behind."""
-        return len(self.ledger) - self.keep_tokens
+        """Tokens of the ledger that the turn leaves behind; to tokenize its text again drops none."""
+        kept = common_tokens(self.ledger.token_ids, self.plan.sequence) if self.retokenized else self.keep_tokens
+        return len(self.ledger) - kept
 
     @property
     def most_tokens(self) -> int:

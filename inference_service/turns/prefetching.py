@@ -94,6 +94,7 @@ def _planned(namespace: str, model: LoadedModel, version: Version, ledger: Ledge
         base=version,
         ledger=ledger,
         keep_tokens=len(ledger),
+        retokenized=False,
         plan=Plan(types_pb2.MATCH_EXTEND, types_pb2.MISS_REASON_UNSPECIFIED, len(ledger), _NEXT, sequence),
         lookup=look_up(*ids, ledger.token_ids, len(ledger), sequence),
         windows=window_candidates(*ids, ledger, len(ledger), sequence, ()) if model.geometry.sliding else (),

@@ -51,6 +51,7 @@ class Preparer:
             base=opened.version,
             ledger=ledger,
             keep_tokens=0 if retokenized else common_tokens(ledger.token_ids, plan.sequence),
+            retokenized=retokenized,
             plan=plan,
             lookup=lookup,
             windows=windows,

@@ -1,0 +1,69 @@
+"""What a turn that went well writes to the log about the agent's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agentmem.keys import AgentKey
+from agentmem.v1 import types_pb2
+from inference_service.domain import AppendInput, TextInput, TurnInput, TurnRequest
+from inference_service.engine.generation import Generated
+from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.memory.match import Limits
+from inference_service.metrics import WorkerMetrics
+from inference_service.storage.client import Opened
+from inference_service.text.rendering import Renderer
+from inference_service.turns.measuring import TurnMeasures
+from inference_service.turns.planned import Prepared, Reuse
+from inference_service.turns.preparing import Preparer
+from inference_service.turns.running import RunningTurn
+from tests.inference_service.real_tokenizers import byte_level_with_bos
+
+TOKENIZER = byte_level_with_bos()
+MODEL = cast(
+    Any,
+    SimpleNamespace(
+        tokenizer=TOKENIZER,
+        renderer=Renderer(TOKENIZER, None),
+        fingerprint="f",
+        vocab_size=TOKENIZER.vocab_size,
+        context_length=4096,
+        geometry=SimpleNamespace(sliding=None),
+    ),
+)
+TEXT = "The colour of the boat is green. The key is in the cellar."
+RETOKENIZED = "the tokenizer has changed; what the agent remembered was tokenized again"
+REPLACED = "the prompt replaces a part of what the agent remembered"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_hash", "said", "logged"),
+    [
+        (TOKENIZER.hash, AppendInput(TextInput(" And now?")), []),
+        (TOKENIZER.hash, TextInput("The colour of the boat is red."), [REPLACED]),
+        ("an older tokenizer", AppendInput(TextInput(" And now?")), [RETOKENIZED]),
+        ("an older tokenizer", TextInput(TEXT), [RETOKENIZED]),
+        ("an older tokenizer", TextInput("The colour of the boat is red."), [RETOKENIZED, REPLACED]),
+    ],
+)
+async def test_only_what_is_lost_is_said_to_be(
+    tokenizer_hash: str, said: TurnInput, logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "inference_service")
+    preparer = Preparer(cast(Any, None), Limits(), 16)
+    first = TurnRequest(key=AgentKey("ns", "a", "tiny"), input=TextInput(TEXT), digest=b"")
+    ids = (await preparer.plan(first, MODEL, Opened(NO_VERSION, None), None)).plan.sequence
+    ledger = Ledger().followed_by(ids, TOKENIZER.pieces(ids), tokenizer_hash)
+    request = replace(first, input=said)
+    planned = await preparer.plan(request, MODEL, Opened(Version("u", 1), ledger), None)
+    prepared = Prepared(**vars(planned), reuse=Reuse(list))
+    generated = Generated(reason=types_pb2.FINISH_REASON_STOP)
+    TurnMeasures(WorkerMetrics(CollectorRegistry())).completed(RunningTurn(request, 100), prepared, generated)
+    assert caplog.messages == [*logged, "turn finished"]
+    dropped = [record.fields["dropped_tokens"] for record in caplog.records if record.message == REPLACED]  # type: ignore[attr-defined]
+    assert all(0 < tokens < len(ledger) for tokens in dropped)
