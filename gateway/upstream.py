@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -16,7 +16,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 PASSED_METADATA: Final = frozenset({"traceparent", "tracestate", "baggage", "x-request-id"})
 """What of a caller's metadata reaches the worker. Credentials never do."""
 
-_RICH_STATUS: Final = "grpc-status-details-bin"
+_UNREACHABLE: Final = "the inference worker cannot be reached; it may be starting again"
 
 
 class UnaryCall(Awaitable[_T_co], Protocol[_T_co]):
@@ -33,16 +33,10 @@ class StreamCall(AsyncIterable[_T_co], Protocol[_T_co]):
         """Tell the worker to stop. May be called at any time."""
 
 
-def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the transport failed, whose words name sockets; a peer of ours says what it says with details."""
-    rich = any(key == _RICH_STATUS for key, _ in cast(Any, error.trailing_metadata()) or ())
-    return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL) and not rich
-
-
 def failure(error: grpc.aio.AioRpcError) -> errors.AgentmemError:
     """The worker's failure with its details, or the failure to reach it."""
-    if is_unreachable(error):
-        return errors.Unavailable("the inference worker cannot be reached; it may be starting again", retry_after=1.0)
+    if errors.is_unreachable(error):
+        return errors.Unavailable(_UNREACHABLE)
     return errors.from_rpc(error)
 
 

@@ -12,7 +12,6 @@ import grpc
 from agentmem import errors, layout
 from agentmem.addresses import parse_address
 from agentmem.channels import connect
-from gateway import upstream
 from gateway.cli.mistakes import Mistake
 
 MAX_ATTEMPTS = 4
@@ -61,7 +60,7 @@ def ask(gateway: str, question: Callable[[grpc.aio.Channel], Coroutine[Any, Any,
     try:
         return asyncio.run(asked())
     except grpc.aio.AioRpcError as error:
-        if upstream.is_unreachable(error):
+        if errors.is_unreachable(error):
             message = f"no gateway answers at {gateway}; start one with `agentmem up`, or name another with --gateway"
             raise click.ClickException(message) from error
         raise click.ClickException(errors.from_rpc(error).message) from error
@@ -84,7 +83,7 @@ async def retrying(
             return await attempt()
         except grpc.aio.AioRpcError as error:
             failure = errors.from_rpc(error)
-            again = isinstance(failure, errors.Unavailable) and not upstream.is_unreachable(error)
+            again = isinstance(failure, errors.Unavailable) and not errors.is_unreachable(error)
             if not (again and left):
                 raise
             assert isinstance(failure, errors.Unavailable)
@@ -111,7 +110,7 @@ async def outlasting(
             return await attempt()
         except grpc.aio.AioRpcError as error:
             failure = errors.from_rpc(error)
-            if not isinstance(failure, errors.Unavailable) or (upstream.is_unreachable(error) and not gateway_too):
+            if not isinstance(failure, errors.Unavailable) or (errors.is_unreachable(error) and not gateway_too):
                 raise
             if deadline is None:
                 deadline = clock() + PATIENCE

@@ -18,7 +18,6 @@ _T = TypeVar("_T")
 
 _TIMEOUT_SECONDS = 30.0
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
-_OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 class FileName(NamedTuple):
@@ -281,9 +280,7 @@ async def _raising(call: Any) -> Any:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        if error.code() in _OUT_OF_REACH:
-            raise errors.Unavailable("the cache store does not answer; try again") from error
-        raise errors.from_rpc(error) from error
+        raise errors.from_peer(error, "the cache store does not answer; try again") from error
 
 
 def _ledger(ledger: cache_store_pb2.Ledger) -> Ledger:

@@ -22,7 +22,7 @@ status back into them, and the HTTP doors read `http_status`.
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import grpc
 from google.protobuf import any_pb2
@@ -181,6 +181,8 @@ class Internal(AgentmemError):
     http_status = 500
 
 
+_RICH_STATUS: Final = "grpc-status-details-bin"
+
 _PLAIN: dict[grpc.StatusCode, type[AgentmemError]] = {
     error.code: error
     for error in (
@@ -212,6 +214,24 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
             return retryable(message, retry.retry_delay.ToTimedelta().total_seconds())
         return retryable(message)
     return _PLAIN.get(code, Internal)(message)
+
+
+def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the transport failed, whose words name sockets; a peer of ours says what it says with details."""
+    return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL) and not _is_rich(error)
+
+
+def from_peer(error: grpc.aio.AioRpcError, unreachable: str) -> AgentmemError:
+    """The failure of a call to a process of ours: what it says, or Unavailable(`unreachable`) where it said nothing.
+
+    It said nothing where the transport failed, where our own deadline for it passed, and where the call was cut off.
+    """
+    silent = error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED) and not _is_rich(error)
+    return Unavailable(unreachable) if silent or is_unreachable(error) else from_rpc(error)
+
+
+def _is_rich(error: grpc.aio.AioRpcError) -> bool:
+    return any(key == _RICH_STATUS for key, _ in cast(Any, error.trailing_metadata()) or ())
 
 
 def _details(error: grpc.aio.AioRpcError) -> list[Message]:

@@ -114,3 +114,29 @@ def test_details_that_do_not_parse(details: bytes) -> None:
     metadata = grpc.aio.Metadata(("grpc-status-details-bin", details))
     failure = grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, grpc.aio.Metadata(), metadata, details="y")
     assert isinstance(from_rpc(failure), errors.NotFound)
+
+
+SILENT = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+def test_a_peer_that_says_nothing_is_out_of_reach(code: grpc.StatusCode) -> None:
+    bare = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="ipv4:127.0.0.1:1")
+    failure = errors.from_peer(bare, "the store does not answer")
+    assert (failure.message == "the store does not answer") == (code in SILENT)
+    assert isinstance(failure, errors.Unavailable) == (code in SILENT)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_a_peer_is_quoted(error: AgentmemError) -> None:
+    status = rpc_status.to_status(error.to_status())
+    metadata = grpc.aio.Metadata(*status.trailing_metadata)
+    failure = errors.from_peer(
+        grpc.aio.AioRpcError(status.code, grpc.aio.Metadata(), metadata, status.details), "silence"
+    )
+    assert (type(failure), failure.message) == (type(error), error.message)

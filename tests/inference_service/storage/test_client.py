@@ -195,7 +195,13 @@ async def test_storage_half_of_agents(client: StoreClient, store: ScriptedStore)
 
 @pytest.mark.parametrize(
     "error",
-    [errors.Aborted("older"), errors.NotFound("agent", "a"), errors.ResourceExhausted("disk", 7), errors.DataLoss("x")],
+    [
+        errors.Aborted("older"),
+        errors.NotFound("agent", "a"),
+        errors.ResourceExhausted("disk", 7),
+        errors.Unavailable("the disk is being cleared", 7),
+        errors.DataLoss("x"),
+    ],
 )
 async def test_errors_of_the_store_are_raised_as_they_are(
     client: StoreClient, store: ScriptedStore, error: errors.AgentmemError
