@@ -54,7 +54,7 @@ class WorkerSettings(ServiceSettings):
         None, ge=1, description="bytes of memory for the KV of running requests besides (default: what is left)"
     )
     room_wait: float = Field(30.0, ge=0, description="seconds a request waits for memory before it is refused")
-    max_waiting: int = Field(64, ge=1, description="requests that may wait before others are refused")
+    max_requests: int = Field(64, ge=1, description="requests that may run or wait before others are refused")
     stream_buffer: int = Field(4096, ge=1, description="tokens a slow reader may lag behind before it is dropped")
     min_restore_tokens: int = Field(16, ge=1, description="a shorter common beginning is not worth restoring")
     match_min_ratio: float = Field(0.0, ge=0, le=1, description="share of the ledger that a partial match must keep")

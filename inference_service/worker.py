@@ -79,7 +79,7 @@ class Worker:
             rooms,
             self._metrics,
             locks=locks,
-            max_waiting=settings.max_waiting,
+            max_requests=settings.max_requests,
             stream_buffer=settings.stream_buffer,
         )
         inference = InferenceServicer(self._runner, self._models, preparer, store)

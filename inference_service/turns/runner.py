@@ -61,7 +61,7 @@ class TurnRunner:
         metrics: WorkerMetrics,
         *,
         locks: AgentLocks,
-        max_waiting: int,
+        max_requests: int,
         stream_buffer: int,
     ) -> None:
         self._models = models
@@ -73,7 +73,7 @@ class TurnRunner:
         self._keeper = keeper
         self._measures = TurnMeasures(metrics)
         self._locks = locks
-        self._max_waiting = max_waiting
+        self._max_requests = max_requests
         self._stream_buffer = stream_buffer
         self._turns: set[RunningTurn] = set()
         self._draining = False
@@ -86,8 +86,10 @@ class TurnRunner:
             raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
         model = self._models.get(request.key.model_id)
         check_tokens(request.input, model, request.sampling.logit_bias)
-        if sum(not turn.ended for turn in self._turns) >= self._max_waiting:
-            raise ResourceExhausted(f"{self._max_waiting} requests are waiting already; try again later")
+        if sum(not turn.ended for turn in self._turns) >= self._max_requests:
+            raise ResourceExhausted(
+                f"{self._max_requests} requests run or wait already; try again later, or raise --max-requests"
+            )
         turn = RunningTurn(request, self._stream_buffer)
         self._turns.add(turn)
         self._measures.arrived()

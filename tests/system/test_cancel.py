@@ -106,7 +106,7 @@ with httpx.stream("POST", f"{sys.argv[1]}/v1/chat/completions", json=body, heade
 
 
 async def test_cancelled_waiters_leave_their_places_at_once(tiny: Path) -> None:
-    async with running(f"tiny={tiny}", worker_flags=("--max-waiting", "4")) as stack:
+    async with running(f"tiny={tiny}", worker_flags=("--max-requests", "4")) as stack:
         client = await stack.client()
         long = await begin(client, "a")
         waiting = [
@@ -119,6 +119,7 @@ async def test_cancelled_waiters_leave_their_places_at_once(tiny: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as full:
             await client.say("c", "hello", max_tokens=2)
         assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "4 requests run or wait already" in (full.value.details() or "")
         for call in waiting:
             call.cancel()
         async with asyncio.timeout(20):

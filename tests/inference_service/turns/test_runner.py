@@ -218,7 +218,7 @@ async def working(
         Rooms(persister, room_wait),
         metrics,
         locks=locks,
-        max_waiting=64,
+        max_requests=64,
         stream_buffer=1000,
     )
     try:
