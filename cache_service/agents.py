@@ -87,13 +87,19 @@ def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
 
 
 def create(
-    connection: sqlite3.Connection, key: AgentKey, uid: str, head: Head, conversation: Conversation, now: int
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    uid: str,
+    head: Head,
+    conversation: Conversation,
+    now: int,
+    version: int = 1,
 ) -> None:
-    """A new agent at version 1."""
+    """A new agent, at version 1 if it is not one that has a history already."""
     connection.execute(
         "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
-        " label, messages, message_hash, created, updated, used) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (uid, *key, *head, *conversation, now, now, now),
+        " label, messages, message_hash, created, updated, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (uid, *key, version, *head, *conversation, now, now, now),
     )
 
 

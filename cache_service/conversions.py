@@ -16,7 +16,7 @@ from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from cache_service.agents import Agent, Conversation, Version
 from cache_service.files import FileName, Kind
-from cache_service.ledger import Ledger, Part
+from cache_service.ledger import Ledger, Part, TurnPlace, Uint32
 from cache_service.publication import Publication, Staged
 from cache_service.references import FileRow
 from cache_service.snapshots import Snapshot
@@ -50,17 +50,9 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
     if len(request.request_digest) > _MAX_DIGEST_BYTES:
         raise InvalidArgument("request_digest", f"must be at most {_MAX_DIGEST_BYTES} bytes")
     tokens = len(request.token_ids)
-    if tokens:
-        check_text("tokenizer_hash", request.tokenizer_hash)
     if request.generated_tokens > tokens:
         raise InvalidArgument("generated_tokens", f"must be at most the {tokens} tokens of the turn")
-    offsets = np.fromiter(request.offsets, dtype=np.uint32, count=len(request.offsets))
-    if len(offsets) != tokens:
-        raise InvalidArgument("offsets", f"must be as many as the tokens: {tokens}, not {len(offsets)}")
-    if (offsets[1:] < offsets[:-1]).any():
-        raise InvalidArgument("offsets", "must not decrease")
-    if (int(offsets[-1]) if tokens else 0) != len(request.text):
-        raise InvalidArgument("offsets", f"the last one must be the text's length: {len(request.text)} bytes")
+    token_ids, offsets = _tokens("", request)
     hashes = message_hashes(request.message_hashes)
     label = check_text("label", request.label, allow_empty=True)
     return Turn(
@@ -68,7 +60,7 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
         base=version("base", request.base),
         keep_tokens=request.keep_tokens,
         part=Part(
-            token_ids=np.fromiter(request.token_ids, dtype=np.uint32, count=tokens),
+            token_ids=token_ids,
             text=request.text,
             offsets=offsets,
             tokenizer_hash=request.tokenizer_hash,
@@ -108,6 +100,19 @@ def message_hashes(hashes: Sequence[bytes]) -> Sequence[bytes]:
         if len(value) != HASH_BYTES:
             raise InvalidArgument(f"message_hashes[{index}]", f"must be {HASH_BYTES} bytes, is {len(value)}")
     return hashes
+
+
+def ledger(field: str, message: cache_store_pb2.Ledger) -> Ledger:
+    """A ledger of a request, consistent in itself. Its turns have the versions from 1 on."""
+    token_ids, offsets = _tokens(f"{field}.", message)
+    places: list[TurnPlace] = []
+    end = 0
+    for index, turn in enumerate(message.turns):
+        if not end <= turn.end_token <= len(token_ids) or turn.generated_tokens > turn.end_token - end:
+            raise InvalidArgument(f"{field}.turns[{index}]", "must end, with what it generated, between others' ends")
+        end = turn.end_token
+        places.append(TurnPlace(index + 1, end, turn.generated_tokens))
+    return Ledger(token_ids, message.text, offsets, message.tokenizer_hash, tuple(places))
 
 
 def namespace(value: str) -> str:
@@ -245,6 +250,21 @@ def workflow_message(namespace: str, record: Record) -> cache_store_pb2.Workflow
     return cache_store_pb2.WorkflowRecord(
         namespace=namespace, workflow_id=record.workflow_id, version=record.version, payload=record.payload
     )
+
+
+def _tokens(field: str, message: cache_store_pb2.CommitTurnRequest | cache_store_pb2.Ledger) -> tuple[Uint32, Uint32]:
+    """Token ids and offsets, which agree with each other and with the text."""
+    tokens = len(message.token_ids)
+    if tokens:
+        check_text(f"{field}tokenizer_hash", message.tokenizer_hash)
+    offsets = np.fromiter(message.offsets, dtype=np.uint32, count=len(message.offsets))
+    if len(offsets) != tokens:
+        raise InvalidArgument(f"{field}offsets", f"must be as many as the tokens: {tokens}, not {len(offsets)}")
+    if (offsets[1:] < offsets[:-1]).any():
+        raise InvalidArgument(f"{field}offsets", "must not decrease")
+    if (int(offsets[-1]) if tokens else 0) != len(message.text):
+        raise InvalidArgument(f"{field}offsets", f"the last one must be the text's length: {len(message.text)} bytes")
+    return np.fromiter(message.token_ids, dtype=np.uint32, count=tokens), offsets
 
 
 _KINDS = {Kind.BLOCK: cache_store_pb2.FILE_KIND_BLOCK, Kind.WINDOW: cache_store_pb2.FILE_KIND_WINDOW}

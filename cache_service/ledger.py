@@ -22,6 +22,10 @@ import numpy.typing as npt
 Uint32 = npt.NDArray[np.uint32]
 
 
+FRAGMENT = -1
+"""In place of a segment's number of generated tokens: its turn is not wholly there."""
+
+
 @dataclass(frozen=True)
 class Part:
     """What a commit appends: tokens, their text, each one's end from the text's start, and who made the tokens."""
@@ -67,8 +71,12 @@ class Ledger:
 def append(
     connection: sqlite3.Connection, namespace: str, head: Head, keep_tokens: int, part: Part, version: int
 ) -> Head:
-    """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then `part`."""
+    """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then `part`.
+
+    That is a turn unless it is a fragment.
+    """
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
+    turns = kept.turns + (part.generated_tokens != FRAGMENT)
     cursor = connection.execute(
         "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
         " turns, tokenizer_hash, token_ids, text, offsets, namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -80,7 +88,7 @@ def append(
             len(part.text),
             part.generated_tokens,
             version,
-            kept.turns + 1,
+            turns,
             part.tokenizer_hash,
             _pack(part.token_ids),
             part.text,
@@ -89,7 +97,7 @@ def append(
         ),
     )
     tokens, text_bytes = kept.tokens + len(part.token_ids), kept.text_bytes + len(part.text)
-    return Head(cursor.lastrowid, tokens, text_bytes, kept.turns + 1)
+    return Head(cursor.lastrowid, tokens, text_bytes, turns)
 
 
 def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
@@ -112,7 +120,7 @@ def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
     (end,) = connection.execute(
         "SELECT substr(offsets, ?, 4) FROM segments WHERE id = ?", (4 * (kept - 1) + 1, segment)
     ).fetchone()
-    return Head(segment, tokens, parent_bytes + int.from_bytes(end, "little"), turns - (generated != _CUT))
+    return Head(segment, tokens, parent_bytes + int.from_bytes(end, "little"), turns - (generated != FRAGMENT))
 
 
 def read(connection: sqlite3.Connection, head: Head) -> Ledger:
@@ -130,7 +138,7 @@ def read(connection: sqlite3.Connection, head: Head) -> Ledger:
         ids.append(_unpack(token_ids)[:kept])
         ends.append(segment_ends + np.uint32(parent_bytes))
         texts.append(text[: segment_ends[-1] if kept else 0])
-        if kept == tokens and generated != _CUT:
+        if kept == tokens and generated != FRAGMENT:
             turns.append(TurnPlace(version, parent_tokens + tokens, generated))
     made_by = rows[-1][7] if rows else ""
     return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns))
@@ -210,7 +218,7 @@ def _shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
     connection.execute(
         "UPDATE segments SET tokens = ?, text_bytes = ?, generated_tokens = ?, turns = turns - ?,"
         " token_ids = substr(token_ids, 1, ?), text = ?, offsets = substr(offsets, 1, ?) WHERE id = ?",
-        (tokens, end, _CUT, generated != _CUT, 4 * tokens, text[:end], 4 * tokens, segment),
+        (tokens, end, FRAGMENT, generated != FRAGMENT, 4 * tokens, text[:end], 4 * tokens, segment),
     )
     connection.execute("UPDATE turns SET segment = NULL WHERE segment = ?", (segment,))
 
@@ -219,8 +227,6 @@ _CHAIN = (
     "WITH RECURSIVE chain (id, cut) AS (SELECT ?, ? UNION ALL SELECT s.parent_id, s.parent_tokens"
     " FROM chain JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"
 )
-_CUT = -1
-"""In place of a segment's number of generated tokens: its turn is not wholly there."""
 _NONE = np.empty(0, dtype=np.uint32)
 
 

@@ -15,7 +15,7 @@ from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
-from cache_service import conversions, eviction, incoming, references, turns, workflows
+from cache_service import conversions, creation, eviction, incoming, references, turns, workflows
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
@@ -84,6 +84,12 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             version=conversions.version_message(done.version),
             replayed=None if done.replayed is None else conversions.committed_message(done.replayed),
         )
+
+    async def CreateAgent(self, request: pb.CreateAgentRequest, context: Context) -> pb.CreateAgentResponse:
+        key, content = AgentKey.from_proto(request.key), conversions.ledger("ledger", request.ledger)
+        create = partial(creation.create, key=key, content=content, now=time.time_ns())
+        version = await self._ledgers.write(key.namespace, create)
+        return pb.CreateAgentResponse(version=conversions.version_message(version))
 
     async def StageBlocks(self, request: pb.StageBlocksRequest, context: Context) -> pb.StageBlocksResponse:
         names = conversions.file_names("names", request.names)

@@ -454,6 +454,60 @@ class CommitTurnResponse(_message.Message):
 Global___CommitTurnResponse: _TypeAlias = CommitTurnResponse  # noqa: Y015
 
 @_typing.final
+class CreateAgentRequest(_message.Message):
+    """CreateAgentRequest is an agent that is there at once, with all of its turns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> _types_pb2.AgentKey:
+        """Whose. Must not exist."""
+
+    @_builtins.property
+    def ledger(self) -> Global___Ledger:
+        """All of it. The turns' versions are ignored."""
+
+    def __init__(
+        self,
+        *,
+        key: _types_pb2.AgentKey | None = ...,
+        ledger: Global___Ledger | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "ledger", b"ledger"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "ledger", b"ledger"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateAgentRequest: _TypeAlias = CreateAgentRequest  # noqa: Y015
+
+@_typing.final
+class CreateAgentResponse(_message.Message):
+    """CreateAgentResponse is the new agent's state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def version(self) -> _types_pb2.AgentVersion:
+        """It."""
+
+    def __init__(
+        self,
+        *,
+        version: _types_pb2.AgentVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateAgentResponse: _TypeAlias = CreateAgentResponse  # noqa: Y015
+
+@_typing.final
 class StageBlocksRequest(_message.Message):
     """StageBlocksRequest names files to write."""
 

@@ -49,6 +49,11 @@ class CacheStoreServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.CommitTurnRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.CommitTurnResponse.FromString,
                 _registered_method=True)
+        self.CreateAgent = channel.unary_unary(
+                '/agentmem.v1.CacheStoreService/CreateAgent',
+                request_serializer=agentmem_dot_v1_dot_cache__store__pb2.CreateAgentRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.CreateAgentResponse.FromString,
+                _registered_method=True)
         self.StageBlocks = channel.unary_unary(
                 '/agentmem.v1.CacheStoreService/StageBlocks',
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.StageBlocksRequest.SerializeToString,
@@ -118,6 +123,14 @@ class CacheStoreServiceServicer:
         transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
         request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
         if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateAgent(self, request, context):
+        """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
+        versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,6 +228,11 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
                     servicer.CommitTurn,
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.CommitTurnRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cache__store__pb2.CommitTurnResponse.SerializeToString,
+            ),
+            'CreateAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateAgent,
+                    request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.CreateAgentRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cache__store__pb2.CreateAgentResponse.SerializeToString,
             ),
             'StageBlocks': grpc.unary_unary_rpc_method_handler(
                     servicer.StageBlocks,
@@ -321,6 +339,33 @@ class CacheStoreService:
             '/agentmem.v1.CacheStoreService/CommitTurn',
             agentmem_dot_v1_dot_cache__store__pb2.CommitTurnRequest.SerializeToString,
             agentmem_dot_v1_dot_cache__store__pb2.CommitTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.CacheStoreService/CreateAgent',
+            agentmem_dot_v1_dot_cache__store__pb2.CreateAgentRequest.SerializeToString,
+            agentmem_dot_v1_dot_cache__store__pb2.CreateAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

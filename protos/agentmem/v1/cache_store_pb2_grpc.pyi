@@ -49,6 +49,10 @@ class CacheStoreServiceStub:
     request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
     if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
     """
+    CreateAgent: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.CreateAgentRequest, _cache_store_pb2.CreateAgentResponse]
+    """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
+    versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
+    """
     StageBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]
     """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
     which these are. Paths that are never published are swept at start. May be repeated.
@@ -112,6 +116,10 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
     request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
     if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+    """
+    CreateAgent: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.CreateAgentRequest, _cache_store_pb2.CreateAgentResponse]  # type: ignore[assignment]
+    """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
+    versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
     """
     StageBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]  # type: ignore[assignment]
     """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
@@ -183,6 +191,15 @@ class CacheStoreServiceServicer:
         transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
         request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
         if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+        """
+
+    def CreateAgent(
+        self,
+        request: _cache_store_pb2.CreateAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_store_pb2.CreateAgentResponse, _abc.Awaitable[_cache_store_pb2.CreateAgentResponse]]:
+        """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
+        versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
         """
 
     def StageBlocks(
