@@ -1,0 +1,163 @@
+"""The portable file: what it says, and where its tensors are. Pure, without MLX.
+
+The file is safetensors: 8 bytes with the header's length, the header as JSON, and the tensors' bytes. Per layer L of
+the model there are `layer_{L}_k_weights` (uint32), `layer_{L}_k_scales` and `layer_{L}_k_biases` (in the model's
+dtype), and the same for `v`, shaped [1, tokens, kv_heads, width]; with 4 bits in groups of 64, width is dim/8 and
+dim/64.
+
+All layers end at `kv_tokens`. Layers with full attention begin at 0, those with a sliding window where the window that
+was kept begins; so each layer's tokens are those from its first position up to `kv_tokens`. The ledger is always whole:
+what is behind `kv_tokens` is computed again from its tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from agentmem.errors import DataLoss
+from agentmem.keys import AgentKey
+from inference_service.memory.ledger import Ledger
+
+FORMAT = "agentmem.agent"
+FORMAT_VERSION = 1
+CHUNK_BYTES = 256 * 1024
+"""Most bytes in a message of an export or import."""
+SLACK = 256
+"""Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
+
+PARTS = ("k_weights", "k_scales", "k_biases", "v_weights", "v_scales", "v_biases")
+DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
+MAX_DIM = 1 << 20
+MAX_LAYERS = 4096
+
+
+def damaged(problem: str) -> DataLoss:
+    """The error to raise for a file that is not as it was exported."""
+    return DataLoss(f"the file is damaged: {problem}; export the agent again")
+
+
+class LayerShape(NamedTuple):
+    """The KV of one layer. `window` is None for full attention."""
+
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class KVGeometry:
+    """The KV of all layers in the model's order. `dtype` is that of scales and biases, as safetensors calls it."""
+
+    dtype: str
+    bits: int
+    group_size: int
+    layers: tuple[LayerShape, ...]
+
+    def width(self, layer: int, part: str) -> int:
+        """Elements per token and head of one part ("k_weights", …) of a layer."""
+        dim = self.layers[layer].k_dim if part.startswith("k") else self.layers[layer].v_dim
+        return dim * self.bits // 32 if part.endswith("weights") else dim // self.group_size
+
+    def dtype_of(self, part: str) -> str:
+        """Safetensors' dtype of one part."""
+        return "U32" if part.endswith("weights") else self.dtype
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that the header says, but the checksums. `first_positions` has one position per layer, none without KV."""
+
+    key: AgentKey
+    fingerprint: str
+    geometry: KVGeometry
+    ledger: Ledger
+    kv_tokens: int
+    first_positions: tuple[int, ...]
+
+    @property
+    def places(self) -> Mapping[str, "TensorPlace"]:
+        """Where each tensor is."""
+        return places(self.geometry, self.kv_tokens, self.first_positions)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return max((place.end for place in self.places.values()), default=0)
+
+
+class TensorPlace(NamedTuple):
+    """One tensor: safetensors' dtype, shape, its first token's position, and its bytes, counted behind the header."""
+
+    dtype: str
+    shape: tuple[int, int, int, int]
+    first_position: int
+    start: int
+    end: int
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token."""
+        return (self.end - self.start) // self.shape[1]
+
+
+def tensor_name(layer: int, part: str) -> str:
+    """The tensor of a layer; `part` is one of PARTS."""
+    return f"layer_{layer}_{part}"
+
+
+def places(geometry: KVGeometry, kv_tokens: int, first_positions: Sequence[int]) -> dict[str, TensorPlace]:
+    """The tensors, gapless: weights of all layers, then scales and biases, so that no tensor is out of alignment."""
+    found: dict[str, TensorPlace] = {}
+    start = 0
+    for weights in (True, False):
+        for layer, first in enumerate(first_positions):
+            for part in PARTS:
+                if part.endswith("weights") is weights:
+                    shape = (1, kv_tokens - first, geometry.layers[layer].kv_heads, geometry.width(layer, part))
+                    dtype = geometry.dtype_of(part)
+                    end = start + prod(shape) * DTYPE_BYTES[dtype]
+                    found[tensor_name(layer, part)] = TensorPlace(dtype, shape, first, start, end)
+                    start = end
+    return found
+
+
+def check(manifest: Manifest) -> None:
+    """Raise DataLoss unless the parts of a manifest agree with each other, and no place is absurd."""
+    ledger, geometry = manifest.ledger, manifest.geometry
+    if len(ledger.offsets) != len(ledger) or any(
+        a > b for a, b in zip(ledger.offsets, ledger.offsets[1:], strict=False)
+    ):
+        raise damaged("offsets do not belong to the tokens")
+    if (ledger.offsets[-1] if ledger.offsets else 0) != len(ledger.text):
+        raise damaged("offsets do not belong to the text")
+    end = 0
+    for turn in ledger.turns:
+        if not end <= turn.end_token <= len(ledger) or not 0 <= turn.generated_tokens <= turn.end_token - end:
+            raise damaged("turns do not belong to the tokens")
+        end = turn.end_token
+    if not 0 <= manifest.kv_tokens <= len(ledger):
+        raise damaged("it has KV of more tokens than there are")
+    _check_geometry(geometry)
+    if len(manifest.first_positions) != (len(geometry.layers) if manifest.kv_tokens else 0):
+        raise damaged("first positions do not belong to the layers")
+    for shape, first in zip(geometry.layers, manifest.first_positions, strict=False):
+        if not 0 <= first <= (max(0, manifest.kv_tokens - shape.window) if shape.window else 0):
+            raise damaged("a layer lacks tokens that the next one may see")
+        if shape.window and manifest.kv_tokens - first > shape.window + SLACK:
+            raise damaged("a layer has more tokens than it keeps")
+
+
+def _check_geometry(geometry: KVGeometry) -> None:
+    if geometry.dtype not in DTYPE_BYTES or geometry.dtype == "U32":
+        raise damaged("unknown dtype")
+    if geometry.bits not in (4, 8) or geometry.group_size not in (32, 64):
+        raise damaged("unknown quantization")
+    if not 0 < len(geometry.layers) <= MAX_LAYERS:
+        raise damaged("a strange number of layers")
+    for kv_heads, k_dim, v_dim, window in geometry.layers:
+        if not 0 < kv_heads <= MAX_DIM or (window is not None and not 0 < window < 1 << 32):
+            raise damaged("a layer of a strange shape")
+        if any(not 0 < dim <= MAX_DIM or dim % geometry.group_size for dim in (k_dim, v_dim)):
+            raise damaged("a layer of a strange width")

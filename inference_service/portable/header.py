@@ -1,0 +1,228 @@
+"""The portable file's header: a manifest to bytes and back, with checksums over itself and over the tensors. Pure.
+
+It is ASCII, and its metadata are strings, as safetensors wants it:
+
+    format, format_version               "agentmem.agent", "1"
+    agent_id, model_id, namespace        whose it was
+    fingerprint, tokenizer_hash          of what made the KV, and the tokens
+    total_tokens, token_sequence         the ledger's tokens: how many, and a JSON list of them
+    offsets                              each token's end in the text, in bytes; a JSON list
+    prompt_text, prompt_text_encoding    the text in base64, for it may end inside a character
+    turns                                a JSON list of [tokens at its end, how many of them it generated]
+    kv_tokens, first_positions           how many tokens have KV, and where each layer's first one is; a JSON list
+    geometry                             JSON: dtype, bits, group_size, layers with kv_heads, k_dim, v_dim, window
+    tensor_checksum                      xxh3_128 of all bytes behind the header
+    metadata_checksum                    xxh3_128 of the header without it, with sorted keys and without spaces
+
+A header is read in bounded memory, whatever it says: nothing is taken for as long as it claims to be.
+"""
+
+import base64
+import binascii
+import json
+import re
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import xxhash
+
+from agentmem.errors import AgentmemError, FailedPrecondition
+from agentmem.keys import AgentKey, check_text
+from inference_service.memory.ledger import Ledger, TurnPlace
+from inference_service.portable.format import FORMAT, FORMAT_VERSION, KVGeometry, LayerShape, Manifest, check, damaged
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 64 << 20
+"""Room for about three million tokens. Safetensors itself reads up to 100 MB."""
+MAX_TURNS = 1 << 17
+CHECKSUM_BYTES = 16
+
+_MAX_STRUCTURE = 4 << 20
+"""Characters outside of strings; a tensor takes about 80."""
+_MAX_STRINGS = 1 << 18
+_MAX_GEOMETRY = 1 << 20
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_METADATA = "__metadata__"
+
+
+def encode(manifest: Manifest, tensor_checksum: bytes) -> bytes:
+    """The beginning of the file, up to its tensors; a multiple of 8 bytes, as alignment wants it.
+
+    Raises FailedPrecondition for a ledger that is too long to be taken back.
+    """
+    metadata = _metadata(manifest, tensor_checksum)
+    tensors = _tensors(manifest)
+    metadata["metadata_checksum"] = _checksum(metadata, tensors)
+    text = json.dumps({_METADATA: metadata, **tensors}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER_BYTES or len(manifest.ledger.turns) > MAX_TURNS:
+        raise FailedPrecondition("the agent's ledger is too long for a file; fork its first tokens and export the fork")
+    return struct.pack("<Q", len(text)) + text
+
+
+def header_bytes(beginning: bytes | bytearray) -> int:
+    """How many bytes of a file stand before its tensors, from its first 8 bytes. Raises DataLoss."""
+    size = int(struct.unpack_from("<Q", beginning)[0])
+    if not 2 <= size <= MAX_HEADER_BYTES:
+        raise damaged(f"its header would have {size} bytes")
+    return LENGTH_BYTES + size
+
+
+def parse(text: bytes) -> tuple[Manifest, bytes]:
+    """What a header says, and the tensors' checksum; `text` is without the 8 bytes of its length.
+
+    Raises FailedPrecondition for another version of the format, and DataLoss for all else that is wrong.
+    """
+    try:
+        raw = _loaded(text)
+        metadata, tensors = raw.pop(_METADATA), raw
+        _check_format(metadata)
+        if metadata["metadata_checksum"] != _checksum(metadata, tensors):
+            raise damaged("the header's checksum is another")
+        manifest = _manifest(metadata)
+        check(manifest)
+        tensor_checksum = bytes.fromhex(metadata["tensor_checksum"])
+        expected = _metadata(manifest, tensor_checksum)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise damaged("its header is not that of an exported agent") from error
+    if {**expected, "metadata_checksum": metadata["metadata_checksum"]} != metadata:
+        raise damaged("unexpected metadata")
+    if len(tensor_checksum) != CHECKSUM_BYTES or tensors != _tensors(manifest):
+        raise damaged("its tensors are not those of the model")
+    return manifest, tensor_checksum
+
+
+def _metadata(manifest: Manifest, tensor_checksum: bytes) -> dict[str, str]:
+    ledger, geometry = manifest.ledger, manifest.geometry
+    return {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "agent_id": manifest.key.agent_id,
+        "model_id": manifest.key.model_id,
+        "namespace": manifest.key.namespace,
+        "fingerprint": manifest.fingerprint,
+        "tokenizer_hash": ledger.tokenizer_hash,
+        "total_tokens": str(len(ledger)),
+        "token_sequence": _compact(list(ledger.token_ids)),
+        "offsets": _compact(list(ledger.offsets)),
+        "prompt_text": base64.b64encode(ledger.text).decode(),
+        "prompt_text_encoding": "base64",
+        "turns": _compact([list(turn) for turn in ledger.turns]),
+        "kv_tokens": str(manifest.kv_tokens),
+        "first_positions": _compact(list(manifest.first_positions)),
+        "geometry": _compact(
+            {
+                "dtype": geometry.dtype,
+                "bits": geometry.bits,
+                "group_size": geometry.group_size,
+                "layers": [layer._asdict() for layer in geometry.layers],
+            }
+        ),
+        "tensor_checksum": tensor_checksum.hex(),
+    }
+
+
+def _tensors(manifest: Manifest) -> dict[str, Any]:
+    return {
+        name: {"dtype": place.dtype, "shape": list(place.shape), "data_offsets": [place.start, place.end]}
+        for name, place in manifest.places.items()
+    }
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> str:
+    without = {name: value for name, value in metadata.items() if name != "metadata_checksum"}
+    canonical = json.dumps({_METADATA: without, **tensors}, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(canonical.encode())
+
+
+def _loaded(data: bytes) -> dict[str, Any]:
+    """The JSON object, once it is known that it has not more of anything than an exported agent can have."""
+    text = data.decode("ascii")
+    outside, strings, at = 0, 0, 0
+    while (quote := text.find('"', at)) >= 0:
+        string = _STRING.match(text, quote)
+        if string is None:
+            raise ValueError("a string without end")
+        outside, strings, at = outside + quote - at, strings + 1, string.end()
+        if strings > _MAX_STRINGS:
+            break
+    if strings > _MAX_STRINGS or outside + len(text) - at > _MAX_STRUCTURE:
+        raise damaged("its header has more parts than any model")
+    raw: dict[str, Any] = json.loads(text)
+    return raw
+
+
+def _check_format(metadata: Mapping[str, str]) -> None:
+    if metadata["format"] != FORMAT:
+        raise damaged("it is not an exported agent")
+    if metadata["format_version"] != str(FORMAT_VERSION):
+        version = metadata["format_version"][:20]
+        raise FailedPrecondition(
+            f"the file has version {version} of the format, and this worker reads version {FORMAT_VERSION}; export the "
+            "agent with this version of agentmem"
+        )
+
+
+def _manifest(metadata: Mapping[str, str]) -> Manifest:
+    total = int(metadata["total_tokens"])
+    ledger = Ledger(
+        token_ids=_numbers(metadata["token_sequence"], total),
+        text=_base64(metadata["prompt_text"]),
+        offsets=_numbers(metadata["offsets"], total),
+        tokenizer_hash=metadata["tokenizer_hash"],
+        turns=_turns(metadata["turns"]),
+    )
+    geometry = _geometry(metadata["geometry"])
+    kv_tokens = int(metadata["kv_tokens"])
+    first_positions = _numbers(metadata["first_positions"], len(geometry.layers) if kv_tokens else 0)
+    key = AgentKey(*(_name(metadata, name) for name in ("namespace", "agent_id", "model_id")))
+    return Manifest(key, metadata["fingerprint"], geometry, ledger, kv_tokens, first_positions)
+
+
+def _name(metadata: Mapping[str, str], name: str) -> str:
+    try:
+        return check_text(name, metadata[name])
+    except AgentmemError as error:
+        raise damaged(f"its {name} is not one") from error
+
+
+def _numbers(text: str, count: int) -> tuple[int, ...]:
+    """A JSON list of exactly `count` numbers of 32 bits."""
+    if not 0 <= count <= len(text) or text.count(",") != max(0, count - 1) or text.count("[") != 1:
+        raise ValueError("not that many numbers")
+    numbers = json.loads(text)
+    if len(numbers) != count or not all(type(n) is int and 0 <= n < 1 << 32 for n in numbers):
+        raise ValueError("not numbers of 32 bits")
+    return tuple(numbers)
+
+
+def _turns(text: str) -> tuple[TurnPlace, ...]:
+    if text.count("[") > MAX_TURNS + 1 or text.count(",") > 2 * MAX_TURNS:
+        raise damaged(f"it has more than {MAX_TURNS} turns")
+    turns = tuple(TurnPlace(*turn) for turn in json.loads(text))
+    if not all(type(n) is int for turn in turns for n in turn):
+        raise ValueError("not numbers")
+    return turns
+
+
+def _geometry(text: str) -> KVGeometry:
+    if len(text) > _MAX_GEOMETRY:
+        raise ValueError("too long")
+    raw = json.loads(text)
+    layers = tuple(LayerShape(**layer) for layer in raw["layers"])
+    numbers = [raw["bits"], raw["group_size"], *(n for layer in layers for n in layer if n is not None)]
+    if not all(type(n) is int for n in numbers) or not isinstance(raw["dtype"], str):
+        raise ValueError("not numbers")
+    return KVGeometry(raw["dtype"], raw["bits"], raw["group_size"], layers)
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError("not base64") from error

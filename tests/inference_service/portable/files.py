@@ -1,0 +1,104 @@
+"""Portable files as an export makes them, without a model: random ledgers and random tensors."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from hypothesis import strategies as st
+
+from agentmem.blockfile import TENSORS
+from agentmem.keys import AgentKey
+from inference_service.memory.ledger import Ledger, TurnPlace
+from inference_service.portable import header
+from inference_service.portable.format import SLACK, KVGeometry, LayerShape, Manifest
+
+ITEM = {"U32": np.uint32, "F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
+
+
+@dataclass(frozen=True)
+class File:
+    """A whole file, and what it says."""
+
+    manifest: Manifest
+    data: bytes
+
+    @property
+    def bytes(self) -> bytes:
+        """As it would travel."""
+        return header.encode(self.manifest, xxhash.xxh3_128_digest(self.data)) + self.data
+
+
+def ledger(tokens: int, turns: tuple[TurnPlace, ...] = (), seed: int = 0) -> Ledger:
+    """Tokens that stand for one to three bytes, which are seldom UTF-8."""
+    rng = random.Random(seed)
+    pieces = [rng.randbytes(rng.randint(0, 3)) for _ in range(tokens)]
+    ids = [rng.choice([rng.randrange(320), rng.randrange(1 << 32)]) for _ in range(tokens)]
+    made = Ledger().followed_by(ids, pieces, "tokenizer")
+    return Ledger(made.token_ids, made.text, made.offsets, "tokenizer", turns)
+
+
+def file(tokens: int = 20, kv_tokens: int = 17, seed: int = 0, geometry: KVGeometry | None = None) -> File:
+    """A file of random numbers."""
+    geometry = geometry or KVGeometry("F32", 4, 64, (LayerShape(2, 64, 128), LayerShape(1, 64, 64, window=8)))
+    firsts = tuple(max(0, kv_tokens - (layer.window or kv_tokens)) for layer in geometry.layers) if kv_tokens else ()
+    turns = (TurnPlace(tokens // 2, tokens // 4), TurnPlace(tokens, 0)) if tokens else ()
+    key = AgentKey("default", "a", "org/model")
+    manifest = Manifest(key, "print", geometry, ledger(tokens, turns, seed), kv_tokens, firsts)
+    rng = np.random.default_rng(seed)
+    data = bytearray()
+    for place in manifest.places.values():
+        shape = place.shape
+        if place.dtype in ("U32", "F32"):
+            kind = np.uint32 if place.dtype == "U32" else np.float32
+            data += rng.integers(0, 1 << 20, shape).astype(kind).tobytes()
+        else:
+            data += rng.integers(0, 0x3C00, shape).astype(np.uint16).tobytes()
+    return File(manifest, bytes(data))
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> KVGeometry:
+    """Models of one to four layers of all kinds."""
+    group = draw(st.sampled_from([32, 64]))
+    dims = st.sampled_from([64, 128, 192])
+    layer = st.builds(LayerShape, st.integers(1, 3), dims, dims, st.sampled_from([None, 4, 16]))
+    dtype = draw(st.sampled_from(["F32", "BF16", "F16"]))
+    layers = draw(st.lists(layer, min_size=1, max_size=4))
+    return KVGeometry(dtype, draw(st.sampled_from([4, 8])), group, tuple(layers))
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    """Any manifest that an export could write."""
+    tokens = draw(st.integers(0, 400))
+    ends = sorted(draw(st.lists(st.integers(0, tokens), max_size=4)))
+    turns = tuple(
+        TurnPlace(end, draw(st.integers(0, end - before))) for before, end in zip([0, *ends], ends, strict=False)
+    )
+    geometry = draw(geometries())
+    kv_tokens = draw(st.integers(0, tokens))
+    firsts = []
+    for layer in geometry.layers if kv_tokens else ():
+        most = max(0, kv_tokens - layer.window) if layer.window else 0
+        least = max(0, kv_tokens - layer.window - SLACK) if layer.window else 0
+        firsts.append(draw(st.integers(least, most)))
+    names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+    key = AgentKey(draw(names), draw(names), draw(names))
+    return Manifest(key, draw(st.text(max_size=8)), geometry, ledger(tokens, turns), kv_tokens, tuple(firsts))
+
+
+def block(layers: int, heads: int, k: tuple[int, int], v: tuple[int, int], tokens: int, dtype: str, seed: int = 0):
+    """Random tensors of a block; `k` and `v` are the widths of weights and of scales."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name in TENSORS:
+        weights, scales = k if name.startswith("k") else v
+        shape = (layers, heads, tokens, weights if name.endswith("weights") else scales)
+        if name.endswith("weights"):
+            tensors[name] = rng.integers(0, 1 << 32, shape, dtype=np.uint32)
+        elif dtype == "F32":
+            tensors[name] = rng.normal(size=shape).astype(np.float32)
+        else:
+            tensors[name] = rng.integers(0, 0x3C00, shape).astype(np.uint16)
+    return tensors

@@ -1,0 +1,104 @@
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from agentmem.errors import DataLoss
+from inference_service.engine.caches import sliding
+from inference_service.memory.ledger import Ledger, TurnPlace
+from inference_service.portable.format import (
+    DTYPE_BYTES,
+    SLACK,
+    KVGeometry,
+    LayerShape,
+    Manifest,
+    check,
+)
+
+from .files import file, manifests
+
+GOOD = file().manifest
+
+
+def test_the_slack_is_the_caches() -> None:
+    assert SLACK == sliding.SLACK
+
+
+@given(manifests())
+def test_places_are_gapless_aligned_and_shaped_as_promised(manifest: Manifest) -> None:
+    check(manifest)
+    end = 0
+    for name, place in manifest.places.items():
+        layer, part = name.removeprefix("layer_").split("_", 1)
+        shape = manifest.geometry.layers[int(layer)]
+        dim = shape.k_dim if part.startswith("k") else shape.v_dim
+        width = dim * manifest.geometry.bits // 32 if part.endswith("weights") else dim // manifest.geometry.group_size
+        tokens = manifest.kv_tokens - manifest.first_positions[int(layer)]
+        assert place.shape == (1, tokens, shape.kv_heads, width)
+        assert place.start == end
+        assert place.start % DTYPE_BYTES[place.dtype] == 0
+        assert place.end - place.start == prod(place.shape) * DTYPE_BYTES[place.dtype] == tokens * place.token_bytes
+        end = place.end
+    assert manifest.data_bytes == end
+    assert len(manifest.places) == (6 * len(manifest.geometry.layers) if manifest.kv_tokens else 0)
+
+
+def with_ledger(**changes: Any) -> Manifest:
+    return replace(GOOD, ledger=replace(GOOD.ledger, **changes))
+
+
+def with_layers(*layers: LayerShape) -> Manifest:
+    return replace(GOOD, geometry=replace(GOOD.geometry, layers=layers))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        with_ledger(offsets=GOOD.ledger.offsets[:-1]),
+        with_ledger(offsets=(GOOD.ledger.offsets[-1], *GOOD.ledger.offsets[1:])),
+        with_ledger(text=GOOD.ledger.text + b"x"),
+        with_ledger(turns=(TurnPlace(21, 0),)),
+        with_ledger(turns=(TurnPlace(10, 0), TurnPlace(9, 0))),
+        with_ledger(turns=(TurnPlace(10, 0), TurnPlace(12, 3))),
+        with_ledger(turns=(TurnPlace(10, -1),)),
+        replace(GOOD, ledger=Ledger()),
+        replace(GOOD, kv_tokens=21),
+        replace(GOOD, kv_tokens=-1),
+        replace(GOOD, first_positions=(0,)),
+        replace(GOOD, first_positions=(1, 9)),
+        replace(GOOD, first_positions=(0, 10)),
+        replace(GOOD, first_positions=(0, -1)),
+        replace(GOOD, kv_tokens=0),
+        replace(GOOD, geometry=replace(GOOD.geometry, dtype="U32")),
+        replace(GOOD, geometry=replace(GOOD.geometry, dtype="F64")),
+        replace(GOOD, geometry=replace(GOOD.geometry, bits=0)),
+        replace(GOOD, geometry=replace(GOOD.geometry, group_size=0)),
+        with_layers(),
+        with_layers(LayerShape(0, 64, 64), GOOD.geometry.layers[1]),
+        with_layers(LayerShape(1, 63, 64), GOOD.geometry.layers[1]),
+        with_layers(LayerShape(1, 64, 1 << 40), GOOD.geometry.layers[1]),
+        with_layers(LayerShape(1 << 40, 64, 64), GOOD.geometry.layers[1]),
+        with_layers(GOOD.geometry.layers[0], LayerShape(1, 64, 64, window=0)),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(bad: Manifest) -> None:
+    check(GOOD)
+    with pytest.raises(DataLoss):
+        check(bad)
+
+
+def test_a_window_is_bounded() -> None:
+    big = file(tokens=1000, kv_tokens=900)
+    check(big.manifest)
+    check(replace(big.manifest, first_positions=(0, 900 - 8 - SLACK)))
+    with pytest.raises(DataLoss):
+        check(replace(big.manifest, first_positions=(0, 900 - 8 - SLACK - 1)))
+
+
+def test_widths_are_the_designs() -> None:
+    geometry = KVGeometry("BF16", 4, 64, (LayerShape(8, 192, 128),))
+    assert [geometry.width(0, part) for part in ("k_weights", "k_scales", "v_weights", "v_biases")] == [24, 3, 16, 2]
+    assert geometry.dtype_of("k_weights") == "U32"
+    assert geometry.dtype_of("v_biases") == "BF16"

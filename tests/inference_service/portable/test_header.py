@@ -1,0 +1,230 @@
+import json
+import random
+import struct
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from safetensors import safe_open
+
+from agentmem.errors import DataLoss, FailedPrecondition
+from inference_service.portable import header
+from inference_service.portable.format import Manifest
+
+from .files import file, manifests
+
+CHECKSUM = bytes(range(16))
+
+
+def parsed(data: bytes) -> tuple[Manifest, bytes]:
+    size = header.header_bytes(data[:8])
+    return header.parse(data[8:size])
+
+
+@given(manifests())
+def test_round_trip(manifest: Manifest) -> None:
+    data = header.encode(manifest, CHECKSUM)
+    assert header.header_bytes(data) == len(data)
+    assert len(data) % 8 == 0
+    assert data[8:].isascii()
+    assert parsed(data) == (manifest, CHECKSUM)
+
+
+@pytest.mark.parametrize("dtype", ["F32", "BF16", "F16"])
+def test_other_tools_read_it(tmp_path: Path, dtype: str) -> None:
+    made = file(geometry=replace(file().manifest.geometry, dtype=dtype))
+    path = tmp_path / "agent.safetensors"
+    path.write_bytes(made.bytes)
+    with safe_open(path, framework="mlx") as opened:
+        metadata = opened.metadata()
+        assert json.loads(metadata["token_sequence"]) == list(made.manifest.ledger.token_ids)
+        assert metadata["agent_id"] == "a"
+        assert sorted(opened.keys()) == sorted(made.manifest.places)
+        for name, place in made.manifest.places.items():
+            slice_ = opened.get_slice(name)
+            assert (slice_.get_dtype(), tuple(slice_.get_shape())) == (place.dtype, place.shape)
+        place = made.manifest.places["layer_1_v_weights"]
+        weights = np.array(opened.get_tensor("layer_1_v_weights"))
+        assert weights.tobytes() == made.data[place.start : place.end]
+
+
+def test_every_flipped_bit_of_the_header_is_refused_or_means_the_same() -> None:
+    made = file(tokens=6, kv_tokens=5)
+    good = made.bytes[: len(header.encode(made.manifest, CHECKSUM))]
+    wanted = parsed(good)
+    refused = 0
+    for at in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[at // 8] ^= 1 << at % 8
+        try:
+            size = header.header_bytes(bytes(bad[:8]))
+            if size > len(bad):
+                refused += 1  # The import goes on reading, and the stream ends.
+                continue
+            found = header.parse(bytes(bad[8:size]))
+        except (DataLoss, FailedPrecondition):
+            refused += 1
+        else:
+            assert found == wanted
+    assert refused > 8 * len(good) - 64
+
+
+def test_truncations() -> None:
+    good = header.encode(file().manifest, CHECKSUM)
+    for end in range(8, len(good.rstrip())):
+        with pytest.raises(DataLoss):
+            header.parse(good[8:end])
+
+
+@pytest.mark.parametrize("size", [0, 1, header.MAX_HEADER_BYTES + 1, 1 << 63, (1 << 64) - 1])
+def test_a_header_of_absurd_length(size: int) -> None:
+    with pytest.raises(DataLoss):
+        header.header_bytes(struct.pack("<Q", size))
+
+
+def forged(change: Callable[[dict[str, Any]], object]) -> bytes:
+    """A header with a lie in it, whose checksum is right."""
+    raw = json.loads(header.encode(file().manifest, CHECKSUM)[8:])
+    change(raw)
+    metadata = raw.get("__metadata__")
+    if isinstance(metadata, dict) and "metadata_checksum" in metadata:
+        del metadata["metadata_checksum"]
+        canonical = json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()
+        metadata["metadata_checksum"] = xxhash.xxh3_128_hexdigest(canonical)
+    return json.dumps(raw).encode()
+
+
+def setting(name: str, value: object) -> Callable[[dict[str, Any]], object]:
+    return lambda raw: raw["__metadata__"].__setitem__(name, value)
+
+
+def tensor(name: str, field: str, value: object) -> Callable[[dict[str, Any]], object]:
+    return lambda raw: raw[name].__setitem__(field, value)
+
+
+LIES = {
+    "no metadata": lambda raw: raw.pop("__metadata__"),
+    "metadata is a list": lambda raw: raw.__setitem__("__metadata__", []),
+    "another format": setting("format", "pt"),
+    "one more": setting("more", "x"),
+    "one less": lambda raw: raw["__metadata__"].pop("turns"),
+    "no checksum": lambda raw: raw["__metadata__"].pop("metadata_checksum"),
+    "a number": setting("kv_tokens", 17),
+    "a float": setting("kv_tokens", "17.0"),
+    "a sign": setting("kv_tokens", "+17"),
+    "a space": setting("total_tokens", " 20"),
+    "too many digits": setting("total_tokens", "9" * 5000),
+    "more tokens than there are": setting("total_tokens", "21"),
+    "negative": setting("total_tokens", "-1"),
+    "more KV than tokens": setting("kv_tokens", "21"),
+    "a token too large": setting("token_sequence", json.dumps([1 << 32, *range(19)], separators=(",", ":"))),
+    "a token below 0": setting("token_sequence", json.dumps([-1, *range(19)], separators=(",", ":"))),
+    "a token that is none": setting("token_sequence", json.dumps(["1", *range(19)], separators=(",", ":"))),
+    "a token that is true": setting("token_sequence", json.dumps([True, *range(19)], separators=(",", ":"))),
+    "a token that is infinite": setting("token_sequence", "[1e999" + ",1" * 19 + "]"),
+    "tokens that are no list": setting("token_sequence", "{" + ",".join(f'"{i}":1' for i in range(20)) + "}"),
+    "deep tokens": setting("token_sequence", "[" * 100_000),
+    "deep turns": setting("turns", "[" * 100_000),
+    "deep objects": setting("geometry", '{"a":' * 100_000),
+    "turns of three": setting("turns", "[[1,2,3]]"),
+    "turns of text": setting("turns", '["ab"]'),
+    "turns that are floats": setting("turns", "[[10.0,5],[20,0]]"),
+    "text that is not base64": setting("prompt_text", "é"),
+    "text in another base64": setting("prompt_text", "AB=="),
+    "another encoding": setting("prompt_text_encoding", "utf-8"),
+    "an empty agent id": setting("agent_id", ""),
+    "a lone surrogate": setting("agent_id", "\ud800"),
+    "a long namespace": setting("namespace", "x" * 300),
+    "no layers": setting("geometry", '{"dtype":"F32","bits":4,"group_size":64,"layers":[]}'),
+    "a layer without heads": setting(
+        "geometry",
+        '{"dtype":"F32","bits":4,"group_size":64,"layers":[{"kv_heads":null,"k_dim":64,"v_dim":64,"window":null}]}',
+    ),
+    "a checksum too short": setting("tensor_checksum", "00"),
+    "a checksum in capitals": setting("tensor_checksum", "AB" * 16),
+    "an offset": tensor("layer_0_k_weights", "data_offsets", [0, 8]),
+    "an offset beyond everything": tensor("layer_0_k_weights", "data_offsets", [0, 1 << 62]),
+    "a shape": tensor("layer_0_k_weights", "shape", [1, 1 << 40, 2, 8]),
+    "a dtype": tensor("layer_0_k_scales", "dtype", "F16"),
+    "a tensor more": lambda raw: raw.__setitem__("x", {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}),
+    "a tensor less": lambda raw: raw.pop("layer_1_v_biases"),
+    "a tensor that is none": lambda raw: raw.__setitem__("layer_1_v_biases", None),
+}
+
+
+@pytest.mark.parametrize("change", LIES.values(), ids=LIES.keys())
+def test_lies_with_a_right_checksum(change: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(DataLoss) as caught:
+        header.parse(forged(change))
+    assert "export the agent again" in caught.value.message
+
+
+def test_another_version_is_told_from_damage() -> None:
+    with pytest.raises(FailedPrecondition) as caught:
+        header.parse(forged(setting("format_version", "2")))
+    assert "version 2" in caught.value.message
+    assert "version 1" in caught.value.message
+
+
+def test_the_metadata_checksum() -> None:
+    good = header.encode(file().manifest, CHECKSUM)
+    with pytest.raises(DataLoss, match="checksum"):
+        header.parse(good[8:].replace(b'"agent_id":"a"', b'"agent_id":"b"'))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"__metadata__":' * 50_000,
+        b"[" * 1_000_000,
+        b"{" + b'"":{},' * 1_000_000,
+        b'{"__metadata__":{},"a":[' + b"[]," * 4_000_000 + b"[]]}",
+        b'""' * 4_000_000,
+        b'"' * 4_000_001,
+        b'"\\' * 4_000_000,
+        b"\xff\xfe",
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_hostile_headers_take_bounded_memory(text: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataLoss):
+            header.parse(text)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(text) + (32 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_seeded_mutations_never_do_anything_else_than_refuse() -> None:
+    rng = random.Random(7)
+    good = header.encode(file().manifest, CHECKSUM)[8:]
+    wanted = header.parse(good)
+    for _ in range(3000):
+        bad = bytearray(good)
+        for _ in range(rng.randint(1, 3)):
+            start = rng.randrange(len(bad))
+            end = min(len(bad), start + rng.randint(0, 8))
+            choices = [rng.randbytes(rng.randint(0, 8)), bytes(bad[rng.randrange(len(bad)) :][:8]), b"", b"9" * 30]
+            bad[start:end] = rng.choice(choices)
+        try:
+            found = header.parse(bytes(bad))
+        except (DataLoss, FailedPrecondition):
+            continue
+        assert found == wanted
+
+
+def test_a_ledger_that_is_too_long_to_come_back_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header, "MAX_HEADER_BYTES", 100)
+    with pytest.raises(FailedPrecondition, match="too long"):
+        header.encode(file().manifest, CHECKSUM)
