@@ -28,6 +28,7 @@ from inference_service.memory.match import Limits
 from inference_service.metrics import WorkerMetrics
 from inference_service.models import Models, registry
 from inference_service.pool.kv import KVPool
+from inference_service.portable.mover import Mover
 from inference_service.servicers.servicer_agents import AgentServicer
 from inference_service.servicers.servicer_inference import InferenceServicer
 from inference_service.servicers.servicer_models import ModelServicer
@@ -83,7 +84,8 @@ class Worker:
             stream_buffer=settings.stream_buffer,
         )
         inference = InferenceServicer(self._runner, self._models, preparer, store)
-        agents = AgentServicer(store, self._models, preparer, self._persister, prefetcher, locks)
+        mover = Mover(store, fetcher, self._transfers, settings.data.expanduser() / "worker" / "portable")
+        agents = AgentServicer(store, self._models, preparer, self._persister, prefetcher, locks, mover)
         self._server = GrpcServer(
             settings.address,
             [

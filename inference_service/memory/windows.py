@@ -63,17 +63,20 @@ def window_candidates(
     cues = _occurrences(sequence, beginning)
     ends = [turn.end_token for turn in ledger.turns]
     own = {*checkpoints, *_up_to(limit, cues), *_up_to(len(sequence), cues), *_up_to(limit, ends)}
-    candidates = [
-        WindowCandidate(*place, usable_tokens=place[0])
-        for place in _named(fingerprint, namespace, sequence, {at for at in own if 0 < at < len(sequence)})
-    ]
+    ids = fingerprint, namespace
+    candidates = list(candidates_at(*ids, sequence, {at for at in own if 0 < at < len(sequence)}))
     if limit:
         beyond = {*_beyond(limit, ends), *_beyond(limit, _occurrences(ledger.token_ids, beginning))}
-        candidates += [
-            WindowCandidate(*place, usable_tokens=limit)
-            for place in _named(fingerprint, namespace, ledger.token_ids, beyond)
-        ]
+        candidates += [each._replace(usable_tokens=limit) for each in candidates_at(*ids, ledger.token_ids, beyond)]
     return tuple(candidates)
+
+
+def candidates_at(
+    fingerprint: str, namespace: str, token_ids: Sequence[int], positions: Iterable[int]
+) -> tuple[WindowCandidate, ...]:
+    """The windows of a sequence at these positions, each above 0."""
+    named = _named(fingerprint, namespace, token_ids, positions)
+    return tuple(WindowCandidate(*place, usable_tokens=place[0]) for place in named)
 
 
 def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...]:
@@ -97,10 +100,8 @@ def window_headers(
     fingerprint: str, namespace: str, token_ids: Sequence[int], windows: Mapping[int, int]
 ) -> list[BlockHeader]:
     """The headers of windows of a sequence, by position: `windows` says how many tokens are stored at each."""
-    return [
-        WindowCandidate(*place, usable_tokens=place[0]).header(fingerprint, namespace, windows[place[0]])
-        for place in _named(fingerprint, namespace, token_ids, windows)
-    ]
+    candidates = candidates_at(fingerprint, namespace, token_ids, windows)
+    return [each.header(fingerprint, namespace, windows[each.position]) for each in candidates]
 
 
 def stored_tokens(

@@ -147,6 +147,9 @@ def check(manifest: Manifest) -> None:
             raise damaged("a layer lacks tokens that the next one may see")
         if shape.window and manifest.kv_tokens - first > shape.window + SLACK:
             raise damaged("a layer has more tokens than it keeps")
+    windows = {first for shape, first in zip(geometry.layers, manifest.first_positions, strict=False) if shape.window}
+    if len(windows) > 1:
+        raise damaged("windows do not begin at one position")
 
 
 def _check_geometry(geometry: KVGeometry) -> None:

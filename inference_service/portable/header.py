@@ -40,7 +40,7 @@ CHECKSUM_BYTES = 16
 
 _MAX_STRUCTURE = 4 << 20
 """Characters outside of strings; a tensor takes about 80."""
-_MAX_STRINGS = 1 << 18
+_MAX_STRINGS = 1 << 17
 _MAX_GEOMETRY = 1 << 20
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _METADATA = "__metadata__"

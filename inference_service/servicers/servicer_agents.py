@@ -7,13 +7,14 @@ from agentmem.v1 import agent_pb2
 from inference_service.memory.ledger import NO_VERSION
 from inference_service.servicers.requests import probe_request
 from inference_service.servicers.servicer_branches import BranchServicer
+from inference_service.servicers.servicer_portable import PortableServicer
 from inference_service.servicers.servicer_tiers import TierServicer
 from inference_service.storage.client import version_to_proto
 from inference_service.turns.preparing import check_tokens
 
 
-class AgentServicer(BranchServicer, TierServicer):
-    """Reading, probing and deleting agents, their branches and tiers; RPCs that are not here answer UNIMPLEMENTED."""
+class AgentServicer(BranchServicer, TierServicer, PortableServicer):
+    """Reading, probing and deleting agents, their branches, tiers and files; other RPCs answer UNIMPLEMENTED."""
 
     async def GetAgent(self, request: agent_pb2.GetAgentRequest, context: Any) -> agent_pb2.GetAgentResponse:
         AgentKey.from_proto(request.key)

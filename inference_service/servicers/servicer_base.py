@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from inference_service.models import Models
+from inference_service.portable.mover import Mover
 from inference_service.storage.client import StoreClient
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
@@ -24,6 +25,7 @@ class AgentServicerBase(agent_pb2_grpc.AgentServiceServicer):
         persister: Persister,
         prefetcher: Prefetcher,
         locks: AgentLocks,
+        mover: Mover,
     ) -> None:
         self._store = store
         self._models = models
@@ -31,6 +33,7 @@ class AgentServicerBase(agent_pb2_grpc.AgentServiceServicer):
         self._persister = persister
         self._prefetcher = prefetcher
         self._locks = locks
+        self._mover = mover
 
     @asynccontextmanager
     async def _holding(self, *keys: AgentKey) -> AsyncIterator[None]:

@@ -151,6 +151,20 @@ class StoreClient:
         replayed = answer.replayed if answer.HasField("replayed") else None
         return Version(answer.version.uid, answer.version.version), replayed
 
+    async def create_agent(self, key: AgentKey, ledger: Ledger) -> Version:
+        """Make an agent of a whole ledger, durably. Raises AlreadyExists."""
+        turns = [cache_store_pb2.LedgerTurn(**turn._asdict()) for turn in ledger.turns]
+        message = cache_store_pb2.Ledger(
+            token_ids=ledger.token_ids,
+            text=ledger.text,
+            offsets=ledger.offsets,
+            tokenizer_hash=ledger.tokenizer_hash,
+            turns=turns,
+        )
+        request = cache_store_pb2.CreateAgentRequest(key=key.to_proto(), ledger=message)
+        answer = await _raising(self._store.CreateAgent(request, timeout=_TIMEOUT_SECONDS))
+        return Version(answer.version.uid, answer.version.version)
+
     async def stage(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, str]:
         """Paths for those files that do not exist yet."""
         request = cache_store_pb2.StageBlocksRequest(namespace=namespace, names=map(_name, names))

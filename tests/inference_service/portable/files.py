@@ -78,11 +78,13 @@ def manifests(draw: st.DrawFn) -> Manifest:
     )
     geometry = draw(geometries())
     kv_tokens = draw(st.integers(0, tokens))
-    firsts = []
-    for layer in geometry.layers if kv_tokens else ():
-        most = max(0, kv_tokens - layer.window) if layer.window else 0
-        least = max(0, kv_tokens - layer.window - SLACK) if layer.window else 0
-        firsts.append(draw(st.integers(least, most)))
+    firsts: list[int] = []
+    if kv_tokens:
+        windows = {layer.window for layer in geometry.layers if layer.window}
+        most = max(0, kv_tokens - max(windows, default=0))
+        least = max(0, kv_tokens - min(windows, default=0) - SLACK)
+        first = draw(st.integers(least, most)) if windows else 0
+        firsts = [first if layer.window else 0 for layer in geometry.layers]
     names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
     key = AgentKey(draw(names), draw(names), draw(names))
     return Manifest(key, draw(st.text(max_size=8)), geometry, ledger(tokens, turns), kv_tokens, tuple(firsts))

@@ -75,6 +75,11 @@ def with_layers(*layers: LayerShape) -> Manifest:
         replace(GOOD, geometry=replace(GOOD.geometry, dtype="F64")),
         replace(GOOD, geometry=replace(GOOD.geometry, bits=0)),
         replace(GOOD, geometry=replace(GOOD.geometry, group_size=0)),
+        replace(
+            GOOD,
+            geometry=replace(GOOD.geometry, layers=(*GOOD.geometry.layers, LayerShape(1, 64, 64, window=7))),
+            first_positions=(0, 9, 8),
+        ),
         with_layers(),
         with_layers(LayerShape(0, 64, 64), GOOD.geometry.layers[1]),
         with_layers(LayerShape(1, 63, 64), GOOD.geometry.layers[1]),

@@ -102,6 +102,7 @@ class World:
             cast(Any, self.persister),
             cast(Any, None),
             self.locks,
+            cast(Any, None),
         )
 
     def evict(self, key: AgentKey) -> int:

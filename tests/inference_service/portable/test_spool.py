@@ -1,0 +1,52 @@
+import errno
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from agentmem.errors import ResourceExhausted
+from inference_service.portable.spool import FREE_BYTES, Spool, disk_errors
+
+
+def test_files_have_no_name_and_a_private_directory(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "a" / "b")
+    with spool.file(10) as file:
+        file.write(b"secret")
+        file.flush()
+        assert list((tmp_path / "a" / "b").iterdir()) == []
+        assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+
+
+async def test_places_are_few_and_come_back(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, limit=2)
+
+    async def fail() -> None:
+        async with spool.room():
+            with pytest.raises(ResourceExhausted, match="2 agents"):
+                await enter(spool)
+            raise ZeroDivisionError
+
+    async with spool.room():
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        await enter(spool)
+
+
+async def enter(spool: Spool) -> None:
+    async with spool.room():
+        pass
+
+
+def test_a_disk_without_room_is_refused_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=FREE_BYTES + 100))
+    Spool(tmp_path).file(100).close()
+    with pytest.raises(ResourceExhausted, match="101 bytes"):
+        Spool(tmp_path).file(101)
+
+
+def test_a_full_disk_is_no_bug() -> None:
+    with pytest.raises(ResourceExhausted, match="full"), disk_errors():
+        raise OSError(errno.ENOSPC, "no space")
+    with pytest.raises(OSError, match="other"), disk_errors():
+        raise OSError(errno.EIO, "other")

@@ -1,0 +1,220 @@
+"""Agents that move: a file from one data directory goes on in another, bit for bit, or is refused with the reason."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from safetensors.numpy import load as load_safetensors
+
+from agentmem.v1 import agent_pb2, types_pb2
+from tests.oracle import Oracle
+from tests.system.files import CHUNK, exported, forged, imported, messages, metadata, refusal
+from tests.system.stack import Client, Stack, Turn, running
+from tests.tiny_models import write_gemma3, write_gpt_oss, write_llama
+
+ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
+LONG = "The colour of the boat is green. " * 45
+
+
+async def told(client: Client, agent: str = "a") -> None:
+    for text in (LONG, "Größe, 😀👩‍👩‍👧", "Who told you?"):
+        await client.say(agent, text, **ARGUMENTS)
+
+
+def same(one: Turn, two: Turn) -> bool:
+    return one.text == two.text and one.token_ids == two.token_ids and one.logprobs == two.logprobs
+
+
+async def test_it_goes_on_elsewhere_as_it_would_here(stack: Stack, client: Client, tiny: Path) -> None:
+    await told(client)
+    file = await exported(client, "a")
+    ledger = await stack.ledger("a")
+    async with running(f"renamed={tiny}") as elsewhere:
+        there = await elsewhere.client()
+        agent = await imported(there, file, "b", "renamed")
+        tokens = len(ledger.token_ids)
+        assert (agent.key.agent_id, agent.key.model_id, agent.version.version) == ("b", "renamed", 3)
+        assert (agent.tokens, agent.turns, agent.warm_tokens, agent.tier) == (tokens, 3, tokens, types_pb2.TIER_WARM)
+        assert await elsewhere.ledger("b") == ledger
+        assert tensors_of(stack) == tensors_of(elsewhere)
+        again = await exported(there, "b")
+        renamed = {"agent_id": "", "model_id": "", "metadata_checksum": ""}
+        assert {**metadata(again), **renamed} == {**metadata(file), **renamed}, "it comes out as it went in"
+        stack.kill("worker")
+        await stack.up("worker")
+        here_turn = await client.say("a", "And now?", **ARGUMENTS)
+        there_turn = await there.say("b", "And now?", **ARGUMENTS)
+        assert here_turn.cached == there_turn.cached == {"warm": tokens}
+        assert here_turn.match == there_turn.match == "EXTEND"
+        assert same(here_turn, there_turn)
+        after = list((await elsewhere.ledger("b")).token_ids)
+        wanted = Oracle(tiny).logprobs_of(after, len(after) - len(there_turn.token_ids))
+        assert np.abs(wanted - np.array(there_turn.logprobs)).max() < 1e-3
+        assert len(set(there_turn.token_ids)) > 2, "an output that does not vary proves nothing"
+
+
+def tensors_of(stack: Stack) -> dict[str, dict[str, bytes]]:
+    """The tensors of all published blocks, by file name: the bytes are the same wherever the namespace is."""
+    files = [*stack.block_files(), *stack.window_files()]
+    named = {file.name + file.parts[-3]: load_safetensors(file.read_bytes()) for file in files}
+    return {name: {key: array.tobytes() for key, array in file.items()} for name, file in named.items()}
+
+
+@pytest.mark.parametrize("write", [write_gemma3, write_gpt_oss], ids=["gemma3", "gpt_oss"])
+async def test_hybrid_models_go_on_from_their_window(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    directory = write(tmp_path / "m")
+    async with running(f"tiny={directory}") as stack, running(f"tiny={directory}") as elsewhere:
+        client, there = await stack.client(), await elsewhere.client()
+        await told(client)
+        file = await exported(client, "a")
+        tokens = int(metadata(file)["total_tokens"])
+        assert tokens > 64 + 256, "longer than what a sliding layer keeps"
+        assert metadata(file)["kv_tokens"] == str(tokens)
+        await imported(there, file, "b")
+        stack.kill("worker")
+        await stack.up("worker")
+        here_turn = await client.say("a", "And now?", **ARGUMENTS)
+        there_turn = await there.say("b", "And now?", **ARGUMENTS)
+        assert here_turn.cached == there_turn.cached == {"warm": tokens}
+        assert same(here_turn, there_turn)
+
+
+async def test_without_files_the_ledger_is_exported_and_computed_again(stack: Stack, client: Client) -> None:
+    await told(client)
+    files = await stack.on_disk("a")
+    tokens = len((await stack.ledger("a")).token_ids)
+    assert len(files) >= 3
+    files[2].unlink()
+    data = bytearray(files[1].read_bytes())
+    data[-1] ^= 1
+    files[1].write_bytes(data)
+    file = await exported(client, "a")
+    assert metadata(file)["kv_tokens"] == "256"
+    assert metadata(file)["total_tokens"] == str(tokens)
+    await imported(client, file, "b")
+    turn = await client.say("b", "And now?", **ARGUMENTS)
+    assert turn.match == "EXTEND"
+    assert sum(turn.cached.values()) >= 256
+    for gone in stack.block_files():
+        gone.unlink()
+    empty = await exported(client, "a")
+    assert metadata(empty)["kv_tokens"] == "0"
+    assert (await imported(client, empty, "c")).tokens == tokens
+
+
+async def test_another_models_file_is_refused(client: Client, tmp_path: Path) -> None:
+    await told(client)
+    file = await exported(client, "a")
+    async with running(f"weights={write_llama(tmp_path / 'm', seed=1)}") as stack:
+        there = await stack.client()
+        code, said = await refusal(there, file, "a", "weights")
+        assert code == "FAILED_PRECONDITION" and "fingerprint" in said
+        code, said = await refusal(there, file)
+        assert code == "NOT_FOUND" and "tiny" in said
+        assert not (await there.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"))).agents
+        assert not stack.block_files()
+
+
+async def test_other_refusals(stack: Stack, client: Client) -> None:
+    await told(client)
+    file = await exported(client, "a")
+    blocks = stack.block_files()
+
+    def saying(**changes: str) -> bytes:
+        return forged(file, lambda said: said.update(changes))
+
+    assert await refusal(client, file) == ("ALREADY_EXISTS", "agent 'a' exists; delete it, or choose another id")
+    code, said = await refusal(client, saying(format_version="2"), "b")
+    assert code == "FAILED_PRECONDITION" and "version 2" in said
+    code, said = await refusal(client, saying(namespace="theirs"), "b")
+    assert code == "PERMISSION_DENIED" and "'theirs'" in said
+    code, said = await refusal(client, file, "b", namespace="theirs")
+    assert code == "PERMISSION_DENIED" and "'default'" in said
+    assert (await refusal(client, file, "b", namespace=""))[0] == "INVALID_ARGUMENT"
+    code, said = await refusal(client, saying(tokenizer_hash="x"), "b")
+    assert code == "FAILED_PRECONDITION" and "tokenizer" in said
+    code, said = await refusal(client, saying(prompt_text=metadata(file)["prompt_text"].replace("A", "B", 1)), "b")
+    assert code == "DATA_LOSS" and "stand for" in said
+    other = metadata(file)["token_sequence"].replace("[0,", "[99999,")
+    code, said = await refusal(client, saying(token_sequence=other), "b")
+    assert code == "DATA_LOSS" and "does not know" in said
+    for bad in (file[:-1], file + b"x", file[:100], file[:4], b"", b"not a file at all"):
+        assert (await refusal(client, bad, "b"))[0] == "DATA_LOSS"
+    assert (await refusal(client, file, "b", "nobody"))[0] == "NOT_FOUND"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.agents.ImportAgent(messages(file + bytes(CHUNK), client.key("b"), chunk=CHUNK + 1))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.agents.ImportAgent(iter([agent_pb2.ImportAgentRequest(chunk=file[:CHUNK])]))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await exported(client, "nobody")
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+    assert stack.block_files() == blocks
+    assert not list((stack.data / "staging").iterdir())
+    assert not list((stack.data / "worker" / "portable").iterdir())
+
+
+async def test_seeded_damage_is_refused_and_harms_nobody(stack: Stack, client: Client) -> None:
+    await client.say("a", "The boat is green.", **ARGUMENTS)
+    file = await exported(client, "a")
+    size = 8 + int.from_bytes(file[:8], "little")
+    rng = random.Random(3)
+    for number in range(60):
+        bad = bytearray(file)
+        at = rng.randrange(size, len(bad)) if number % 2 else rng.randrange(len(bad))
+        match number % 4:
+            case 0 | 1:
+                bad[at] ^= 1 << rng.randrange(8)
+            case 2:
+                del bad[at:]
+            case 3:
+                bad[at : at + 40] = rng.randbytes(40)
+        if bytes(bad[: len(file.rstrip())]) != file[: len(bad)]:
+            assert (await refusal(client, bytes(bad), "b"))[0] in ("DATA_LOSS", "FAILED_PRECONDITION"), number
+    assert (await imported(client, file, "b")).tokens == (await client.agent("a")).tokens
+
+
+async def test_an_import_that_is_broken_off_leaves_nothing(stack: Stack, client: Client) -> None:
+    await told(client)
+    file = await exported(client, "a")
+    stack.kill("worker", "store")
+    await stack.up()
+
+    async def half() -> AsyncIterator[agent_pb2.ImportAgentRequest]:
+        for message in list(messages(file, client.key("b"), 1000))[:-1]:
+            yield message
+        await asyncio.Event().wait()
+
+    call = client.agents.ImportAgent(half())
+    await asyncio.sleep(1)
+    call.cancel()
+    for _ in range(6):
+        broken = client.agents.ImportAgent(half())
+        await asyncio.sleep(0.1)
+        broken.cancel()
+    assert (await imported(client, file, "b")).tokens > 0, "the others' places are free again"
+    listed = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"))
+    assert [agent.key.agent_id for agent in listed.agents] == ["a", "b"]
+
+
+async def test_through_the_gateway(tiny: Path) -> None:
+    async with running(f"tiny={tiny}", "store", "worker", "gateway") as stack:
+        client = await stack.client("gateway")
+        await told(client)
+        call = client.agents.ExportAgent(
+            agent_pb2.ExportAgentRequest(key=types_pb2.AgentKey(agent_id="a", model_id="tiny"))
+        )
+        file = b"".join([response.chunk async for response in call])
+        assert (await imported(client, file, "b", namespace="")).key == client.key("b"), "the caller's namespace"
+        turn = await client.say("b", "And now?", **ARGUMENTS)
+        assert sum(turn.cached.values()) == int(metadata(file)["total_tokens"])
+        assert (await refusal(client, file, "c", namespace="theirs"))[0] == "PERMISSION_DENIED"
+        theirs = forged(file, lambda said: said.update(namespace="theirs"))
+        assert (await refusal(client, theirs, "c", namespace=""))[0] == "PERMISSION_DENIED"
+        assert (await refusal(client, file, namespace=""))[0] == "ALREADY_EXISTS"
+        assert (await refusal(client, file[:-1], "c", namespace=""))[0] == "DATA_LOSS"
