@@ -24,10 +24,10 @@ _model_option = click.option("--model", default="", help="Only on this model; wi
 @json_option
 @click.pass_context
 def agents(context: click.Context, gateway: str, as_json: bool) -> None:
-    """Show or erase agents. Without a command: list them."""
+    """Show, move or erase agents. Without a command: list them."""
     # What is given here holds for the command that follows, unless that is given its own.
     given = {"gateway": gateway, "as_json": as_json}
-    context.default_map = {name: given for name in ("list", "show", "delete")}
+    context.default_map = {name: given for name in agents.commands}
     if context.invoked_subcommand is None:
         _list(gateway, "", as_json=as_json)
 

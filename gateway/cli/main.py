@@ -5,6 +5,7 @@ import click
 from gateway.cli.agents import agents
 from gateway.cli.chat import chat
 from gateway.cli.models import models
+from gateway.cli.transfers import export_agent, import_agent
 from gateway.cli.up import up
 
 
@@ -17,6 +18,8 @@ def main() -> None:
     """
 
 
+for command in (export_agent, import_agent):
+    agents.add_command(command)
 for command in (up, agents, chat, models):
     main.add_command(command)
 

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from agentmem import errors
 from agentmem.v1 import agent_pb2, types_pb2
 from gateway.cli.main import main
-from gateway.process import Gateway
 
 from ..scripted import ScriptedWorker, delta, finished, started
-
-Command = Callable[..., Coroutine[Any, Any, Result]]
-
-
-@pytest.fixture
-def agentmem(gateway: Gateway) -> Command:
-    """Runs `agentmem …` in a thread; it has an event loop of its own."""
-
-    async def run(*arguments: str, say: str = "") -> Result:
-        given = [*arguments, "--gateway", gateway.addresses["grpc"]]
-        return await asyncio.to_thread(CliRunner().invoke, main, given, input=say)
-
-    return run
+from .conftest import Command
 
 
 def agent(name: str, tokens: int = 1234) -> agent_pb2.Agent:
