@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import IO
 
 import xxhash
 
@@ -22,7 +21,7 @@ from inference_service.memory.windows import WindowCandidate, candidates_at, cho
 from inference_service.portable import header, tensors
 from inference_service.portable.format import CHUNK_BYTES, Manifest
 from inference_service.portable.shapes import kv_geometry, layers_of
-from inference_service.portable.spool import Spool, disk_errors
+from inference_service.portable.spool import Spool, SpoolFile
 from inference_service.storage.client import FileName, Opened, StoreClient
 from inference_service.turns.fetching import Fetcher
 
@@ -33,22 +32,19 @@ _HASH_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Exported:
-    """A portable file: its header, and its data in an open file without a name. Close it."""
+    """A portable file: its header, and its data. Close that."""
 
     header: bytes
-    data: IO[bytes]
+    data: SpoolFile
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """All of it, in order, in pieces of at most CHUNK_BYTES."""
         for start in range(0, len(self.header), CHUNK_BYTES):
             yield self.header[start : start + CHUNK_BYTES]
-        await asyncio.to_thread(self.data.seek, 0)
-        while chunk := await asyncio.to_thread(self.data.read, CHUNK_BYTES):
+        at = 0
+        while chunk := await asyncio.to_thread(self.data.read, CHUNK_BYTES, at):
             yield chunk
-
-    def close(self) -> None:
-        """Let the data go."""
-        self.data.close()
+            at += len(chunk)
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ class Exporter:
             refused.add(bad)
 
     async def _fill(
-        self, data: IO[bytes], manifest: Manifest, geometry: Geometry, parts: _Parts, opened: Opened
+        self, data: SpoolFile, manifest: Manifest, geometry: Geometry, parts: _Parts, opened: Opened
     ) -> FileName | None:
         """Put all parts where they belong; the one that is bad, if one is."""
         places = manifest.places
@@ -114,10 +110,7 @@ class Exporter:
                 return name
             tokens = min(part.token_count, parts.tokens - part.first_token)
             layers = layers_of(geometry, window=part.window)
-            with disk_errors():
-                await asyncio.to_thread(
-                    tensors.write, data.fileno(), places, layers, part.first_token, tokens, good[name]
-                )
+            await asyncio.to_thread(tensors.write, data, places, layers, part.first_token, tokens, good[name])
         return None
 
 
@@ -167,9 +160,9 @@ def _first_positions(geometry: Geometry, parts: _Parts) -> tuple[int, ...]:
     return tuple(first[layer] for layer in range(geometry.layers))
 
 
-def _header(manifest: Manifest, data: IO[bytes]) -> bytes:
-    hasher = xxhash.xxh3_128()
-    data.seek(0)
-    while piece := data.read(_HASH_BYTES):
+def _header(manifest: Manifest, data: SpoolFile) -> bytes:
+    hasher, at = xxhash.xxh3_128(), 0
+    while piece := data.read(_HASH_BYTES, at):
         hasher.update(piece)
+        at += len(piece)
     return header.encode(manifest, hasher.digest())

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import IO
 
 from agentmem import logs
 from agentmem.blockfile import BlockHeader
@@ -22,6 +21,7 @@ from inference_service.portable import tensors
 from inference_service.portable.format import Manifest, damaged
 from inference_service.portable.receiving import Received
 from inference_service.portable.shapes import kv_geometry, layers_of
+from inference_service.portable.spool import SpoolFile
 from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import FileName, StoreClient
 from inference_service.storage.transfer import Target
@@ -57,7 +57,7 @@ class Importer:
             logs.event(log, "references of an import were not written", logging.WARNING, error=error.message)
 
     async def _publish(
-        self, key: AgentKey, model: LoadedModel, manifest: Manifest, data: IO[bytes], files: Sequence[BlockHeader]
+        self, key: AgentKey, model: LoadedModel, manifest: Manifest, data: SpoolFile, files: Sequence[BlockHeader]
     ) -> None:
         """Write those files that do not exist yet, and publish them as nobody's."""
         named = {FileName.of(file): file for file in files}
@@ -147,6 +147,6 @@ def _files(namespace: str, model: LoadedModel, manifest: Manifest) -> list[Block
     return files
 
 
-def _read(data: IO[bytes], manifest: Manifest, header: BlockHeader, model: LoadedModel) -> dict[str, bytes]:
+def _read(data: SpoolFile, manifest: Manifest, header: BlockHeader, model: LoadedModel) -> dict[str, bytes]:
     layers = layers_of(model.geometry, window=header.window)
-    return tensors.read(data.fileno(), manifest.places, layers, header.first_token, header.token_count)
+    return tensors.read(data, manifest.places, layers, header.first_token, header.token_count)

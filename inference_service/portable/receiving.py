@@ -3,28 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import IO
 
 import xxhash
 
 from inference_service.portable import header
 from inference_service.portable.format import Manifest, damaged
-from inference_service.portable.spool import Spool, disk_errors
-from inference_service.portable.tensors import write_all
+from inference_service.portable.spool import Spool, SpoolFile
 
 _PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class Received:
-    """A file whose every byte was verified: what it says, and its data in an open file without a name. Close it."""
+    """A file whose every byte was verified: what it says, and its data. Close that."""
 
     manifest: Manifest
-    data: IO[bytes]
-
-    def close(self) -> None:
-        """Let the data go."""
-        self.data.close()
+    data: SpoolFile
 
 
 async def receive(chunks: AsyncIterator[bytes], spool: Spool, judge: Callable[[Manifest], Awaitable[None]]) -> Received:
@@ -60,14 +54,13 @@ async def _read_header(chunks: AsyncIterator[bytes], beginning: bytearray) -> tu
 
 
 async def _read_data(
-    chunks: AsyncIterator[bytes], beginning: bytearray, size: int, checksum: bytes, data: IO[bytes]
+    chunks: AsyncIterator[bytes], beginning: bytearray, size: int, checksum: bytes, data: SpoolFile
 ) -> None:
     hasher, written, waiting = xxhash.xxh3_128(), 0, beginning
 
     def write(piece: bytes) -> None:
         hasher.update(piece)
-        with disk_errors():
-            write_all(data.fileno(), piece, written)
+        data.write(piece, written)
 
     async for chunk in chunks:
         waiting += chunk

@@ -4,7 +4,6 @@ Files of KV have all layers of one kind in one tensor, [layers, kv_heads, tokens
 tensor per layer, [1, tokens, kv_heads, width], so that what follows is written behind what was before.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from agentmem.blockfile import TENSORS
 from inference_service.portable.format import TensorPlace, damaged, tensor_name
+from inference_service.portable.spool import SpoolFile
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 """The six tensors of a block or window by name ("k.weights", …); 16-bit floats as uint16."""
@@ -27,19 +27,22 @@ _DTYPES: dict[str, np.dtype[np.generic]] = {
 _EXPONENTS = {"F16": 0x7C00, "BF16": 0x7F80}
 
 
-def write(file: int, places: Places, layers: Sequence[int], first_position: int, tokens: int, tensors: Tensors) -> None:
+def write(
+    file: SpoolFile, places: Places, layers: Sequence[int], first_position: int, tokens: int, tensors: Tensors
+) -> None:
     """Put the first `tokens` tokens of a block or window, which begins at `first_position`, where they belong.
 
-    `layers` are its layers' numbers in the model; `file` is a descriptor of the data, without header. Raises OSError.
+    `layers` are its layers' numbers in the model; `file` has the data without header. Raises OSError, and
+    ResourceExhausted where the disk is full.
     """
     for name in TENSORS:
         for row, layer in enumerate(layers):
             place = places[tensor_name(layer, _part(name))]
             data = np.ascontiguousarray(tensors[name][row, :, :tokens].swapaxes(0, 1))
-            write_all(file, data.tobytes(), place.start + (first_position - place.first_position) * place.token_bytes)
+            file.write(data.tobytes(), place.start + (first_position - place.first_position) * place.token_bytes)
 
 
-def read(file: int, places: Places, layers: Sequence[int], first_position: int, tokens: int) -> dict[str, bytes]:
+def read(file: SpoolFile, places: Places, layers: Sequence[int], first_position: int, tokens: int) -> dict[str, bytes]:
     """The tensors of a block or window, taken from the data of a portable file.
 
     Raises OSError, and DataLoss for scales or biases that are not finite: they would spoil whatever attends to them.
@@ -50,31 +53,15 @@ def read(file: int, places: Places, layers: Sequence[int], first_position: int, 
         for layer in layers:
             place = places[tensor_name(layer, _part(name))]
             at = place.start + (first_position - place.first_position) * place.token_bytes
-            data = np.frombuffer(_read_all(file, tokens * place.token_bytes, at), _DTYPES[place.dtype])
+            piece = file.read(tokens * place.token_bytes, at)
+            if len(piece) != tokens * place.token_bytes:
+                raise damaged("it ends too early")
+            data = np.frombuffer(piece, _DTYPES[place.dtype])
             if not _is_finite(data, place.dtype):
                 raise damaged("some numbers are not finite")
             parts.append(data.reshape(tokens, *place.shape[2:]).swapaxes(0, 1))
         found[name] = np.stack(parts).tobytes()
     return found
-
-
-def write_all(file: int, data: bytes | memoryview, at: int) -> None:
-    """Write all of `data`. Raises OSError."""
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(file, view, at)
-        view, at = view[written:], at + written
-
-
-def _read_all(file: int, size: int, at: int) -> bytes:
-    pieces = []
-    while size:
-        piece = os.pread(file, size, at)
-        if not piece:
-            raise damaged("it ends too early")
-        pieces.append(piece)
-        size, at = size - len(piece), at + len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _part(name: str) -> str:

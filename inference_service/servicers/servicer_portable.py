@@ -1,7 +1,7 @@
 """Agents out of the worker and into it, as portable files."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from agentmem.errors import DeadlineExceeded, InvalidArgument
@@ -9,7 +9,7 @@ from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2
 from inference_service.portable.format import CHUNK_BYTES, Manifest
 from inference_service.portable.importing import check_fit, check_namespace
-from inference_service.portable.receiving import receive
+from inference_service.portable.receiving import Received, receive
 from inference_service.servicers.servicer_base import AgentServicerBase
 
 STALL_SECONDS = 60.0
@@ -32,7 +32,7 @@ class PortableServicer(AgentServicerBase):
                 async for chunk in exported.chunks():
                     yield agent_pb2.ExportAgentResponse(chunk=chunk)
             finally:
-                exported.close()
+                exported.data.close()
 
     async def ImportAgent(
         self, request_iterator: AsyncIterator[agent_pb2.ImportAgentRequest], context: Any
@@ -50,16 +50,29 @@ class PortableServicer(AgentServicerBase):
 
         async with self._mover.spool.room():
             received = await receive(_chunks(requests), self._mover.spool, judge)
-            try:
-                target = _target(given, received.manifest)
-                async with self._holding(target):
-                    model = self._models.get(target.model_id)
-                    await self._mover.importer.create(target, model, received)
-            finally:
-                received.close()
+            target = _target(given, received.manifest)
+            await _to_its_end(self._create(target, received))
         response = await self._store.get_agent(agent_pb2.GetAgentRequest(key=target.to_proto()))
         self._complete(response.agent)
         return agent_pb2.ImportAgentResponse(agent=response.agent)
+
+    async def _create(self, target: AgentKey, received: Received) -> None:
+        try:
+            async with self._holding(target):
+                model = self._models.get(target.model_id)
+                await self._mover.importer.create(target, model, received)
+        finally:
+            received.data.close()
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do all of `work` even if the caller goes away, so that no file is half written and no agent lacks its files."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _target(given: AgentKey, manifest: Manifest) -> AgentKey:

@@ -1166,7 +1166,7 @@ class ImportAgentRequest(_message.Message):
     """At most 256 KiB."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
-        """The agent to create. Empty fields are taken from the file."""
+        """The agent to create. An empty agent_id or model_id is taken from the file; the namespace must be the file's."""
 
     def __init__(
         self,

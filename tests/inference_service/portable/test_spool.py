@@ -11,11 +11,27 @@ from inference_service.portable.spool import FREE_BYTES, Spool, disk_errors
 
 def test_files_have_no_name_and_a_private_directory(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "a" / "b")
-    with spool.file(10) as file:
-        file.write(b"secret")
-        file.flush()
-        assert list((tmp_path / "a" / "b").iterdir()) == []
-        assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+    file = spool.file(10)
+    file.write(b"secret", 3)
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+    assert file.read(100, 0) == b"\0\0\0secret"
+    assert file.read(2, 3) == b"se"
+    assert file.read(2, 9) == b""
+    file.write(b"", 0)
+    file.close()
+
+
+def test_a_thread_that_is_left_behind_touches_no_other_file(tmp_path: Path) -> None:
+    file = Spool(tmp_path).file(10)
+    file.close()
+    file.close()
+    with (tmp_path / "other").open("wb"):
+        with pytest.raises(ValueError, match="closed"):
+            file.write(b"x", 0)
+        with pytest.raises(ValueError, match="closed"):
+            file.read(1, 0)
+    assert (tmp_path / "other").read_bytes() == b""
 
 
 async def test_places_are_few_and_come_back(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from agentmem.errors import DeadlineExceeded, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, types_pb2
 from inference_service.portable.format import CHUNK_BYTES
-from inference_service.servicers import servicer_transfers
-from inference_service.servicers.servicer_transfers import _chunks, _key, _unstalled
+from inference_service.servicers import servicer_portable
+from inference_service.servicers.servicer_portable import _chunks, _key, _unstalled
 
 KEY = agent_pb2.ImportAgentRequest(key=types_pb2.AgentKey(namespace="ns"))
 CHUNK = agent_pb2.ImportAgentRequest(chunk=b"x" * CHUNK_BYTES)
@@ -58,7 +58,7 @@ async def test_bad_chunks(bad: agent_pb2.ImportAgentRequest) -> None:
 
 
 async def test_a_sender_that_stalls_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servicer_transfers, "STALL_SECONDS", 0.01)
+    monkeypatch.setattr(servicer_portable, "STALL_SECONDS", 0.01)
     requests = _unstalled(sending(KEY, then=False))
     assert await anext(requests) == KEY
     with pytest.raises(DeadlineExceeded, match="import it again"):
