@@ -10,13 +10,12 @@ from typing import IO
 import click
 import grpc
 
+from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway.cli.agents import find
 from gateway.cli.client import agent_argument, ask, gateway_option, json_option, retrying, write_json
 from gateway.cli.text import byte_size, printable
-
-_CHUNK_BYTES = 256 * 1024
 
 _model_option = click.option("--model", default="", help="Which of the agent's memories, if there are several.")
 
@@ -111,5 +110,5 @@ def _messages(file: IO[bytes], key: types_pb2.AgentKey) -> Iterator[agent_pb2.Im
     if file.seekable():  # A pipe is not, and cannot be sent again.
         file.seek(0)
     yield agent_pb2.ImportAgentRequest(key=key)
-    while chunk := file.read(_CHUNK_BYTES):
+    while chunk := file.read(CHUNK_BYTES):
         yield agent_pb2.ImportAgentRequest(chunk=chunk)

@@ -10,7 +10,7 @@ from itertools import takewhile
 
 import xxhash
 
-from agentmem.blockfile import BlockHeader
+from agentmem.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
 from inference_service.engine.geometry import Geometry
@@ -19,7 +19,7 @@ from inference_service.memory.ledger import Ledger
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import WindowCandidate, candidates_at, choose_window, stored_tokens
 from inference_service.portable import header, tensors
-from inference_service.portable.format import CHUNK_BYTES, Manifest
+from inference_service.portable.format import Manifest
 from inference_service.portable.shapes import kv_geometry, layers_of
 from inference_service.portable.spool import Spool, SpoolFile
 from inference_service.storage.client import FileName, Opened, StoreClient

@@ -21,8 +21,6 @@ from inference_service.memory.ledger import Ledger
 
 FORMAT = "agentmem.agent"
 FORMAT_VERSION = 1
-CHUNK_BYTES = 256 * 1024
-"""Most bytes in a message of an export or import."""
 SLACK = 256
 """Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
 

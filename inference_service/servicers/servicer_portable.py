@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import DeadlineExceeded, InvalidArgument
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2
-from inference_service.portable.format import CHUNK_BYTES, Manifest
+from inference_service.portable.format import Manifest
 from inference_service.portable.importing import check_fit, check_namespace
 from inference_service.portable.receiving import Received, receive
 from inference_service.servicers.servicer_base import AgentServicerBase

@@ -64,9 +64,10 @@ def tensors_of(stack: Stack) -> dict[str, dict[str, bytes]]:
     return {name: {key: array.tobytes() for key, array in file.items()} for name, file in named.items()}
 
 
-async def test_a_hybrid_model_goes_on_from_its_window(tmp_path: Path) -> None:
+async def test_a_hybrid_model_goes_on_from_its_window_and_without_the_stores_disk(tmp_path: Path) -> None:
     directory = write_gpt_oss(tmp_path / "m")
-    async with running(f"tiny={directory}") as stack, running(f"tiny={directory}") as elsewhere:
+    streams = {"worker_flags": ("--store-transfer", "stream")}
+    async with running(f"tiny={directory}") as stack, running(f"tiny={directory}", **streams) as elsewhere:
         client, there = await stack.client(), await elsewhere.client()
         await told(client)
         file = await exported(client, "a")

@@ -3,10 +3,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import DeadlineExceeded, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, types_pb2
-from inference_service.portable.format import CHUNK_BYTES
 from inference_service.servicers import servicer_portable
 from inference_service.servicers.servicer_portable import _chunks, _key, _unstalled
 
