@@ -72,7 +72,9 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        if not task.cancelled():
+            await asyncio.wait([task])
+            task.exception()  # Nobody is left to be told.
         raise
 
 

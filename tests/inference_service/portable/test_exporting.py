@@ -1,0 +1,199 @@
+"""Exports of what a store has, whole or not; each file is taken in again."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from agentmem.blockfile import BlockHeader
+from agentmem.errors import NotFound
+from agentmem.keys import AgentKey
+from agentmem.v1 import cache_store_pb2, types_pb2
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.memory.ledger import Ledger, TurnPlace, Version
+from inference_service.memory.restore import headers
+from inference_service.memory.windows import window_headers
+from inference_service.portable.exporting import Exporter
+from inference_service.portable.format import Manifest
+from inference_service.portable.receiving import Received, receive
+from inference_service.portable.spool import Spool
+from inference_service.portable.tensors import read
+from inference_service.storage.client import FileName, Opened
+
+from .files import block, ledger
+
+KEY = AgentKey("ns", "a", "m")
+PLAIN = Geometry(4, mx.float32, 4, 64, LayerGroup((0, 1), 2, 64, 128))
+HYBRID = Geometry(4, mx.float32, 4, 64, LayerGroup((1, 3), 2, 64, 128), LayerGroup((0, 2), 1, 64, 64, window=64))
+TOKENS = 600
+TURNS = (TurnPlace(300, 1), TurnPlace(TOKENS, 2))
+
+
+@dataclass
+class Disk:
+    """The store and the fetcher over files in memory; those in `bad` turn out to be bad when they are read."""
+
+    geometry: Geometry
+    ledger: Ledger | None
+    tensors: dict[FileName, dict[str, np.ndarray]] = field(default_factory=dict)
+    headers: dict[FileName, BlockHeader] = field(default_factory=dict)
+    bad: set[FileName] = field(default_factory=set)
+    reads: list[FileName] = field(default_factory=list)
+
+    def put(self, header: BlockHeader) -> FileName:
+        name = FileName.of(header)
+        layers, heads, v = (2, 1, (8, 1)) if header.window else (2, 2, (16, 2))
+        self.tensors[name] = block(layers, heads, (8, 1), v, header.token_count, "F32", seed=len(self.tensors))
+        self.headers[name] = header
+        return name
+
+    async def open(self, key: AgentKey, block_hashes: Any = (), window_hashes: Any = (), peek: bool = False) -> Opened:
+        assert peek
+        if key.agent_id:
+            return Opened(Version("u", 2), self.ledger)
+        names = [*map(FileName.block, block_hashes), *map(FileName.window, window_hashes)]
+        files = [
+            cache_store_pb2.StoredFile(
+                chain_hash=name.chain_hash,
+                kind=name.kind,
+                first_token=self.headers[name].first_token,
+                token_count=self.headers[name].token_count,
+            )
+            for name in names
+            if name in self.headers
+        ]
+        kinds = [{f.chain_hash: f for f in files if f.kind == kind} for kind in (1, 2)]
+        return Opened(Version(), None, *kinds)
+
+    async def read(self, geometry: Geometry, namespace: str, wanted: Sequence[Any]) -> Any:
+        ((header, _),) = wanted
+        name = FileName.of(header)
+        self.reads.append(name)
+        if name in self.bad:
+            return {}, {name: types_pb2.MISS_REASON_CORRUPT}
+        assert header == self.headers[name]
+        return {name: self.tensors[name]}, {}
+
+
+def disk(geometry: Geometry = PLAIN, windows: dict[int, int] | None = None) -> Disk:
+    """Blocks of all tokens, and windows by position."""
+    made = Disk(geometry, ledger(TOKENS, TURNS))
+    assert made.ledger is not None
+    for header in headers("print", "ns", made.ledger.token_ids):
+        made.put(header)
+    for header in window_headers("print", "ns", made.ledger.token_ids, windows or {}):
+        made.put(header)
+    return made
+
+
+async def export(disk: Disk, directory: Path) -> Received:
+    """The file, taken in again."""
+    model = cast(Any, SimpleNamespace(geometry=disk.geometry, fingerprint="print"))
+    exporter = Exporter(cast(Any, disk), cast(Any, disk), Spool(directory))
+    exported = await exporter.collect(KEY, model)
+
+    async def anything(_: Manifest) -> None:
+        """Is welcome."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        async for chunk in exported.chunks():
+            yield chunk
+
+    received = await receive(chunks(), Spool(directory), anything)
+    exported.data.close()
+    assert received.manifest.ledger == disk.ledger
+    assert received.manifest.key == KEY
+    return received
+
+
+def check_blocks(disk: Disk, received: Received) -> None:
+    """All KV that the file has is that of the blocks."""
+    manifest = received.manifest
+    for name, header in disk.headers.items():
+        tokens = min(header.token_count, manifest.kv_tokens - header.first_token)
+        if header.window or tokens <= 0:
+            continue
+        found = read(received.data, manifest.places, disk.geometry.full.layers, header.first_token, tokens)
+        assert found == {key: array[:, :, :tokens].tobytes() for key, array in disk.tensors[name].items()}
+
+
+async def test_all_of_it(tmp_path: Path) -> None:
+    made = disk()
+    received = await export(made, tmp_path)
+    assert (received.manifest.kv_tokens, received.manifest.first_positions) == (TOKENS, (0, 0))
+    check_blocks(made, received)
+    assert len(made.reads) == 3
+    received.data.close()
+
+
+@pytest.mark.parametrize(("at", "tokens"), [(0, 0), (1, 256), (2, 512)])
+@pytest.mark.parametrize("how", ["missing", "bad"])
+async def test_a_block_that_is_no_good_ends_the_kv(tmp_path: Path, at: int, tokens: int, how: str) -> None:
+    made = disk()
+    name = list(made.headers)[at]
+    if how == "missing":
+        del made.headers[name]
+    else:
+        made.bad.add(name)
+    received = await export(made, tmp_path)
+    assert received.manifest.kv_tokens == tokens
+    check_blocks(made, received)
+    received.data.close()
+
+
+async def test_a_window_at_the_end(tmp_path: Path) -> None:
+    made = disk(HYBRID, {300: 64, TOKENS: 250})
+    received = await export(made, tmp_path)
+    assert (received.manifest.kv_tokens, received.manifest.first_positions) == (TOKENS, (350, 0, 350, 0))
+    check_blocks(made, received)
+    window = list(made.headers)[-1]
+    found = read(received.data, received.manifest.places, (0, 2), 350, 250)
+    assert found == {key: array.tobytes() for key, array in made.tensors[window].items()}
+    received.data.close()
+
+
+async def test_a_bad_window_leaves_the_one_before(tmp_path: Path) -> None:
+    made = disk(HYBRID, {300: 64, TOKENS: 64})
+    made.bad.add(list(made.headers)[-1])
+    received = await export(made, tmp_path)
+    assert (received.manifest.kv_tokens, received.manifest.first_positions) == (300, (236, 0, 236, 0))
+    check_blocks(made, received)
+    received.data.close()
+
+
+async def test_a_window_beyond_the_blocks_is_cut(tmp_path: Path) -> None:
+    made = disk(HYBRID, {TOKENS: 64 + 200})
+    made.bad.add(list(made.headers)[2])
+    received = await export(made, tmp_path)
+    assert (received.manifest.kv_tokens, received.manifest.first_positions) == (512, (336, 0, 336, 0))
+    check_blocks(made, received)
+    window = list(made.headers)[-1]
+    found = read(received.data, received.manifest.places, (0, 2), 336, 512 - 336)
+    assert found == {key: array[:, :, : 512 - 336].tobytes() for key, array in made.tensors[window].items()}
+    received.data.close()
+
+
+@pytest.mark.parametrize("windows", [{}, {TOKENS: 64}])
+async def test_a_hybrid_that_nothing_can_go_on_from(tmp_path: Path, windows: dict[int, int]) -> None:
+    made = disk(HYBRID, windows)
+    made.bad.add(list(made.headers)[2])
+    received = await export(made, tmp_path)
+    assert (received.manifest.kv_tokens, received.manifest.data_bytes) == (0, 0)
+    received.data.close()
+
+
+async def test_an_empty_ledger(tmp_path: Path) -> None:
+    for geometry in (PLAIN, HYBRID):
+        received = await export(replace(disk(geometry), ledger=Ledger()), tmp_path)
+        assert received.manifest.kv_tokens == 0
+        received.data.close()
+
+
+async def test_nobody(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        await export(Disk(PLAIN, None), tmp_path)
