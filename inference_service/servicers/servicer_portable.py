@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from agentmem.blockfile import CHUNK_BYTES
-from agentmem.errors import DeadlineExceeded, InvalidArgument
+from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2
 from inference_service.portable.format import Manifest
@@ -15,6 +16,7 @@ from inference_service.servicers.servicer_base import AgentServicerBase
 
 STALL_SECONDS = 60.0
 """How long an import waits for the next piece; it keeps others from theirs."""
+DRAIN_SECONDS = 2.0
 
 
 class PortableServicer(AgentServicerBase):
@@ -38,7 +40,17 @@ class PortableServicer(AgentServicerBase):
     async def ImportAgent(
         self, request_iterator: AsyncIterator[agent_pb2.ImportAgentRequest], context: Any
     ) -> agent_pb2.ImportAgentResponse:
-        requests = _unstalled(request_iterator)
+        try:
+            target = await self._import(_unstalled(request_iterator))
+        except AgentmemError:
+            await _drain(request_iterator)
+            raise
+        response = await self._store.get_agent(agent_pb2.GetAgentRequest(key=target.to_proto()))
+        self._complete(response.agent)
+        return agent_pb2.ImportAgentResponse(agent=response.agent)
+
+    async def _import(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKey:
+        """The agent that was created."""
         given = await _key(requests)
         if given.model_id:
             self._models.get(given.model_id)
@@ -53,9 +65,7 @@ class PortableServicer(AgentServicerBase):
             received = await receive(_chunks(requests), self._mover.spool, judge)
             target = _target(given, received.manifest)
             await _to_its_end(self._create(target, received))
-        response = await self._store.get_agent(agent_pb2.GetAgentRequest(key=target.to_proto()))
-        self._complete(response.agent)
-        return agent_pb2.ImportAgentResponse(agent=response.agent)
+        return target
 
     async def _create(self, target: AgentKey, received: Received) -> None:
         try:
@@ -76,6 +86,14 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
             await asyncio.wait([task])
             task.exception()  # Nobody is left to be told.
         raise
+
+
+async def _drain(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> None:
+    """Read on for a while: a client whose sending is cut off may not see why it was refused."""
+    with suppress(TimeoutError, AgentmemError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in requests:
+                pass
 
 
 def _target(given: AgentKey, manifest: Manifest) -> AgentKey:

@@ -81,7 +81,7 @@ async def test_a_hybrid_model_goes_on_from_its_window_and_without_the_stores_dis
         there_turn = await there.say("b", "And now?", **ARGUMENTS)
         assert here_turn.cached == there_turn.cached == {"warm": tokens}
         assert same(here_turn, there_turn)
-        await elsewhere.on_disk("b")
+        assert int(metadata(await exported(there, "b"))["kv_tokens"]) > tokens, "it waits until all is on disk"
         for window in elsewhere.window_files():
             window.unlink()
         assert metadata(await exported(there, "b"))["kv_tokens"] == "0", "blocks alone are of no use"
@@ -131,6 +131,9 @@ async def test_other_refusals(stack: Stack, client: Client) -> None:
     def saying(**changes: str) -> bytes:
         return forged(file, lambda said: said.update(changes))
 
+    big = file + bytes(40 << 20)
+    assert await refusal(client, big) == ("ALREADY_EXISTS", "agent 'a' exists; delete it, or choose another id")
+    assert (await refusal(client, big, "b"))[0] == "DATA_LOSS"
     assert await refusal(client, file) == ("ALREADY_EXISTS", "agent 'a' exists; delete it, or choose another id")
     code, said = await refusal(client, saying(format_version="2"), "b")
     assert code == "FAILED_PRECONDITION" and "version 2" in said
