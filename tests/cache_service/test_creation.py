@@ -1,5 +1,6 @@
 """Agents that are there at once, with all of their turns."""
 
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.limits import Limits
+from cache_service.quotas import Quotas
 
 from . import kv
-from .conftest import Running, code, field_of
+from .conftest import Running, code, field_of, running
 
 
 def content(tokens: list[int], *turns: tuple[int, int]) -> pb.Ledger:
@@ -99,6 +102,17 @@ async def test_what_does_not_fit_together_is_refused(store: Running, change: dic
         await create(store, pb.Ledger(**{**good, **change}))
     assert field_of(caught) == field
     assert (await read(store)).version.version == 0
+
+
+async def test_a_ledger_beyond_the_namespaces_quota_makes_no_agent(data: Path) -> None:
+    async with running(data, Limits(1 << 30, 0), Quotas(400)) as store:
+        await create(store, content([1, 2, 3], (3, 1)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await create(store, content(list(range(100))), "bob")
+        assert code(caught) == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await read(store, "bob")).version.version == 0
+        await store.delete()
+        await create(store, content([1, 2, 3], (3, 1)), "bob")
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
