@@ -131,6 +131,7 @@ class CacheStoreServiceServicer:
     def CreateAgent(self, request, context):
         """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
         versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
+        RESOURCE_EXHAUSTED if the ledger is beyond the namespace's quota; then nothing has changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,6 +52,7 @@ class CacheStoreServiceStub:
     CreateAgent: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.CreateAgentRequest, _cache_store_pb2.CreateAgentResponse]
     """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
     versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
+    RESOURCE_EXHAUSTED if the ledger is beyond the namespace's quota; then nothing has changed.
     """
     StageBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]
     """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
@@ -120,6 +121,7 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     CreateAgent: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.CreateAgentRequest, _cache_store_pb2.CreateAgentResponse]  # type: ignore[assignment]
     """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
     versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
+    RESOURCE_EXHAUSTED if the ledger is beyond the namespace's quota; then nothing has changed.
     """
     StageBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.StageBlocksRequest, _cache_store_pb2.StageBlocksResponse]  # type: ignore[assignment]
     """StageBlocks gives paths to write new files to, for those that do not exist yet; who writes by stream learns from it
@@ -200,6 +202,7 @@ class CacheStoreServiceServicer:
     ) -> _typing.Union[_cache_store_pb2.CreateAgentResponse, _abc.Awaitable[_cache_store_pb2.CreateAgentResponse]]:
         """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
         versions from 1 on and cannot be replayed. ALREADY_EXISTS if the agent exists; so says a repeated call, too.
+        RESOURCE_EXHAUSTED if the ledger is beyond the namespace's quota; then nothing has changed.
         """
 
     def StageBlocks(
