@@ -36,7 +36,7 @@ class Kind(IntEnum):
     WINDOW = 2
 
 
-_FOLDERS = {Kind.BLOCK: "blocks", Kind.WINDOW: "windows"}
+FOLDERS = {Kind.BLOCK: "blocks", Kind.WINDOW: "windows"}
 
 
 class FileName(NamedTuple):
@@ -65,7 +65,7 @@ class DataDirectory:
         self.root.parent.mkdir(parents=True, exist_ok=True)
         if self.root.exists() and not _is_private_to_us(self.root):
             raise DirectoryUnusable(f"{self.root} is not this user's alone; choose a directory of its own as --data")
-        for folder in (self.root, self.staging, self.quarantine, *(self.root / name for name in _FOLDERS.values())):
+        for folder in (self.root, self.staging, self.quarantine, *(self.root / name for name in FOLDERS.values())):
             _make_private(folder)
         lock = open(self.root / "lock", "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
         try:
@@ -87,7 +87,7 @@ class DataDirectory:
 
     def folder(self, name: FileName) -> Path:
         """The directory of a published file."""
-        return self.root / _FOLDERS[name.kind] / name.chain_hash[:1].hex()
+        return self.root / FOLDERS[name.kind] / name.chain_hash[:1].hex()
 
     def new_staging_path(self, name: FileName) -> Path:
         """A path in staging/ that nobody has been given before. Nothing is there."""
@@ -95,7 +95,7 @@ class DataDirectory:
 
     def new_quarantine_name(self, name: FileName) -> str:
         """A file name for quarantine/ that is not taken."""
-        return f"{_FOLDERS[name.kind]}-{name.chain_hash.hex()}-{secrets.token_hex(4)}{SUFFIX}"
+        return f"{FOLDERS[name.kind]}-{name.chain_hash.hex()}-{secrets.token_hex(4)}{SUFFIX}"
 
     def quarantine_paths(self, file: str) -> tuple[Path, Path]:
         """A quarantined file, and the note that says why."""
@@ -140,7 +140,7 @@ class DataDirectory:
 
     def published(self) -> Iterator[FileName]:
         """The names of all files in blocks/ and windows/, with a row or without."""
-        for kind, folder in _FOLDERS.items():
+        for kind, folder in FOLDERS.items():
             for path in (self.root / folder).glob(f"??/*{SUFFIX}"):
                 try:
                     yield FileName(kind, bytes.fromhex(path.name.removesuffix(SUFFIX)))

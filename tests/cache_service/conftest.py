@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +22,7 @@ from cache_service.limits import Limits
 from cache_service.quotas import NO_QUOTAS, Quotas
 from cache_service.store import DEFAULT_LIMITS, Store
 
-from . import kv
+from . import kv, s3
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,25 @@ def field_of(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> str:
     refused = from_rpc(error.value)
     assert isinstance(refused, InvalidArgument)
     return refused.field
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of an S3 endpoint over HTTP, one for all tests of a process."""
+    with s3.serving() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s3.Bucket:
+    """An empty bucket, and credentials for it where AWS's tools look."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    for name, value in s3.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
+    bucket = s3.Bucket(s3_endpoint)
+    bucket.create()
+    return bucket
