@@ -21,4 +21,7 @@ blocks.py          files and rows, moved together; `publication` is what a worke
 warm.py            the warm tier's limits at work; `last_use` is when agents and files were last used
 database.py        the thread that owns SQLite; `schema` is its tables
 files.py           the data directory
+
+remote/            the object store; `objects` and `place` are its rows, `replication` keeps it as they say, `retrieval`
+                   brings files back
 """

@@ -12,7 +12,9 @@ from agentmem import logs
 from agentmem.exposition import MetricsServer
 from agentmem.server import GrpcServer
 from agentmem.service import run_service
+from agentmem.settings import SettingsError
 from cache_service.files import DirectoryUnusable
+from cache_service.remote import RemoteRefused
 from cache_service.schema import SchemaTooNew
 from cache_service.settings import StoreSettings
 from cache_service.store import Store
@@ -53,7 +55,9 @@ async def serve(settings: StoreSettings) -> None:
 
 def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:
     try:
-        return Store(settings.data_directory, registry, settings.limits, settings.quotas)
+        return Store(settings.data_directory, registry, settings.limits, settings.quotas, settings.remote_settings)
+    except RemoteRefused as error:
+        raise SettingsError(str(error)) from error
     except (SchemaTooNew, OSError, sqlite3.Error) as error:
         raise DirectoryUnusable(f"cannot open {settings.data_directory}: {error}") from error
 

@@ -52,6 +52,7 @@ class Agent:
     warm_files: int
     blocks: int
     warm_tokens: int
+    remote: bool
     created: int
     updated: int
     pinned: bool = False
@@ -169,13 +170,16 @@ def delete(connection: sqlite3.Connection, key: AgentKey) -> Deleted:
     return Deleted(len(uids), freed, files, quarantined)
 
 
-def count(connection: sqlite3.Connection) -> tuple[int, int]:
-    """How many agents have KV on disk, and how many have none."""
-    total, warm = connection.execute(
-        "SELECT (SELECT count(*) FROM agents), count(*) FROM agents AS a WHERE EXISTS"
-        " (SELECT 1 FROM refs JOIN files USING (kind, chain_hash) WHERE refs.uid = a.uid)"
+def count(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """How many agents have KV on disk, how many have it in the object store only, and how many have none."""
+    total, warm, remote = connection.execute(
+        f"SELECT count(*), total(warm), total(remote AND NOT warm) FROM (SELECT EXISTS ({_REFERRED.format('files', 'a')})"
+        f" AS warm, EXISTS ({_REFERRED.format('objects', 'a')} AND f.present) AS remote FROM agents AS a)"
     ).fetchone()
-    return warm, total - warm
+    return int(warm), int(remote), int(total - warm - remote)
+
+
+_REFERRED = "SELECT 1 FROM refs AS r JOIN {} AS f USING (kind, chain_hash) WHERE r.uid = {}.uid"
 
 
 # The page first, then its files: each is looked up once.
@@ -183,7 +187,7 @@ _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, tokens, turns, text_bytes,"
     f" total(f.size_bytes), count(f.kind), total(f.kind = {Kind.BLOCK:d}),"
-    f" total(f.token_count * (f.kind = {Kind.BLOCK:d})),"
+    f" total(f.token_count * (f.kind = {Kind.BLOCK:d})), EXISTS ({_REFERRED.format('objects', 'page')} AND f.present),"
     " page.created, updated, pinned, ttl, delete_after FROM page LEFT JOIN refs AS r ON r.uid = page.uid"
     " LEFT JOIN files AS f ON f.kind = r.kind AND f.chain_hash = r.chain_hash AND f.namespace = page.namespace"
     " GROUP BY page.agent_id, page.model_id ORDER BY page.agent_id, page.model_id"
@@ -191,7 +195,7 @@ _PAGE = (
 
 
 def _agent(row: tuple[Any, ...]) -> Agent:
-    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens = row[:-5]
+    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, remote = row[:-5]
     created, updated, pinned, ttl, delete_after = row[-5:]
     return Agent(
         key=AgentKey(*key),
@@ -203,6 +207,7 @@ def _agent(row: tuple[Any, ...]) -> Agent:
         warm_files=files,
         blocks=int(blocks),
         warm_tokens=int(warm_tokens),
+        remote=bool(remote),
         created=created,
         updated=updated,
         pinned=bool(pinned),

@@ -20,11 +20,12 @@ from agentmem.blockfile import BlockFileError
 from agentmem.errors import DataLoss, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.logs import event
-from cache_service import agents, eviction, quarantine, references
+from cache_service import agents, eviction, objects, quarantine, references
 from cache_service.agents import Deleted
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, disk_errors, write_private
 from cache_service.metrics import StoreMetrics
+from cache_service.objects import Object
 from cache_service.publication import Publication, Published, Staged, verify
 from cache_service.references import FileOrigin, FileRow
 from cache_service.warm import WarmTier
@@ -93,6 +94,22 @@ class BlockStore:
         """
         await self._run(partial(self._quarantine, namespace, name, digest, reason))
 
+    def quarantine_soon(self, namespace: str, name: FileName, digest: bytes, reason: str) -> None:
+        """`quarantine` for any thread; it doesn't wait."""
+        self._thread.submit(self._quarantine, namespace, name, digest, reason)
+
+    async def admit(self, namespace: str) -> None:
+        """Make room for files of a namespace that are about to come. Raises ResourceExhausted."""
+        await self._run(partial(self._warm.admit, namespace))
+
+    def adopt(self, each: Object, staged: Path) -> FileRow | None:
+        """Publish a file that came back from the object store; None if nobody has a use for it any more.
+
+        For a thread that isn't the event loop's. Raises BlockFileError if its header is not what it should be,
+        ResourceExhausted if the disk is full.
+        """
+        return self._thread.submit(self._adopt, each, staged).result()
+
     def unlink_dropped(self, names: Sequence[FileName]) -> "Future[None]":
         """Unlink files whose rows a transaction has dropped, soon; a crash before leaves them to `reconcile`.
 
@@ -106,9 +123,12 @@ class BlockStore:
         await self._database.scrub()
         return deleted
 
-    async def evict_agent(self, key: AgentKey) -> int:
-        """Drop an agent's KV and keep its ledger; the bytes freed. Raises NotFound."""
-        return (await self._run(partial(self._warm.evict_agent, key))).freed_bytes
+    async def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
+        """Drop an agent's KV and keep its ledger; the bytes freed of the disk. Raises NotFound.
+
+        What is in the object store stays there for it, unless `objects` says that it goes, too.
+        """
+        return (await self._run(partial(self._warm.evict_agent, key, objects=objects))).freed_bytes
 
     def make_room(self, namespace: str) -> "Future[None]":
         """Let KV of a namespace go that takes more than its quota, soon; the upkeep does it if this fails."""
@@ -220,8 +240,27 @@ class BlockStore:
         with disk_errors():
             write_private(note_path, json.dumps(note).encode())
 
+    def _adopt(self, each: Object, staged: Path) -> FileRow | None:
+        namespace, name = each.origin.key.namespace, each.file.name
+        present = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
+        if present and self._directory.path(name).exists():
+            return present[0]
+        verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
+        with disk_errors():
+            self._directory.place(staged, name)
+        try:
+            adopted = self._database.write_blocking(partial(_readmit, each))
+        except BaseException:
+            self._unlink([name])
+            raise
+        if not adopted:
+            self._unlink([name])
+            return None
+        self._warm.settle(namespace=namespace)
+        return each.file
+
     def _delete_agent(self, key: AgentKey) -> Deleted:
-        deleted = self._database.write_blocking(partial(agents.delete, key=key))
+        deleted = self._database.write_blocking(partial(_erase, key))
         self._unlink(deleted.files)
         for file in deleted.quarantined:
             for path in self._directory.quarantine_paths(file):
@@ -239,6 +278,21 @@ class BlockStore:
     def _unlink(self, names: Iterable[FileName]) -> None:
         for name in names:
             self._directory.path(name).unlink(missing_ok=True)
+
+
+def _readmit(each: Object, connection: sqlite3.Connection) -> bool:
+    if not objects.exists(connection, each.name):
+        return False
+    references.add(connection, each.file, each.origin, time.time_ns())
+    references.warm(connection, [each.file.name])
+    return True
+
+
+def _erase(key: AgentKey, connection: sqlite3.Connection) -> Deleted:
+    before = objects.last_deletion(connection)
+    deleted = agents.delete(connection, key)
+    objects.attribute(connection, key, before)
+    return deleted
 
 
 def _register(

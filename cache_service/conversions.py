@@ -153,6 +153,19 @@ def file_message(row: FileRow, path: Path) -> cache_store_pb2.StoredFile:
     )
 
 
+def remote_message(row: FileRow) -> cache_store_pb2.StoredFile:
+    """A file that is in the object store only, for a response; it has no path yet."""
+    return cache_store_pb2.StoredFile(
+        chain_hash=row.name.chain_hash,
+        kind=_KINDS[row.name.kind],
+        digest=row.digest,
+        size_bytes=row.size_bytes,
+        first_token=row.first_token,
+        token_count=row.token_count,
+        tier=types_pb2.TIER_REMOTE,
+    )
+
+
 def staged_message(name: FileName, path: Path) -> cache_store_pb2.StagedFile:
     """A place to write to for a response."""
     return cache_store_pb2.StagedFile(kind=_KINDS[name.kind], chain_hash=name.chain_hash, path=str(path))
@@ -193,7 +206,7 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
         warm_bytes=agent.warm_bytes,
         blocks=agent.blocks,
         warm_tokens=agent.warm_tokens,
-        tier=types_pb2.TIER_WARM if agent.warm_files else types_pb2.TIER_NONE,
+        tier=_tier(agent),
     )
     message.pinned = agent.pinned
     if agent.ttl is not None:
@@ -268,6 +281,12 @@ def _tokens(field: str, message: cache_store_pb2.CommitTurnRequest | cache_store
 
 
 _KINDS = {Kind.BLOCK: cache_store_pb2.FILE_KIND_BLOCK, Kind.WINDOW: cache_store_pb2.FILE_KIND_WINDOW}
+
+
+def _tier(agent: Agent) -> types_pb2.Tier.ValueType:
+    if agent.warm_files:
+        return types_pb2.TIER_WARM
+    return types_pb2.TIER_REMOTE if agent.remote else types_pb2.TIER_NONE
 
 
 def _file_name(field: str, kind: Kind, chain_hash: bytes) -> FileName:

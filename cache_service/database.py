@@ -83,6 +83,10 @@ class Database:
         """
         await asyncio.wrap_future(self._thread.submit(self._scrub))
 
+    def scrub_blocking(self) -> None:
+        """`scrub` for a thread that isn't the event loop's."""
+        self._thread.submit(self._scrub).result()
+
     def close(self) -> None:
         """Wait for what is queued, write what `before_commit` still holds, and close."""
         try:

@@ -14,10 +14,13 @@ from cache_service import references
 from cache_service.files import FileName, Kind
 
 HAS_KV = (
-    "(EXISTS (SELECT 1 FROM refs WHERE refs.uid = agents.uid) OR EXISTS (SELECT 1 FROM snapshots AS s"
-    " JOIN snapshot_refs AS r ON r.snapshot = s.id WHERE s.uid = agents.uid))"
+    "(EXISTS (SELECT 1 FROM refs WHERE refs.uid = agents.uid AND refs.warm) OR EXISTS (SELECT 1 FROM snapshots AS s"
+    " JOIN snapshot_refs AS r ON r.snapshot = s.id WHERE s.uid = agents.uid AND r.warm))"
 )
 """Whether an agent has KV on disk, its own or a snapshot's."""
+
+HAS_ANY_KV = HAS_KV.replace(" AND refs.warm", "").replace(" AND r.warm", "")
+"""Likewise, on disk or in the object store."""
 
 
 @dataclass
@@ -48,15 +51,29 @@ def evict(
     return dropped
 
 
-def drop_agent(connection: sqlite3.Connection, uid: str, dropped: Dropped) -> None:
-    """Take an agent's and its snapshots' references away, and the files that nobody else has; added to `dropped`."""
+def drop_agent(connection: sqlite3.Connection, uid: str, dropped: Dropped, *, objects: bool = False) -> None:
+    """Take an agent's and its snapshots' files away that nobody else has; added to `dropped`.
+
+    What is in the object store they keep there, and can have back, unless `objects` says that it goes, too.
+    """
     names = references.of(connection, uid) | references.of_snapshots(connection, uid)
     (namespace,) = connection.execute("SELECT namespace FROM agents WHERE uid = ?", (uid,)).fetchone()
-    connection.execute("DELETE FROM refs WHERE uid = ?", (uid,))
-    connection.execute("DELETE FROM snapshot_refs WHERE snapshot IN (SELECT id FROM snapshots WHERE uid = ?)", (uid,))
+    for table, condition in (
+        ("refs", "uid = ?"),
+        ("snapshot_refs", "snapshot IN (SELECT id FROM snapshots WHERE uid = ?)"),
+    ):
+        if not objects:
+            connection.execute(
+                f"UPDATE {table} AS r SET warm = 0 WHERE {condition} AND EXISTS"
+                " (SELECT 1 FROM objects AS o WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND o.present)",
+                (uid,),
+            )
+        connection.execute(f"DELETE FROM {table} WHERE {condition} AND (warm OR ?)", (uid, objects))
     files, size = references.drop_unreferenced(connection, namespace, names)
     connection.executemany(
-        "INSERT OR IGNORE INTO evicted (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in files]
+        "INSERT OR IGNORE INTO evicted (uid, kind, chain_hash) SELECT :uid, :kind, :chain_hash WHERE NOT EXISTS"
+        " (SELECT 1 FROM objects AS o WHERE o.kind = :kind AND o.chain_hash = :chain_hash AND o.present)",
+        [{"uid": uid, "kind": name.kind, "chain_hash": name.chain_hash} for name in files],
     )
     dropped.files += files
     dropped.freed_bytes += size
@@ -91,9 +108,9 @@ def held_bytes(connection: sqlite3.Connection, spare: str | None = None, namespa
     (size,) = connection.execute(
         f"WITH holders (uid) AS MATERIALIZED (SELECT uid FROM agents WHERE {within} AND pinned UNION SELECT ?)"
         " SELECT coalesce(sum(f.size_bytes), 0) FROM (SELECT r.kind, r.chain_hash FROM holders AS h"
-        " CROSS JOIN refs AS r USING (uid)"
+        " CROSS JOIN refs AS r USING (uid) WHERE r.warm"
         " UNION SELECT r.kind, r.chain_hash FROM holders AS h CROSS JOIN snapshots AS s USING (uid)"
-        " CROSS JOIN snapshot_refs AS r ON r.snapshot = s.id) AS held"
+        " CROSS JOIN snapshot_refs AS r ON r.snapshot = s.id WHERE r.warm) AS held"
         " CROSS JOIN files AS f USING (kind, chain_hash)",
         (*values, spare),
     ).fetchone()
@@ -126,9 +143,9 @@ def _drop_unowned(connection: sqlite3.Connection, goal: int, namespace: str | No
     within, values = _within(namespace)
     rows = connection.execute(
         f"SELECT namespace, kind, chain_hash FROM files WHERE {within}"
-        " AND NOT EXISTS (SELECT 1 FROM refs AS r WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash)"
-        " AND NOT EXISTS (SELECT 1 FROM snapshot_refs AS r"
-        " WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash) ORDER BY used",
+        " AND NOT EXISTS (SELECT 1 FROM refs AS r WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash"
+        " AND r.warm) AND NOT EXISTS (SELECT 1 FROM snapshot_refs AS r"
+        " WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash AND r.warm) ORDER BY used",
         values,
     ).fetchall()
     for owner, kind, chain_hash in rows:

@@ -43,9 +43,11 @@ def expire(connection: sqlite3.Connection, now: int) -> tuple[Dropped, Dropped, 
         erased.quarantined += gone.quarantined
         erased.freed_bytes += gone.freed_bytes
     dropped = Dropped()
-    idle = connection.execute(f"SELECT uid FROM agents WHERE used + ttl <= ? AND {eviction.HAS_KV}", (now,)).fetchall()
+    idle = connection.execute(
+        f"SELECT uid FROM agents WHERE used + ttl <= ? AND {eviction.HAS_ANY_KV}", (now,)
+    ).fetchall()
     for (uid,) in idle:
-        eviction.drop_agent(connection, uid, dropped)
+        eviction.drop_agent(connection, uid, dropped, objects=True)
     return dropped, erased, deleted
 
 

@@ -69,8 +69,9 @@ class DiskCollector(Collector):
         disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
         disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         limit.add_metric([], self._limits.warm_bytes)
-        warm, without = self._database.read_blocking(agents.count)
+        warm, remote, without = self._database.read_blocking(agents.count)
         tiers.add_metric(["warm"], warm)
+        tiers.add_metric(["remote"], remote)
         tiers.add_metric(["none"], without)
         yield from (disk, limit, tiers)
 

@@ -86,8 +86,20 @@ def replace(
     connection.executemany(
         "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names - before]
     )
+    connection.execute(
+        "UPDATE refs SET warm = 1 WHERE uid = ? AND NOT warm AND EXISTS"
+        " (SELECT 1 FROM files AS f WHERE f.kind = refs.kind AND f.chain_hash = refs.chain_hash)",
+        (uid,),
+    )
     dropped, _ = drop_unreferenced(connection, key.namespace, before - names)
     return dropped
+
+
+def warm(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
+    """These are on the disk again: let those who refer to them hold them there."""
+    held = list(names)
+    connection.executemany("UPDATE refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", held)
+    connection.executemany("UPDATE snapshot_refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", held)
 
 
 def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
@@ -140,7 +152,9 @@ def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: in
         name
         for name in names
         if connection.execute(
-            "SELECT 1 FROM files WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?", (*name, tokens)
+            "SELECT 1 FROM files WHERE kind = ?1 AND chain_hash = ?2 AND first_token + token_count <= ?3"
+            " UNION ALL SELECT 1 FROM objects WHERE kind = ?1 AND chain_hash = ?2 AND first_token + token_count <= ?3",
+            (*name, tokens),
         ).fetchone()
     }
 
@@ -151,9 +165,12 @@ def give(connection: sqlite3.Connection, uid: str, version: int, names: Set[File
     Older versions' references are ignored from now on.
     """
     connection.execute("UPDATE agents SET published_version = ? WHERE uid = ?", (version, uid))
-    connection.execute("DELETE FROM refs WHERE uid = ?", (uid,))
+    before = of(connection, uid)
     connection.executemany(
-        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names]
+        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names - before]
+    )
+    connection.executemany(
+        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in before - names]
     )
 
 
@@ -169,14 +186,17 @@ def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]
 def drop_unreferenced(
     connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]
 ) -> tuple[list[FileName], int]:
-    """Drop the rows of those of `names` that nobody refers to; the files to unlink, and their bytes."""
+    """Drop the rows of those of `names` that nobody holds on the disk; the files to unlink, and their bytes.
+
+    Who had a file evicted still refers to its object, and holds no file.
+    """
     dropped, size = [], 0
     for name in names:
         row = connection.execute(
             "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS"
-            " (SELECT 1 FROM refs WHERE refs.kind = files.kind AND refs.chain_hash = files.chain_hash)"
+            " (SELECT 1 FROM refs WHERE refs.kind = files.kind AND refs.chain_hash = files.chain_hash AND refs.warm)"
             " AND NOT EXISTS (SELECT 1 FROM snapshot_refs AS r WHERE r.kind = files.kind"
-            " AND r.chain_hash = files.chain_hash) RETURNING size_bytes",
+            " AND r.chain_hash = files.chain_hash AND r.warm) RETURNING size_bytes",
             (*name, namespace),
         ).fetchone()
         if row is not None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -15,13 +15,15 @@ from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
-from cache_service import conversions, creation, eviction, incoming, references, turns, workflows
+from cache_service import conversions, creation, eviction, incoming, objects, references, turns, workflows
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
 from cache_service.last_use import LastUse
 from cache_service.ledger_writer import LedgerWriter
 from cache_service.probe import Probe
+from cache_service.references import FileRow
+from cache_service.retrieval import Retriever
 from cache_service.streams import BlockStreams
 from cache_service.turns import Opened
 
@@ -41,7 +43,9 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         hints: TurnHints,
         probe: Probe,
         ledgers: LedgerWriter,
+        retriever: Retriever | None,
     ) -> None:
+        """`retriever` is None where there is no remote tier."""
         self._directory = directory
         self._database = database
         self._blocks = blocks
@@ -50,6 +54,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self._hints = hints
         self._probe = probe
         self._ledgers = ledgers
+        self._retriever = retriever
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
         key = AgentKey.from_proto(request.key, anonymous=True)
@@ -57,23 +62,34 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         names = conversions.chain_hashes("block_hashes", Kind.BLOCK, request.block_hashes)
         names += conversions.chain_hashes("window_hashes", Kind.WINDOW, request.window_hashes)
 
-        def work(connection: Any) -> tuple[Opened, list[references.FileRow], list[FileName]]:
+        def work(connection: Any) -> tuple[Opened, list[FileRow], list[FileRow], list[FileName]]:
             opened = turns.open_agent(connection, key, known, request.request_id)
             files = references.find(connection, key.namespace, dict.fromkeys(names))
             missing = dict.fromkeys(names).keys() - {file.name for file in files}
-            return opened, files, eviction.evicted(connection, key.namespace, missing)
+            copies = objects.find(connection, key.namespace, missing) if self._retriever is not None else []
+            remote = [each.file for each in copies]
+            lost = missing - {file.name for file in remote}
+            return opened, files, remote, eviction.evicted(connection, key.namespace, lost)
 
-        opened, files, evicted = await self._database.read(work)
+        opened, files, remote, evicted = await self._database.read(work)
         if not request.peek:
             self._last_use.note(opened.version.uid, [file.name for file in files], time.time_ns())
         return pb.OpenCacheResponse(
             version=conversions.version_message(opened.version),
             ledger=None if opened.ledger is None else conversions.ledger_message(opened.ledger),
-            files=[conversions.file_message(file, self._directory.path(file.name)) for file in files],
+            files=[*self._messages(files), *map(conversions.remote_message, remote)],
             turn=None if opened.turn is None else conversions.committed_message(opened.turn),
             evicted_hashes=sorted({name.chain_hash for name in evicted}),
             instance=self._probe.instance,
         )
+
+    async def FetchBlocks(self, request: pb.FetchBlocksRequest, context: Context) -> pb.FetchBlocksResponse:
+        namespace = conversions.namespace(request.namespace)
+        names = list(dict.fromkeys(conversions.file_names("names", request.names)))
+        if self._retriever is None:
+            find = partial(references.find, namespace=namespace, names=names)
+            return pb.FetchBlocksResponse(files=self._messages(await self._database.read(find)))
+        return pb.FetchBlocksResponse(files=self._messages(await self._retriever.fetch(namespace, names)))
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
@@ -169,3 +185,6 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             records=[conversions.workflow_message(namespace, record) for record in records[:size]],
             next_page_token=paging.token((str(records[size - 1].id),)) if len(records) > size else "",
         )
+
+    def _messages(self, files: Iterable[FileRow]) -> list[pb.StoredFile]:
+        return [conversions.file_message(file, self._directory.path(file.name)) for file in files]

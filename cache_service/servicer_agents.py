@@ -6,14 +6,17 @@ from typing import Any
 import grpc
 
 from agentmem import paging
-from agentmem.errors import NotFound
+from agentmem.errors import NotFound, Unavailable
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2 as pb
-from cache_service import agents, conversions, finding
+from cache_service import agents, conversions, finding, objects
 from cache_service.servicer_branches import BranchServicer
 from cache_service.servicer_tiers import TierServicer
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+RETRY_SECONDS = 30.0
+"""When to ask again for objects that could not be deleted yet."""
 
 
 class AgentServicer(BranchServicer, TierServicer):
@@ -53,7 +56,22 @@ class AgentServicer(BranchServicer, TierServicer):
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)
+        unfinished = await self._database.read(partial(objects.waiting, key=key))
         deleted = await self._blocks.delete_agent(key)
-        if not deleted.agents and not request.allow_missing:
+        if not deleted.agents and not unfinished and not request.allow_missing:
             raise NotFound("agent", key.agent_id)
+        await self._objects_deleted(key)
         return pb.DeleteAgentResponse(deleted=deleted.agents, freed_bytes=deleted.freed_bytes)
+
+    async def _objects_deleted(self, key: AgentKey) -> None:
+        """Wait until nothing of the agent is in the object store. Raises Unavailable."""
+        if self._replicator is not None:
+            left, advice = await self._replicator.deleted(key), "they will be when it answers; repeat this to wait"
+        else:
+            left = await self._database.read(partial(objects.waiting, key=key))
+            advice = "no object store is configured; start the store with the --remote that it had"
+        if left:
+            raise Unavailable(
+                f"the agent is erased here, but {left} of its objects in the object store are not yet; {advice}",
+                retry_after=RETRY_SECONDS,
+            )

@@ -8,6 +8,7 @@ import grpc
 from agentmem.hints import from_request
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2 as pb
+from agentmem.v1 import types_pb2
 from cache_service import agents, conversions, expiry
 from cache_service.servicer_base import AgentServicerBase
 
@@ -37,7 +38,8 @@ class TierServicer(AgentServicerBase):
         if conversions.only_hot(request.tier):
             await self._database.read(partial(agents.existing, key=key))
             return pb.EvictAgentResponse()
-        return pb.EvictAgentResponse(freed_bytes=await self._blocks.evict_agent(key))
+        freed = await self._blocks.evict_agent(key, objects=request.tier == types_pb2.TIER_REMOTE)
+        return pb.EvictAgentResponse(freed_bytes=freed)
 
     async def SetTurnHints(self, request: pb.SetTurnHintsRequest, context: Context) -> pb.SetTurnHintsResponse:
         self._hints.set(from_request(request))

@@ -11,6 +11,8 @@ from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
 from agentmem.settings import ServiceSettings
 from cache_service.limits import Limits
 from cache_service.quotas import Quotas
+from cache_service.remote import Location, RemoteSettings
+from cache_service.remote.location import check_endpoint
 
 
 class StoreSettings(ServiceSettings):
@@ -53,6 +55,19 @@ class StoreSettings(ServiceSettings):
         Limits.high, gt=0, le=1, description="share of warm-bytes above which agents' KV is evicted"
     )
     low_watermark: float = Field(Limits.low, gt=0, le=1, description="share of warm-bytes at which eviction stops")
+    remote: str = Field(
+        "none",
+        description="where copies of files of KV are kept, as s3://BUCKET/PREFIX; credentials come from AWS's"
+        " environment or configuration (default: none, KV is on this disk only)",
+    )
+    remote_endpoint: str = Field(
+        "", description="address of an S3 that isn't AWS's, as https://HOST:PORT; http:// is for trusted networks only"
+    )
+    remote_region: str = Field("", description="the bucket's region (default: as AWS's environment says)")
+    remote_abandon: bool = Field(
+        False, description="take another place than before as --remote and give up the objects at the old one"
+    )
+    remote_timeout: float = Field(30.0, gt=0, description="seconds that one request to the object store may take")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running calls get when the store stops")
 
     @model_validator(mode="after")
@@ -65,6 +80,25 @@ class StoreSettings(ServiceSettings):
     def limits(self) -> Limits:
         """The limits of the warm tier."""
         return Limits(self.warm_bytes, self.free_bytes_floor, self.high_watermark, self.low_watermark)
+
+    @field_validator("remote")
+    @classmethod
+    def _is_location(cls, value: str) -> str:
+        Location.parse(value)
+        return value
+
+    @field_validator("remote_endpoint")
+    @classmethod
+    def _is_endpoint(cls, value: str) -> str:
+        return check_endpoint(value)
+
+    @property
+    def remote_settings(self) -> RemoteSettings:
+        """Which remote tier there is."""
+        location = Location.parse(self.remote)
+        return RemoteSettings(
+            location, self.remote_endpoint, self.remote_region, self.remote_timeout, self.remote_abandon
+        )
 
     @property
     def quotas(self) -> Quotas:

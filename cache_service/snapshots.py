@@ -129,7 +129,8 @@ def _add(connection: sqlite3.Connection, state: State, name: str, *, automatic: 
     )
     added = existing(connection, uid, name)
     connection.execute(
-        "INSERT INTO snapshot_refs (snapshot, kind, chain_hash) SELECT ?, kind, chain_hash FROM refs WHERE uid = ?",
+        "INSERT INTO snapshot_refs (snapshot, kind, chain_hash, warm)"
+        " SELECT ?, kind, chain_hash, warm FROM refs WHERE uid = ?",
         (added.id, uid),
     )
     return added

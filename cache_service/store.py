@@ -22,6 +22,8 @@ from cache_service.limits import Limits
 from cache_service.metrics import DiskCollector, StoreMetrics
 from cache_service.probe import Probe
 from cache_service.quotas import NO_QUOTAS, Quotas
+from cache_service.remote import RemoteSettings
+from cache_service.remote_side import RemoteSide, open_remote
 from cache_service.servicer import CacheStoreServicer
 from cache_service.servicer_agents import AgentServicer
 from cache_service.streams import BlockStreams
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 UPKEEP_SECONDS = 10.0
 DEFAULT_LIMITS = Limits()
+NO_REMOTE_TIER = RemoteSettings()
 
 
 class Store:
@@ -42,10 +45,12 @@ class Store:
         registry: CollectorRegistry,
         limits: Limits = DEFAULT_LIMITS,
         quotas: Quotas = NO_QUOTAS,
+        remote: RemoteSettings = NO_REMOTE_TIER,
     ) -> None:
-        """Take the directory, open the database and sweep what a crash has left. Blocks.
+        """Take the directory, open the database, sweep what a crash has left, and claim the object store. Blocks.
 
-        Raises files.DirectoryUnusable, schema.SchemaTooNew, OSError, sqlite3.Error; then nothing is held.
+        Raises files.DirectoryUnusable, schema.SchemaTooNew, remote.RemoteRefused, OSError, sqlite3.Error; then nothing
+        is held.
         """
         self._directory = DataDirectory(data)
         self._directory.acquire()
@@ -62,16 +67,26 @@ class Store:
         self._blocks = BlockStore(self._directory, self._database, metrics, self.warm)
         self._streams = BlockStreams(self._directory, self._database, self._blocks)
         probe = Probe(self._directory)
+        self._remote: RemoteSide | None = None
         try:
             probe.place()
             self._blocks.reconcile()
+            self._remote = open_remote(remote, self._directory, self._database, self._blocks, registry)
         except BaseException:
             self.close()
             raise
         registry.register(DiskCollector(self._directory, self._database, self.warm.limits))
         ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
         cache_store = CacheStoreServicer(
-            self._directory, self._database, self._blocks, self._streams, last_use, self.warm.hints, probe, ledgers
+            self._directory,
+            self._database,
+            self._blocks,
+            self._streams,
+            last_use,
+            self.warm.hints,
+            probe,
+            ledgers,
+            self._remote and self._remote.retriever,
         )
         self.services: list[tuple[str, Register, Any]] = [
             (
@@ -82,7 +97,7 @@ class Store:
             (
                 agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
                 agent_pb2_grpc.add_AgentServiceServicer_to_server,
-                AgentServicer(self._database, self._blocks, self.warm.hints),
+                AgentServicer(self._database, self._blocks, self.warm.hints, self._remote and self._remote.replicator),
             ),
         ]
 
@@ -102,6 +117,8 @@ class Store:
     def close(self) -> None:
         """Finish what is running, write it down and let the directory go. Nobody may call a service any more."""
         self._streams.close()
+        if self._remote is not None:
+            self._remote.close()
         self._blocks.close()
         self._database.close()
         self._directory.release()

@@ -123,15 +123,15 @@ class WarmTier:
             problem = self.limits.refusal(everything, free, held, str(self._directory.root))
         return None if problem is None else ResourceExhausted(problem, retry_after=RETRY_SECONDS)
 
-    def evict_agent(self, key: AgentKey) -> Dropped:
-        """Drop one agent's KV, as was asked, pinned or not. Raises NotFound."""
+    def evict_agent(self, key: AgentKey, *, objects: bool) -> Dropped:
+        """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""
 
         def work(connection: sqlite3.Connection) -> Dropped:
             state = agents.find(connection, key)
             if state is None:
                 raise NotFound("agent", key.agent_id)
             dropped = Dropped()
-            eviction.drop_agent(connection, state.version.uid, dropped)
+            eviction.drop_agent(connection, state.version.uid, dropped, objects=objects)
             return dropped
 
         dropped = self._database.write_blocking(work)

@@ -1,6 +1,38 @@
-"""Hypothesis without anything that depends on the machine's speed."""
+"""What tests of several packages need: an S3 endpoint on localhost, started when the first of them asks for it."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import s3
+
+# Nothing that depends on the machine's speed.
 settings.register_profile("unhurried", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of an S3 endpoint over HTTP, one for all tests of a process."""
+    with s3.serving() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s3.Bucket:
+    """An empty bucket, and credentials for it where AWS's tools look."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    for name, value in s3.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
+    bucket = s3.Bucket(s3_endpoint)
+    bucket.create()
+    return bucket

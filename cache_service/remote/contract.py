@@ -42,11 +42,13 @@ class Claim:
     """Who wants the place. `owner` is the data directory's, for good; `session` is new at each start.
 
     `known` are the sessions that this directory may have left there: the last one, and one that a crash interrupted.
+    `may_create` says whether an empty place is right, or a sign that the settings name another one than before.
     """
 
     owner: str
     session: str
     known: frozenset[str] = frozenset()
+    may_create: bool = True
 
 
 class RemoteError(Exception):

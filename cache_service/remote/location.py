@@ -38,13 +38,14 @@ class RemoteSettings:
     """Which remote tier there is. Credentials are no part of it: see `credentials`.
 
     `endpoint` "" is AWS's own, `region` "" what AWS's environment or configuration says. `timeout` is in seconds, of
-    one request.
+    one request. `abandon`: objects at another place than this are given up.
     """
 
     location: Location | None = None
     endpoint: str = ""
     region: str = ""
     timeout: float = 30.0
+    abandon: bool = False
 
 
 def check_endpoint(text: str) -> str:

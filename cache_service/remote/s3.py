@@ -101,6 +101,12 @@ class S3Tier(RemoteTier):
                     raise NotOwner(f"{self.location}: {error}") from error
                 if manifest.session == claim.session:
                     return
+            elif not claim.may_create:
+                raise NotOwner(
+                    f"{self.location}: it has no manifest.json, and objects of this data directory are elsewhere;"
+                    " name that place as --remote, or copy all of it to this one, or give its objects up with"
+                    " --remote-abandon and delete them there"
+                )
             content = Manifest(claim.owner, claim.session).to_bytes()
             try:
                 with self._errors("manifest"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -20,9 +20,10 @@ from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
 from cache_service.limits import Limits
 from cache_service.quotas import NO_QUOTAS, Quotas
-from cache_service.store import DEFAULT_LIMITS, Store
+from cache_service.remote import RemoteSettings
+from cache_service.store import DEFAULT_LIMITS, NO_REMOTE_TIER, Store
 
-from . import kv, s3
+from . import kv
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(data: Path, limits: Limits = DEFAULT_LIMITS, quotas: Quotas = NO_QUOTAS) -> AsyncIterator[Running]:
+async def running(
+    data: Path,
+    limits: Limits = DEFAULT_LIMITS,
+    quotas: Quotas = NO_QUOTAS,
+    remote: RemoteSettings = NO_REMOTE_TIER,
+) -> AsyncIterator[Running]:
     """Serve `data` for a while."""
     registry = CollectorRegistry()
-    store = Store(data, registry, limits, quotas)
+    store = await asyncio.to_thread(Store, data, registry, limits, quotas, remote)
     server = GrpcServer(f"unix:{data}/store.sock", store.services)
     await server.start()
     try:
@@ -62,7 +68,7 @@ async def running(data: Path, limits: Limits = DEFAULT_LIMITS, quotas: Quotas = 
             )
     finally:
         await server.stop(1)
-        store.close()
+        await asyncio.to_thread(store.close)
 
 
 @pytest.fixture
@@ -89,25 +95,3 @@ def field_of(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> str:
     refused = from_rpc(error.value)
     assert isinstance(refused, InvalidArgument)
     return refused.field
-
-
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """The address of an S3 endpoint over HTTP, one for all tests of a process."""
-    with s3.serving() as address:
-        yield address
-
-
-@pytest.fixture
-def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s3.Bucket:
-    """An empty bucket, and credentials for it where AWS's tools look."""
-    for name in list(os.environ):
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    for name, value in s3.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
-    bucket = s3.Bucket(s3_endpoint)
-    bucket.create()
-    return bucket

@@ -7,6 +7,7 @@ import pytest
 from agentmem.settings import SettingsError, load
 from cache_service.limits import Limits
 from cache_service.quotas import NO_QUOTAS, Quotas
+from cache_service.remote import Location
 from cache_service.settings import StoreSettings
 
 
@@ -66,3 +67,21 @@ def test_unknown_keys_are_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("AGENTMEM_STORE_DATE", "1")
     with pytest.raises(SettingsError, match="AGENTMEM_STORE_DATE"):
         load(StoreSettings, [])
+
+
+def test_the_remote_tier_is_off_unless_a_place_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(StoreSettings, []).remote_settings.location is None
+    settings = load(
+        StoreSettings,
+        ["--remote", "s3://bucket/kv/", "--remote-endpoint", "http://127.0.0.1:9000/", "--remote-region", "eu-north-1"],
+    ).remote_settings
+    assert settings.location == Location("bucket", "kv")
+    assert settings.endpoint == "http://127.0.0.1:9000"
+    assert settings.region == "eu-north-1"
+
+
+def test_secrets_have_no_place_in_settings() -> None:
+    with pytest.raises(SettingsError, match="remote: must be none or s3://BUCKET/PREFIX"):
+        load(StoreSettings, ["--remote", "s3://key:secret@bucket"])
+    with pytest.raises(SettingsError, match=r"remote_endpoint: .*AWS's environment"):
+        load(StoreSettings, ["--remote-endpoint", "http://key:secret@host"])

@@ -166,8 +166,10 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses. Repeating it is NOT_FOUND unless
-        allow_missing is set.
+        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. Repeating it is
+        NOT_FOUND unless allow_missing is set. UNAVAILABLE if all is erased but objects in the object store, which does not
+        answer: they are out of use and deleted later, also after a restart; repeating it then waits for them again, and
+        succeeds when they are gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,7 +263,8 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EvictAgent(self, request, context):
-        """EvictAgent drops the agent's KV from a tier. The ledger stays, so nothing is lost but time.
+        """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
+        in the object store stays there unless the tier is remote; then its objects are deleted soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

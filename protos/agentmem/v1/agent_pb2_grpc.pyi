@@ -50,8 +50,10 @@ class AgentServiceStub:
     has a conversation after a turn whose input was messages, and none after one that appended to it.
     """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]
-    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses. Repeating it is NOT_FOUND unless
-    allow_missing is set.
+    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. Repeating it is
+    NOT_FOUND unless allow_missing is set. UNAVAILABLE if all is erased but objects in the object store, which does not
+    answer: they are out of use and deleted later, also after a restart; repeating it then waits for them again, and
+    succeeds when they are gone.
     """
     TrimAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]
     """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
@@ -94,7 +96,9 @@ class AgentServiceStub:
     turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
     """
     EvictAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.EvictAgentRequest, _agent_pb2.EvictAgentResponse]
-    """EvictAgent drops the agent's KV from a tier. The ledger stays, so nothing is lost but time."""
+    """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
+    in the object store stays there unless the tier is remote; then its objects are deleted soon after.
+    """
     ExportAgent: _grpc.UnaryStreamMultiCallable[_agent_pb2.ExportAgentRequest, _agent_pb2.ExportAgentResponse]
     """ExportAgent streams the agent as one portable safetensors file. It waits behind the running turn, copies the state,
     and lets the agent go on while the copy is sent. The ledger is always whole; KV that is missing or damaged on disk is
@@ -134,8 +138,10 @@ class AgentServiceAsyncStub(AgentServiceStub):
     has a conversation after a turn whose input was messages, and none after one that appended to it.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]  # type: ignore[assignment]
-    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses. Repeating it is NOT_FOUND unless
-    allow_missing is set.
+    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. Repeating it is
+    NOT_FOUND unless allow_missing is set. UNAVAILABLE if all is erased but objects in the object store, which does not
+    answer: they are out of use and deleted later, also after a restart; repeating it then waits for them again, and
+    succeeds when they are gone.
     """
     TrimAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]  # type: ignore[assignment]
     """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
@@ -178,7 +184,9 @@ class AgentServiceAsyncStub(AgentServiceStub):
     turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
     """
     EvictAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.EvictAgentRequest, _agent_pb2.EvictAgentResponse]  # type: ignore[assignment]
-    """EvictAgent drops the agent's KV from a tier. The ledger stays, so nothing is lost but time."""
+    """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
+    in the object store stays there unless the tier is remote; then its objects are deleted soon after.
+    """
     ExportAgent: _aio.UnaryStreamMultiCallable[_agent_pb2.ExportAgentRequest, _agent_pb2.ExportAgentResponse]  # type: ignore[assignment]
     """ExportAgent streams the agent as one portable safetensors file. It waits behind the running turn, copies the state,
     and lets the agent go on while the copy is sent. The ledger is always whole; KV that is missing or damaged on disk is
@@ -235,8 +243,10 @@ class AgentServiceServicer:
         request: _agent_pb2.DeleteAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.DeleteAgentResponse, _abc.Awaitable[_agent_pb2.DeleteAgentResponse]]:
-        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses. Repeating it is NOT_FOUND unless
-        allow_missing is set.
+        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. Repeating it is
+        NOT_FOUND unless allow_missing is set. UNAVAILABLE if all is erased but objects in the object store, which does not
+        answer: they are out of use and deleted later, also after a restart; repeating it then waits for them again, and
+        succeeds when they are gone.
         """
 
     def TrimAgent(
@@ -339,7 +349,9 @@ class AgentServiceServicer:
         request: _agent_pb2.EvictAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.EvictAgentResponse, _abc.Awaitable[_agent_pb2.EvictAgentResponse]]:
-        """EvictAgent drops the agent's KV from a tier. The ledger stays, so nothing is lost but time."""
+        """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
+        in the object store stays there unless the tier is remote; then its objects are deleted soon after.
+        """
 
     def ExportAgent(
         self,

@@ -138,7 +138,7 @@ class StoredFile(_message.Message):
     kind: Global___FileKind.ValueType
     """What it holds."""
     path: _builtins.str
-    """Absolute path on the store's machine. Immutable as long as it exists."""
+    """Absolute path on the store's machine. Immutable as long as it exists. Empty where tier is remote: FetchBlocks first."""
     digest: _builtins.bytes
     """xxh3_128 of the file's bytes, 16 bytes."""
     size_bytes: _builtins.int
@@ -340,6 +340,58 @@ class OpenCacheResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenCacheResponse: _TypeAlias = OpenCacheResponse  # noqa: Y015
+
+@_typing.final
+class FetchBlocksRequest(_message.Message):
+    """FetchBlocksRequest names files that OpenCache found in tier remote."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """The namespace they belong to."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileName]:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        names: _abc.Iterable[Global___FileName] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchBlocksRequest: _TypeAlias = FetchBlocksRequest  # noqa: Y015
+
+@_typing.final
+class FetchBlocksResponse(_message.Message):
+    """FetchBlocksResponse says where they are now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredFile]:
+        """Those of them that are on the store's disk, with their paths. In no order."""
+
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___StoredFile] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchBlocksResponse: _TypeAlias = FetchBlocksResponse  # noqa: Y015
 
 @_typing.final
 class CommitTurnRequest(_message.Message):

@@ -44,6 +44,11 @@ class CacheStoreServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.OpenCacheRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.OpenCacheResponse.FromString,
                 _registered_method=True)
+        self.FetchBlocks = channel.unary_unary(
+                '/agentmem.v1.CacheStoreService/FetchBlocks',
+                request_serializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.FromString,
+                _registered_method=True)
         self.CommitTurn = channel.unary_unary(
                 '/agentmem.v1.CacheStoreService/CommitTurn',
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.CommitTurnRequest.SerializeToString,
@@ -113,6 +118,16 @@ class CacheStoreServiceServicer:
         """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds a turn
         that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
         vanished when the worker opens it is a miss.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchBlocks(self, request, context):
+        """FetchBlocks brings files that are in the object store only back to the store's disk, every byte verified. It waits
+        for as long as one request to the object store may take, and answers with the files that are on the disk then; what
+        takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
+        or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -225,6 +240,11 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.OpenCacheRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cache__store__pb2.OpenCacheResponse.SerializeToString,
             ),
+            'FetchBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchBlocks,
+                    request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.SerializeToString,
+            ),
             'CommitTurn': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitTurn,
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.CommitTurnRequest.FromString,
@@ -313,6 +333,33 @@ class CacheStoreService:
             '/agentmem.v1.CacheStoreService/OpenCache',
             agentmem_dot_v1_dot_cache__store__pb2.OpenCacheRequest.SerializeToString,
             agentmem_dot_v1_dot_cache__store__pb2.OpenCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.CacheStoreService/FetchBlocks',
+            agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.SerializeToString,
+            agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,12 @@ class CacheStoreServiceStub:
     that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
     vanished when the worker opens it is a miss.
     """
+    FetchBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.FetchBlocksRequest, _cache_store_pb2.FetchBlocksResponse]
+    """FetchBlocks brings files that are in the object store only back to the store's disk, every byte verified. It waits
+    for as long as one request to the object store may take, and answers with the files that are on the disk then; what
+    takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
+    or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
+    """
     CommitTurn: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]
     """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
     transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
@@ -111,6 +117,12 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds a turn
     that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
     vanished when the worker opens it is a miss.
+    """
+    FetchBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.FetchBlocksRequest, _cache_store_pb2.FetchBlocksResponse]  # type: ignore[assignment]
+    """FetchBlocks brings files that are in the object store only back to the store's disk, every byte verified. It waits
+    for as long as one request to the object store may take, and answers with the files that are on the disk then; what
+    takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
+    or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
     """
     CommitTurn: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]  # type: ignore[assignment]
     """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
@@ -182,6 +194,17 @@ class CacheStoreServiceServicer:
         """OpenCache reads an agent's ledger, says which of the named blocks and windows exist and where, and finds a turn
         that was committed under this request_id. It changes nothing but last-use times (not even these with peek). No leases: a file that has
         vanished when the worker opens it is a miss.
+        """
+
+    def FetchBlocks(
+        self,
+        request: _cache_store_pb2.FetchBlocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_store_pb2.FetchBlocksResponse, _abc.Awaitable[_cache_store_pb2.FetchBlocksResponse]]:
+        """FetchBlocks brings files that are in the object store only back to the store's disk, every byte verified. It waits
+        for as long as one request to the object store may take, and answers with the files that are on the disk then; what
+        takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
+        or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
         """
 
     def CommitTurn(

@@ -25,8 +25,7 @@ from cache_service.remote import (
     connect,
     keys,
 )
-
-from .. import s3
+from tests import s3
 
 CLAIM = Claim("owner", "first")
 
