@@ -173,8 +173,8 @@ def delete(connection: sqlite3.Connection, key: AgentKey) -> Deleted:
 def count(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """How many agents have KV on disk, how many have it in the object store only, and how many have none."""
     total, warm, remote = connection.execute(
-        f"SELECT count(*), total(warm), total(remote AND NOT warm) FROM (SELECT EXISTS ({_REFERRED.format('files', 'a')})"
-        f" AS warm, EXISTS ({_REFERRED.format('objects', 'a')} AND f.present) AS remote FROM agents AS a)"
+        "SELECT count(*), total(warm), total(remote AND NOT warm) FROM"
+        f" (SELECT EXISTS ({_REFERRED.format('files', 'a')}) AS warm, EXISTS ({_REFERRED.format('objects', 'a')} AND f.present) AS remote FROM agents AS a)"
     ).fetchone()
     return int(warm), int(remote), int(total - warm - remote)
 

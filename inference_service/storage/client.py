@@ -18,6 +18,7 @@ _T = TypeVar("_T")
 
 _TIMEOUT_SECONDS = 30.0
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
+_REMOTE_TIMEOUT_SECONDS = 600.0  # where the store waits for the object store, by its own limit
 
 
 class FileName(NamedTuple):
@@ -130,6 +131,12 @@ class StoreClient:
             turn=answer.turn if answer.HasField("turn") else None,
         )
 
+    async def fetch(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, cache_store_pb2.StoredFile]:
+        """Bring files that are in tier remote back to the store's disk; those that are there now."""
+        request = cache_store_pb2.FetchBlocksRequest(namespace=namespace, names=map(_name, names))
+        answer = await _raising(self._store.FetchBlocks(request, timeout=_REMOTE_TIMEOUT_SECONDS))
+        return {FileName(file.kind, bytes(file.chain_hash)): file for file in answer.files}
+
     async def commit(self, key: AgentKey, commit: Commit) -> tuple[Version, cache_store_pb2.CommittedTurn | None]:
         """Append a turn durably; the new version, and the turn that was there if the request_id was not new."""
         request = cache_store_pb2.CommitTurnRequest(
@@ -237,7 +244,7 @@ class StoreClient:
 
     async def delete_agent(self, request: agent_pb2.DeleteAgentRequest) -> agent_pb2.DeleteAgentResponse:
         """The storage half of DeleteAgent."""
-        return await _answer(self._agents.DeleteAgent(request, timeout=_TIMEOUT_SECONDS))
+        return await _answer(self._agents.DeleteAgent(request, timeout=_REMOTE_TIMEOUT_SECONDS))
 
     async def fork_agent(self, request: agent_pb2.ForkAgentRequest) -> agent_pb2.ForkAgentResponse:
         """The storage half of ForkAgent."""

@@ -40,6 +40,14 @@ class Fetcher:
             return NOTHING, types_pb2.MISS_REASON_IO_ERROR
         return opened, types_pb2.MISS_REASON_UNSPECIFIED
 
+    async def bring(self, namespace: str, names: Sequence[FileName]) -> dict[FileName, cache_store_pb2.StoredFile]:
+        """Bring files from the object store to the store's disk; those that are there now. The others are misses."""
+        try:
+            return await self._store.fetch(namespace, names)
+        except AgentmemError as error:
+            logs.event(log, "fetch failed", logging.WARNING, error=error.message)
+            return {}
+
     async def read(
         self, geometry: Geometry, namespace: str, wanted: Sequence[tuple[BlockHeader, cache_store_pb2.StoredFile]]
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:

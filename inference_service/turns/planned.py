@@ -25,6 +25,7 @@ class Reuse:
     reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
     hot_tokens: int = 0
     warm_tokens: int = 0
+    remote_tokens: int = 0
     load_bytes: int = 0
     load_seconds: float = 0.0
     windows: Mapping[int, int] = field(default_factory=dict)
@@ -32,19 +33,21 @@ class Reuse:
     @property
     def tokens(self) -> int:
         """All of them."""
-        return self.hot_tokens + self.warm_tokens
+        return self.hot_tokens + self.warm_tokens + self.remote_tokens
 
     @property
     def tier(self) -> types_pb2.Tier.ValueType:
         """The slowest tier used."""
-        if self.warm_tokens:
-            return types_pb2.TIER_WARM
-        return types_pb2.TIER_HOT if self.hot_tokens else types_pb2.TIER_NONE
+        return self.by_tier[-1].tier if self.tokens else types_pb2.TIER_NONE
 
     @property
     def by_tier(self) -> list[types_pb2.TierTokens]:
-        """Tokens by tier, without empty ones."""
-        tiers = ((types_pb2.TIER_HOT, self.hot_tokens), (types_pb2.TIER_WARM, self.warm_tokens))
+        """Tokens by tier, fastest first, without empty ones."""
+        tiers = (
+            (types_pb2.TIER_HOT, self.hot_tokens),
+            (types_pb2.TIER_WARM, self.warm_tokens),
+            (types_pb2.TIER_REMOTE, self.remote_tokens),
+        )
         return [types_pb2.TierTokens(tier=tier, tokens=tokens) for tier, tokens in tiers if tokens]
 
 

@@ -1,4 +1,4 @@
-"""Finding the KV that a plan can reuse: from the pool, then from disk, else none."""
+"""Finding the KV that a plan can reuse: from the pool, then from disk, then from the object store, else none."""
 
 import time
 from collections.abc import Mapping
@@ -43,12 +43,14 @@ class Restorer:
             return Reuse(model.new_caches, reason)
         wanted = search.wanted(choice)
         size = sum(file.size_bytes for _, file in wanted)
+        remote = search.remote_tokens(choice)
         self._metrics.load_bytes.inc(size)
         return Reuse(
             _Maker(model, search, choice, {name: files[name] for name in (FileName.of(h) for h, _ in wanted)}),
             reason,
             choice.hot_tokens,
-            choice.warm_tokens,
+            choice.warm_tokens - remote,
+            remote,
             size,
             time.monotonic() - started if wanted else 0.0,
             search.windows_on_disk(planned.plan.keep_tokens),
@@ -61,7 +63,8 @@ class Restorer:
         choice, below = self._choose(search)
         reason = self._reason(search, planned, choice, below or reason)
         size = sum(file.size_bytes for _, file in search.wanted(choice))
-        return Reuse(model.new_caches, reason, choice.hot_tokens, choice.warm_tokens, size)
+        remote = search.remote_tokens(choice)
+        return Reuse(model.new_caches, reason, choice.hot_tokens, choice.warm_tokens - remote, remote, size)
 
     async def _look(self, search: Search, key: AgentKey, planned: Planned, *, peek: bool = False) -> Reason:
         """Ask the store, if it could have more than the pool; why there is not more, as far as the store knows."""
@@ -94,6 +97,11 @@ class Restorer:
         fault: Reason = types_pb2.MISS_REASON_UNSPECIFIED
         while True:
             choice, below = self._choose(search)
+            if missing := await self._bring(search, choice):
+                fault = types_pb2.MISS_REASON_IO_ERROR
+                for name in missing:
+                    search.refuse(name)
+                continue
             wanted = [(header, file) for header, file in search.wanted(choice) if FileName.of(header) not in files]
             read, bad = await self._fetcher.read(search.model.geometry, search.namespace, wanted)
             files |= read
@@ -102,6 +110,14 @@ class Restorer:
             fault = next(iter(bad.values()))
             for name in bad:
                 search.refuse(name)
+
+    async def _bring(self, search: Search, choice: Choice) -> list[FileName]:
+        """Bring what was chosen from the object store to the disk; what does not come."""
+        names = [FileName.of(header) for header, file in search.wanted(choice) if not file.path]
+        fetched = await self._fetcher.bring(search.namespace, names) if names else {}
+        for name in fetched:
+            search.take_fetched(name, fetched[name])
+        return [name for name in names if name not in fetched]
 
     def _reason(self, search: Search, planned: Planned, choice: Choice, reason: Reason) -> Reason:
         if choice.tokens < planned.plan.keep_tokens <= search.block_tokens:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from agentmem.blockfile import BlockHeader
 from agentmem.keys import AgentKey
-from agentmem.v1 import cache_store_pb2
+from agentmem.v1 import cache_store_pb2, types_pb2
 from inference_service.engine.loading import LoadedModel
 from inference_service.memory.choice import Choice, choose_blocks, choose_position
 from inference_service.memory.restore import Lookup
@@ -87,12 +87,29 @@ class Search:
             wanted.append((choice.window.header(self.model.fingerprint, self.namespace, file.token_count), file))
         return wanted
 
+    def take_fetched(self, name: FileName, file: cache_store_pb2.StoredFile) -> None:
+        """A file of tier remote is on the disk now. It stays one of tier remote, for that is where it was found."""
+        found = cache_store_pb2.StoredFile()
+        found.CopyFrom(file)
+        found.tier = types_pb2.TIER_REMOTE
+        self._files(name)[name.chain_hash] = found
+
+    def remote_tokens(self, choice: Choice) -> int:
+        """Tokens of a choice whose blocks were found in the object store only."""
+        return sum(
+            candidate.usable_tokens
+            for candidate in choice.warm
+            if self.files[candidate.header.chain_hash].tier == types_pb2.TIER_REMOTE
+        )
+
     def refuse(self, name: FileName) -> None:
         """A file turned out to be bad."""
-        files = self.window_files if name.kind == cache_store_pb2.FILE_KIND_WINDOW else self.files
-        del files[name.chain_hash]
+        del self._files(name)[name.chain_hash]
 
     def windows_on_disk(self, keep_tokens: int) -> dict[int, int]:
         """Stored tokens by position, of windows of the sequence's beginning that is the ledger's."""
         stored = stored_tokens(self.candidates, self.window_files)
         return {c.position: stored[c.name] for c in self.candidates if c.name in stored and c.position <= keep_tokens}
+
+    def _files(self, name: FileName) -> dict[bytes, cache_store_pb2.StoredFile]:
+        return self.window_files if name.kind == cache_store_pb2.FILE_KIND_WINDOW else self.files
