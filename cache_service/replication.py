@@ -84,7 +84,7 @@ class Replicator:
         self._uploaders = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="upload")
 
     def start(self) -> None:
-        """Claim the place, and begin. A place that does not answer within seconds is claimed later.
+        """Claim the place, and begin. A place that does not answer at once is claimed later.
 
         Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
         """
@@ -97,7 +97,7 @@ class Replicator:
         try:
             self._first_claim.result(_FIRST_CLAIM_SECONDS)
         except TimeoutError:
-            event(log, "object store does not answer", logging.WARNING, location=self._tier.location)
+            event(log, "object store does not answer yet", logging.WARNING, location=self._tier.location)
         except RemoteRefused:
             self.close()
             raise
@@ -163,8 +163,11 @@ class Replicator:
         self._metrics.up.set(0)
         level = logging.ERROR if isinstance(error, RemoteRefused) else logging.WARNING
         event(log, "object store failed", level, operation=self._doing, error=str(error))
-        if self._doing is Operation.CLAIM and isinstance(error, RemoteRefused) and not self._first_claim.done():
-            self._first_claim.set_exception(error)
+        if not self._first_claim.done():
+            if isinstance(error, RemoteRefused):
+                self._first_claim.set_exception(error)
+            else:
+                self._first_claim.set_result(None)
 
     def _take(self) -> None:
         self._doing = Operation.CLAIM
@@ -212,9 +215,9 @@ class Replicator:
             raise NotOwner(f"{self._tier.location}: another store has taken it over")
         self._tier.delete([name for _, name in batch])
         numbers = [number for number, _ in batch]
-        finished = self._database.write_blocking(partial(objects.end_deletions, numbers=numbers))
         self._metrics.deletions.inc(len(batch))
         self._metrics.up.set(1)
+        finished = self._database.write_blocking(partial(objects.end_deletions, numbers=numbers))
         if finished:
             self._database.scrub_blocking()  # the rows named agents that are gone
         progress, self._deleted = self._deleted, Future()
@@ -230,15 +233,15 @@ class Replicator:
         done = [each for each, result in results.items() if result is True]
         useless = [each.name for each, result in results.items() if result is False]
         failures = {each.name: result for each, result in results.items() if isinstance(result, RemoteError)}
+        self._metrics.uploads.inc(len(done))
+        self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
+        if done and not failures:
+            self._metrics.up.set(1)
         self._database.write_blocking(
             partial(objects.end_uploads, done=[each.name for each in done], useless=useless, failed=failures)
         )
-        self._metrics.uploads.inc(len(done))
-        self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
         for failure in failures.values():
             raise failure
-        if batch:
-            self._metrics.up.set(1)
         return bool(batch)
 
     def _put(self, each: Object) -> bool | RemoteError | None:

@@ -180,8 +180,8 @@ async def test_what_was_not_uploaded_yet_is_lost_by_an_eviction(data: Path, buck
 async def test_a_file_that_is_damaged_on_the_disk_is_not_uploaded(
     data: Path, bucket: s3.Bucket, proxy: s3.Proxy
 ) -> None:
+    proxy.fault = lambda method, path: 503
     async with remote(data, bucket, proxy.address) as store:
-        proxy.fault = lambda method, path: 503 if method == "PUT" else 0
         await speak(store, "ada", [1, 2, 3])
         files = await look(store, 1, 2)
         kv.overwrite(files[1].path, b"x" * files[1].size_bytes)
