@@ -14,6 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from agentmem.errors import AgentmemError
@@ -175,6 +176,7 @@ class Replicator:
         self._tier.claim(claim)
         self._database.write_blocking(partial(place.confirm, location=self._tier.location, claim=claim))
         self._claim = claim
+        self._pending_claim = replace(claim, may_create=False)  # who takes the manifest away hands the place over
         self._metrics.up.set(1)
         event(log, "object store", location=self._tier.location)
         if not self._first_claim.done():

@@ -42,7 +42,8 @@ class Claim:
     """Who wants the place. `owner` is the data directory's, for good; `session` is new at each start.
 
     `known` are the sessions that this directory may have left there: the last one, and one that a crash interrupted.
-    `may_create` says whether an empty place is right, or a sign that the settings name another one than before.
+    `may_create` says whether an empty place is right, or a sign that the settings name another one than before, or that
+    somebody hands this one over.
     """
 
     owner: str

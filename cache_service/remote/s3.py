@@ -103,7 +103,7 @@ class S3Tier(RemoteTier):
                     return
             elif not claim.may_create:
                 raise NotOwner(
-                    f"{self.location}: it has no manifest.json, and objects of this data directory are elsewhere;"
+                    f"{self.location}: it has no manifest.json; if objects of this data directory are elsewhere,"
                     " name that place as --remote, or copy all of it to this one, or give its objects up with"
                     " --remote-abandon and delete them there"
                 )
