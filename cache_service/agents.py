@@ -172,9 +172,10 @@ def delete(connection: sqlite3.Connection, key: AgentKey) -> Deleted:
 
 def count(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """How many agents have KV on disk, how many have it in the object store only, and how many have none."""
+    on_disk, as_object = _REFERRED.format("files", "a"), _REFERRED.format("objects", "a")
     total, warm, remote = connection.execute(
         "SELECT count(*), total(warm), total(remote AND NOT warm) FROM"
-        f" (SELECT EXISTS ({_REFERRED.format('files', 'a')}) AS warm, EXISTS ({_REFERRED.format('objects', 'a')} AND f.present) AS remote FROM agents AS a)"
+        f" (SELECT EXISTS ({on_disk}) AS warm, EXISTS ({as_object} AND f.present) AS remote FROM agents AS a)"
     ).fetchone()
     return int(warm), int(remote), int(total - warm - remote)
 
