@@ -7,18 +7,21 @@ servicer*.py       the RPCs: of CacheStoreService, and of AgentService's storage
 conversions.py     messages as frozen dataclasses, and back
 
 turns.py           transactions, each a function of one SQLite connection: commits and what they replay,
-ledger.py          the tree of segments that ledgers are,
-agents.py          agents, their versions and their deletion,
+ledger.py          the tree of segments that ledgers are, and `ledger_writer` what makes them grow, within its quota,
+agents.py          agents, their versions and their deletion; `creation` makes one with a history,
 branches.py        forks, cuts and returns,
 snapshots.py       states that are kept under a name,
 references.py      who needs which file,
 eviction.py        whose KV goes to make room,
 expiry.py          what ends by itself,
+finding.py         the agent whose conversation begins one that is given,
+usage.py           what namespaces take; `quotas` is how much they may,
 quarantine.py      files that failed,
 workflows.py       records of workflow runs
 
 blocks.py          files and rows, moved together; `publication` is what a worker hands in, and its verification
 warm.py            the warm tier's limits at work; `last_use` is when agents and files were last used
+streams.py         files as streams of bytes, for workers elsewhere; `incoming`, `spool` and `probe` are their parts
 database.py        the thread that owns SQLite; `schema` is its tables
 files.py           the data directory
 

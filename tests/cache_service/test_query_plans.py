@@ -56,7 +56,7 @@ class Trace:
 async def test_a_scrape_walks_agents_and_looks_the_rest_up(store: Running) -> None:
     await speak(store, "a", [0])
     with Trace(store) as trace:
-        assert store.store._database.read_blocking(agents.count) == (1, 0)
+        assert store.store._database.read_blocking(agents.count) == (1, 0, 0)
     assert {step.split()[1] for steps in trace.scans().values() for step in steps} <= {"agents", "a"}
 
 
