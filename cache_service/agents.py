@@ -68,6 +68,10 @@ class Deleted(NamedTuple):
     files: list[FileName]
     quarantined: list[str]
 
+    def is_anything(self) -> bool:
+        """Whether there was something to delete."""
+        return bool(self.agents or self.files or self.quarantined)
+
 
 def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
     """The agent's present state; None if it does not exist."""

@@ -23,6 +23,7 @@ from agentmem.logs import event
 from cache_service import agents, eviction, objects, quarantine, references
 from cache_service.agents import Deleted
 from cache_service.database import Database
+from cache_service.erasure import Erased, Erasures
 from cache_service.files import DataDirectory, FileName, disk_errors, write_private
 from cache_service.metrics import StoreMetrics
 from cache_service.objects import Object
@@ -43,6 +44,7 @@ class BlockStore:
         self._database = database
         self._metrics = metrics
         self._warm = warm
+        self.erasures = Erasures(database)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
@@ -118,10 +120,13 @@ class BlockStore:
         return self._thread.submit(self._unlink_dropped, names)
 
     async def delete_agent(self, key: AgentKey) -> Deleted:
-        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database."""
+        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
+
+        Raises what Erasures.finish raises, when the agent is gone; the repetition tells what the first call did.
+        """
         deleted = await self._run(partial(self._delete_agent, key))
-        await self._database.scrub()
-        return deleted
+        erased = await self.erasures.finish(("agent", *key), Erased(deleted.agents, deleted.freed_bytes))
+        return deleted._replace(agents=erased.things, freed_bytes=erased.freed_bytes)
 
     async def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
         """Drop an agent's KV and keep its ledger; the bytes freed of the disk. Raises NotFound.
@@ -136,12 +141,12 @@ class BlockStore:
 
     async def upkeep(self, now: int) -> None:
         """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
-        expired = await self._run(partial(self._warm.expire, now))
-        if expired.deleted:
-            await self._database.scrub()
+        await self._run(partial(self._warm.expire, now))
         await self._run(self._warm.settle_quotas)
         if not await self._run(self._warm.settle):
             await self._run(partial(self._warm.settle, ""))
+        if self._database.scrub_owed:
+            await self._database.scrub(patient=False)
 
     def close(self) -> None:
         """Wait for what is running."""
@@ -260,7 +265,7 @@ class BlockStore:
         return each.file
 
     def _delete_agent(self, key: AgentKey) -> Deleted:
-        deleted = self._database.write_blocking(partial(_erase, key))
+        deleted = self._database.write_blocking(partial(_erase, key), erases=Deleted.is_anything)
         self._unlink(deleted.files)
         for file in deleted.quarantined:
             for path in self._directory.quarantine_paths(file):

@@ -6,6 +6,7 @@ before its turn leaves nothing; one that is cancelled later leaves the whole tra
 """
 
 import asyncio
+import logging
 import os
 import sqlite3
 import sys
@@ -15,8 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from agentmem.errors import ResourceExhausted, Unavailable
+from agentmem.errors import AgentmemError, ResourceExhausted, Unavailable
+from agentmem.logs import event
 from cache_service import schema
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 Work = Callable[[sqlite3.Connection], _T]
@@ -33,6 +37,12 @@ _PRAGMAS = (
     *(("fullfsync = ON", "checkpoint_fullfsync = ON") if sys.platform == "darwin" else ()),
 )
 _PRIMARY_CODE = 0xFF
+_PATIENT, _IMPATIENT = 5000, 100
+"""Milliseconds that a scrub waits for other programs; nobody else is served meanwhile."""
+
+
+def _nothing(_: object) -> bool:
+    return False
 
 
 class Database:
@@ -42,9 +52,14 @@ class Database:
         self._path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
         self._before_commit: list[Work[None]] = []
+        self._scrub_owed = False
 
     def open(self) -> None:
-        """Create or migrate the file (mode 0600, its WAL likewise). Raises schema.SchemaTooNew, sqlite3.Error."""
+        """Create or migrate the file (mode 0600, its WAL likewise), and scrub it if that is possible now.
+
+        Raises schema.SchemaTooNew, sqlite3.Error; Unavailable if another program holds the database, and
+        ResourceExhausted if the disk is full.
+        """
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._path.chmod(0o600)
         try:
@@ -52,6 +67,15 @@ class Database:
         except BaseException:
             self._thread.shutdown()
             raise
+        try:  # a crash may have come between erasing and scrubbing
+            self._thread.submit(self._scrub, _IMPATIENT).result()
+        except AgentmemError as error:
+            event(log, "the database is not scrubbed yet", logging.WARNING, error=str(error))
+
+    @property
+    def scrub_owed(self) -> bool:
+        """Whether something was erased whose bytes may still be in the file or its WAL."""
+        return self._scrub_owed
 
     def before_commit(self, work: Work[None]) -> None:
         """Let `work` add its own changes to every write transaction, before its commit."""
@@ -61,27 +85,28 @@ class Database:
         """Run `work`; it must not change anything."""
         return await asyncio.wrap_future(self._thread.submit(self._read, work))
 
-    async def write(self, work: Work[_T]) -> _T:
-        """Run `work` as one durable transaction; if it raises, nothing has changed.
+    async def write(self, work: Work[_T], erases: Callable[[_T], bool] = _nothing) -> _T:
+        """Run `work` as one durable transaction; if it raises, nothing has changed. Where it `erases`, a scrub is owed.
 
         Raises ResourceExhausted if the disk is full and Unavailable if another program holds the database.
         """
-        return await asyncio.wrap_future(self._thread.submit(self._write, work))
+        return await asyncio.wrap_future(self._thread.submit(self._write, work, erases))
 
     def read_blocking(self, work: Work[_T]) -> _T:
         """`read` for a thread that isn't the event loop's."""
         return self._thread.submit(self._read, work).result()
 
-    def write_blocking(self, work: Work[_T]) -> _T:
+    def write_blocking(self, work: Work[_T], erases: Callable[[_T], bool] = _nothing) -> _T:
         """`write` for a thread that isn't the event loop's."""
-        return self._thread.submit(self._write, work).result()
+        return self._thread.submit(self._write, work, erases).result()
 
-    async def scrub(self) -> None:
+    async def scrub(self, patient: bool = True) -> None:
         """Give free pages back and move all of the WAL into the database, so that what was erased is in neither.
 
-        Raises Unavailable if another program is reading the database.
+        Raises Unavailable if another program is reading the database, ResourceExhausted if the disk is full; then it
+        stays owed. The impatient don't wait for another program.
         """
-        await asyncio.wrap_future(self._thread.submit(self._scrub))
+        await asyncio.wrap_future(self._thread.submit(self._scrub, _PATIENT if patient else _IMPATIENT))
 
     def scrub_blocking(self) -> None:
         """`scrub` for a thread that isn't the event loop's."""
@@ -96,55 +121,65 @@ class Database:
             self._thread.shutdown()
 
     def _read(self, work: Work[_T]) -> _T:
-        with _disk_errors():
+        with database_errors():
             return work(self._connection)
 
-    def _write(self, work: Work[_T]) -> _T:
+    def _write(self, work: Work[_T], erases: Callable[[_T], bool]) -> _T:
         connection = self._connection
-        with _disk_errors():
+        with database_errors():
             connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work(connection)
                 for more in self._before_commit:
                     more(connection)
+                self._scrub_owed |= erases(result)
                 connection.execute("COMMIT")
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
         return result
 
-    def _scrub(self) -> None:
-        with _disk_errors():
-            _scrub(self._connection)
+    def _scrub(self, milliseconds: int) -> None:
+        self._scrub_owed = True
+        with database_errors():
+            _scrub(self._connection, milliseconds)
+        self._scrub_owed = False
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+    connection = sqlite3.connect(path, timeout=_PATIENT / 1000, isolation_level=None)
     try:
-        for pragma in _PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}")
-        schema.migrate(connection)
-        _scrub(connection)  # a crash may have come between erasing and scrubbing
+        with database_errors():
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+            schema.migrate(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _scrub(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA incremental_vacuum").fetchall()
-    busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+def _scrub(connection: sqlite3.Connection, milliseconds: int) -> None:
+    (usual,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    connection.execute(f"PRAGMA busy_timeout = {min(usual, milliseconds)}").fetchall()
+    try:
+        connection.execute("PRAGMA incremental_vacuum").fetchall()
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {usual}").fetchall()
     if busy:
         raise Unavailable("another program is reading store.db, so what was erased is still in its WAL; try again")
 
 
 @contextmanager
-def _disk_errors() -> Iterator[None]:
+def database_errors() -> Iterator[None]:
+    """Raise ResourceExhausted where the disk is full, Unavailable where another program holds the database."""
     try:
         yield
     except sqlite3.OperationalError as error:
-        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
-        if code == sqlite3.SQLITE_FULL:
+        extended = getattr(error, "sqlite_errorcode", 0)
+        code = extended & _PRIMARY_CODE
+        if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
             raise ResourceExhausted("the cache store's disk is full; nothing was changed", retry_after=5.0) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise Unavailable("another program holds store.db; try again") from error

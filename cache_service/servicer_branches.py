@@ -8,11 +8,12 @@ from typing import Any
 import grpc
 
 from agentmem import paging
-from agentmem.errors import InvalidArgument
+from agentmem.errors import InvalidArgument, NotFound
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2 as pb
 from cache_service import branches, conversions, snapshots
 from cache_service.branches import Moved
+from cache_service.erasure import Erased
 from cache_service.servicer_base import AgentServicerBase
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -69,9 +70,15 @@ class BranchServicer(AgentServicerBase):
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
-        dropped = await self._database.write(partial(snapshots.delete, key=key, name=name))
+        missing, dropped = None, []
+        try:
+            dropped = await self._database.write(partial(snapshots.delete, key=key, name=name), erases=lambda _: True)
+        except NotFound as error:  # perhaps because it was erased before, and could not be scrubbed
+            missing = error
         await asyncio.wrap_future(self._blocks.unlink_dropped(dropped))
-        await self._database.scrub()
+        erased = await self._blocks.erasures.finish(("snapshot", *key, name), Erased(missing is None))
+        if missing is not None and not erased.things:
+            raise missing
         return pb.DeleteSnapshotResponse()
 
     def _moved(self, moved: Moved) -> pb.Agent:

@@ -147,7 +147,7 @@ class WarmTier:
 
         if not self._database.read_blocking(expiry.any_limited):
             return Expired(0, 0)
-        dropped, erased, deleted = self._database.write_blocking(work)
+        dropped, erased, deleted = self._database.write_blocking(work, erases=lambda result: result[2] > 0)
         self._finish(dropped, Reason.TTL)
         self._unlink(erased)
         if deleted:

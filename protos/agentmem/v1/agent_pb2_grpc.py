@@ -166,10 +166,12 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. Repeating it is
-        NOT_FOUND unless allow_missing is set. UNAVAILABLE if all is erased but objects in the object store, which does not
-        answer: they are out of use and deleted later, also after a restart; repeating it then waits for them again, and
-        succeeds when they are gone.
+        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
+        of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
+        program is reading the database, whose file may still hold what was erased, or the object store does not answer;
+        repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is NOT_FOUND
+        unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and is done.
+        NOT_FOUND, too, means that nothing is left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,7 +225,8 @@ class AgentServiceServicer:
 
     def DeleteSnapshot(self, request, context):
         """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
-        branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
+        branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated after OK;
+        UNAVAILABLE as for DeleteAgent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

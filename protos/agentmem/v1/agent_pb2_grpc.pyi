@@ -50,10 +50,12 @@ class AgentServiceStub:
     has a conversation after a turn whose input was messages, and none after one that appended to it.
     """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]
-    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. Repeating it is
-    NOT_FOUND unless allow_missing is set. UNAVAILABLE if all is erased but objects in the object store, which does not
-    answer: they are out of use and deleted later, also after a restart; repeating it then waits for them again, and
-    succeeds when they are gone.
+    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
+    of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
+    program is reading the database, whose file may still hold what was erased, or the object store does not answer;
+    repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is NOT_FOUND
+    unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and is done.
+    NOT_FOUND, too, means that nothing is left.
     """
     TrimAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]
     """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
@@ -76,7 +78,8 @@ class AgentServiceStub:
     """
     DeleteSnapshot: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteSnapshotRequest, _agent_pb2.DeleteSnapshotResponse]
     """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
-    branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
+    branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated after OK;
+    UNAVAILABLE as for DeleteAgent.
     """
     PinAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.PinAgentRequest, _agent_pb2.PinAgentResponse]
     """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
@@ -138,10 +141,12 @@ class AgentServiceAsyncStub(AgentServiceStub):
     has a conversation after a turn whose input was messages, and none after one that appended to it.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]  # type: ignore[assignment]
-    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. Repeating it is
-    NOT_FOUND unless allow_missing is set. UNAVAILABLE if all is erased but objects in the object store, which does not
-    answer: they are out of use and deleted later, also after a restart; repeating it then waits for them again, and
-    succeeds when they are gone.
+    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
+    of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
+    program is reading the database, whose file may still hold what was erased, or the object store does not answer;
+    repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is NOT_FOUND
+    unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and is done.
+    NOT_FOUND, too, means that nothing is left.
     """
     TrimAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]  # type: ignore[assignment]
     """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
@@ -164,7 +169,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """
     DeleteSnapshot: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteSnapshotRequest, _agent_pb2.DeleteSnapshotResponse]  # type: ignore[assignment]
     """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
-    branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
+    branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated after OK;
+    UNAVAILABLE as for DeleteAgent.
     """
     PinAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.PinAgentRequest, _agent_pb2.PinAgentResponse]  # type: ignore[assignment]
     """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
@@ -243,10 +249,12 @@ class AgentServiceServicer:
         request: _agent_pb2.DeleteAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.DeleteAgentResponse, _abc.Awaitable[_agent_pb2.DeleteAgentResponse]]:
-        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. Repeating it is
-        NOT_FOUND unless allow_missing is set. UNAVAILABLE if all is erased but objects in the object store, which does not
-        answer: they are out of use and deleted later, also after a restart; repeating it then waits for them again, and
-        succeeds when they are gone.
+        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
+        of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
+        program is reading the database, whose file may still hold what was erased, or the object store does not answer;
+        repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is NOT_FOUND
+        unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and is done.
+        NOT_FOUND, too, means that nothing is left.
         """
 
     def TrimAgent(
@@ -304,7 +312,8 @@ class AgentServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.DeleteSnapshotResponse, _abc.Awaitable[_agent_pb2.DeleteSnapshotResponse]]:
         """DeleteSnapshot forgets a snapshot and erases what only it used: ledger, text, KV, and the answers of turns that no
-        branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated.
+        branch has any more, which cannot be replayed then. NOT_FOUND for an unknown snapshot, also when repeated after OK;
+        UNAVAILABLE as for DeleteAgent.
         """
 
     def PinAgent(
