@@ -23,8 +23,10 @@ blocks.py          files and rows, moved together; `publication` is what a worke
 warm.py            the warm tier's limits at work; `last_use` is when agents and files were last used
 streams.py         files as streams of bytes, for workers elsewhere; `incoming`, `spool` and `probe` are their parts
 database.py        the thread that owns SQLite; `schema` is its tables
-files.py           the data directory
+files.py           the data directory; `first_page` and `schema` say which version it has
+erasure.py         deletions, finished until no byte is left
 
+offline/           what an operator does to a directory that nobody serves
 remote/            the object store; `objects` and `place` are its rows, `replication` keeps it as they say, `retrieval`
                    brings files back
 """

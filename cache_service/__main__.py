@@ -14,8 +14,10 @@ from agentmem.server import GrpcServer
 from agentmem.service import run_service
 from agentmem.settings import SettingsError
 from cache_service.files import DirectoryUnusable
+from cache_service.offline import commands
+from cache_service.offline.database import DatabaseDamaged
 from cache_service.remote import RemoteRefused
-from cache_service.schema import SchemaTooNew
+from cache_service.schema import ForeignDatabase, SchemaTooNew
 from cache_service.settings import StoreSettings
 from cache_service.store import Store
 
@@ -23,8 +25,14 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.service."""
-    run_service("store", StoreSettings, serve, arguments, (DirectoryUnusable,))
+    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.service.
+
+    A first argument that is a command of `offline.commands`, such as `check`, runs that instead.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in commands.main.commands:
+        commands.main(given, prog_name="agentmem-store")
+    run_service("store", StoreSettings, serve, arguments, (DirectoryUnusable, DatabaseDamaged, ForeignDatabase))
 
 
 async def serve(settings: StoreSettings) -> None:

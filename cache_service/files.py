@@ -14,6 +14,7 @@ No name here comes from a caller's text: files are named by chain hashes in hex.
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 import sys
@@ -23,10 +24,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from agentmem import datadir
+from agentmem.datadir import ForeignDirectory
 from agentmem.errors import ResourceExhausted
 
 SUFFIX = ".safetensors"
 _NOTE_SUFFIX = ".reason.json"
+_WITNESS = re.compile("witness-[0-9a-f]{16}")
 
 
 class Kind(IntEnum):
@@ -55,25 +59,37 @@ class DataDirectory:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self.database = self.root / "store.db"
+        self.database = self.root / datadir.DATABASE
         self.staging = self.root / "staging"
         self.quarantine = self.root / "quarantine"
         self._lock: IO[str] | None = None
 
     def acquire(self) -> None:
-        """Create what is missing and take the directory for this process. Raises DirectoryUnusable."""
-        self.root.parent.mkdir(parents=True, exist_ok=True)
-        if self.root.exists() and not _is_private_to_us(self.root):
+        """Take the directory for this process, and make it if it is not there; of one that is, nothing changes yet.
+
+        Raises DirectoryUnusable, before anything is written where it holds something else.
+        """
+        try:
+            datadir.refuse_foreign(self.root)
+        except ForeignDirectory as error:
+            raise DirectoryUnusable(str(error)) from error
+        if not self.root.exists():
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(self.root)
+        elif not _is_private_to_us(self.root):
             raise DirectoryUnusable(f"{self.root} is not this user's alone; choose a directory of its own as --data")
-        for folder in (self.root, self.staging, self.quarantine, *(self.root / name for name in FOLDERS.values())):
-            _make_private(folder)
-        lock = open(self.root / "lock", "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
+        lock = open(self.root / "lock", "a", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             lock.close()
             raise DirectoryUnusable(f"another store is using {self.root}; stop it, or choose another --data") from error
         self._lock = lock
+
+    def prepare(self) -> None:
+        """Create what is missing, and close what is open to others. Call it when the directory was acquired."""
+        for folder in (self.root, self.staging, self.quarantine, *(self.root / name for name in FOLDERS.values())):
+            _make_private(folder)
 
     def release(self) -> None:
         """Let the directory go. May be called twice."""
@@ -119,8 +135,8 @@ class DataDirectory:
             raise
 
     def sweep_staging(self) -> int:
-        """Delete everything in staging/; how many files there were. Nobody may be writing."""
-        staged = list(self.staging.iterdir())
+        """Delete all that workers have left in staging/; how many files. Nobody may be writing."""
+        staged = [path for path in self.staging.iterdir() if is_disposable(path)]
         for path in staged:
             path.unlink()
         return len(staged)
@@ -132,10 +148,10 @@ class DataDirectory:
             yield path, sum(each.stat().st_size for each in (path, note) if each.exists())
 
     def sweep_quarantine(self, known: Set[str]) -> None:
-        """Delete everything in quarantine/ but the files of these names and their notes."""
+        """Delete files of KV and notes in quarantine/, but for the files of these names and their notes."""
         kept = {path for file in known for path in self.quarantine_paths(file)}
         for path in self.quarantine.iterdir():
-            if path not in kept:
+            if path not in kept and is_disposable(path):
                 path.unlink()
 
     def published(self) -> Iterator[FileName]:
@@ -151,6 +167,12 @@ class DataDirectory:
 def open_private(path: Path) -> IO[bytes]:
     """A new file with mode 0600, to be written. Raises OSError."""
     return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def is_disposable(path: Path) -> bool:
+    """Whether what lies where only we put files can be ours: a regular file of KV, a note, or a worker's witness."""
+    is_ours = path.name.endswith((SUFFIX, _NOTE_SUFFIX)) or _WITNESS.fullmatch(path.name)
+    return bool(is_ours) and stat.S_ISREG(path.lstat().st_mode)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -189,7 +189,7 @@ def drop_unused(connection: sqlite3.Connection, segments: Iterable[int]) -> None
         while segment is not None:
             needed, parent = _needed(connection, segment)
             if needed is not None:
-                _shorten(connection, segment, needed)
+                shorten(connection, segment, needed)
                 break
             connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
             segment = parent
@@ -207,7 +207,8 @@ def _needed(connection: sqlite3.Connection, segment: int) -> tuple[int | None, i
     return (None, None) if row is None else row
 
 
-def _shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
+def shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
+    """Erase the end of a segment, which nobody needs, from a token on. Its turn is not wholly there any more."""
     row = connection.execute(
         "SELECT generated_tokens, text, offsets FROM segments WHERE id = ? AND tokens > ?", (segment, tokens)
     ).fetchone()

@@ -231,7 +231,13 @@ def sizes(connection: sqlite3.Connection) -> dict[Kind, int]:
 
 
 def recount(connection: sqlite3.Connection) -> None:
-    """Count the bytes of all published files anew."""
-    connection.execute(
-        "UPDATE usage SET bytes = (SELECT coalesce(sum(size_bytes), 0) FROM files WHERE files.kind = usage.kind)"
-    )
+    """Count the bytes of all published files anew; nothing is written where they are counted right."""
+    for kind in Kind:
+        (size,) = connection.execute(
+            "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE kind = ?", (kind,)
+        ).fetchone()
+        connection.execute(
+            "INSERT INTO usage (kind, bytes) VALUES (:kind, :size)"
+            " ON CONFLICT (kind) DO UPDATE SET bytes = :size WHERE bytes != :size",
+            {"kind": kind, "size": size},
+        )

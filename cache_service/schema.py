@@ -5,6 +5,9 @@ a new script at the end. Texts are compared bytewise (SQLite's BINARY collation)
 """
 
 import sqlite3
+from pathlib import Path
+
+from cache_service import first_page
 
 _FIRST = """
 -- The ledger is a tree of immutable segments, one per committed turn, as commits are in git. A segment stands after the
@@ -380,12 +383,38 @@ class SchemaTooNew(Exception):
     """A newer version of Agentmem wrote this directory; the message says so."""
 
 
+class ForeignDatabase(Exception):
+    """The database is another program's; the message says what to do."""
+
+
+def refuse_newer(path: Path) -> None:
+    """Raise SchemaTooNew for the database of a newer program, and ForeignDatabase for one of another.
+
+    Nothing is written, not even beside it, and no file need be there. Raises OSError.
+    """
+    page = first_page.read(path)
+    if page is None:
+        return
+    if page.user_version > len(MIGRATIONS):
+        raise SchemaTooNew(_too_new(page.user_version))
+    if page.user_version == 0 and page.has_tables:
+        raise ForeignDatabase(f"{path} is another program's database; choose a directory of its own as --data")
+
+
+def is_older(path: Path) -> bool:
+    """Whether an older program wrote the database, and no store has brought it to this version yet."""
+    page = first_page.read(path)
+    return page is not None and page.user_version < len(MIGRATIONS)
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the database to this version, in one transaction per script. Raises SchemaTooNew."""
     (applied,) = connection.execute("PRAGMA user_version").fetchone()
     if applied > len(MIGRATIONS):
-        raise SchemaTooNew(
-            f"its schema has version {applied}, this program knows {len(MIGRATIONS)}; use a newer agentmem"
-        )
+        raise SchemaTooNew(_too_new(applied))
     for number, script in enumerate(MIGRATIONS[applied:], start=applied + 1):
         connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+
+
+def _too_new(applied: int) -> str:
+    return f"its schema has version {applied}, this program knows {len(MIGRATIONS)}; use a newer agentmem"

@@ -13,13 +13,15 @@ from agentmem.errors import AgentmemError
 from agentmem.logs import event
 from agentmem.server import Register
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc
+from cache_service import schema
 from cache_service.blocks import BlockStore
-from cache_service.database import Database
-from cache_service.files import DataDirectory
+from cache_service.database import Database, database_errors
+from cache_service.files import DataDirectory, disk_errors
 from cache_service.last_use import LastUse
 from cache_service.ledger_writer import LedgerWriter
 from cache_service.limits import Limits
 from cache_service.metrics import DiskCollector, StoreMetrics
+from cache_service.offline.database import refuse_damaged
 from cache_service.probe import Probe
 from cache_service.quotas import NO_QUOTAS, Quotas
 from cache_service.remote import RemoteSettings
@@ -49,17 +51,25 @@ class Store:
     ) -> None:
         """Take the directory, open the database, sweep what a crash has left, and claim the object store. Blocks.
 
-        Raises files.DirectoryUnusable, schema.SchemaTooNew, remote.RemoteRefused, OSError, sqlite3.Error; then nothing
-        is held.
+        Raises files.DirectoryUnusable, schema.SchemaTooNew, schema.ForeignDatabase, DatabaseDamaged, OSError and
+        sqlite3.Error where the directory cannot be used as it is, remote.RemoteRefused where the object store cannot;
+        AgentmemError where it cannot be used now, because the disk is full or another program holds the database. Then
+        nothing is held.
         """
         self._directory = DataDirectory(data)
-        self._directory.acquire()
-        try:
-            self._database = Database(self._directory.database)
-            self._database.open()
-        except BaseException:
-            self._directory.release()
-            raise
+        schema.refuse_newer(self._directory.database)
+        with disk_errors():
+            self._directory.acquire()
+            try:
+                if self._directory.database.exists():
+                    with database_errors():
+                        refuse_damaged(self._directory.database)
+                self._directory.prepare()
+                self._database = Database(self._directory.database)
+                self._database.open()
+            except BaseException:
+                self._directory.release()
+                raise
         last_use = LastUse()
         self._database.before_commit(last_use.flush)
         metrics = StoreMetrics(registry)
@@ -69,8 +79,9 @@ class Store:
         probe = Probe(self._directory)
         self._remote: RemoteSide | None = None
         try:
-            probe.place()
-            self._blocks.reconcile()
+            with disk_errors():
+                self._blocks.reconcile()
+                probe.place()
             self._remote = open_remote(remote, self._directory, self._database, self._blocks, registry)
         except BaseException:
             self.close()

@@ -34,12 +34,10 @@ def of_all(connection: sqlite3.Connection) -> dict[str, Usage]:
     return {namespace: Usage(kv, ledger) for namespace, kv, ledger in rows}
 
 
-def recount(connection: sqlite3.Connection) -> None:
-    """Count everything anew."""
-    connection.execute("DELETE FROM namespaces")
-    connection.execute(
-        "INSERT INTO namespaces (namespace, kv_bytes, ledger_bytes)"
-        " SELECT namespace, sum(kv), sum(ledger) FROM ("
+def sums(connection: sqlite3.Connection) -> dict[str, Usage]:
+    """What each namespace takes, counted anew."""
+    rows = connection.execute(
+        "SELECT namespace, sum(kv), sum(ledger) FROM ("
         "SELECT namespace, size_bytes AS kv, 0 AS ledger FROM files"
         " UNION ALL SELECT namespace, size_bytes, 0 FROM quarantined"
         " UNION ALL SELECT namespace, 0, 8 * tokens + text_bytes FROM segments"
@@ -47,3 +45,15 @@ def recount(connection: sqlite3.Connection) -> None:
         " UNION ALL SELECT namespace, 0, length(payload) FROM workflow_records)"
         " WHERE namespace != '' GROUP BY namespace HAVING sum(kv) + sum(ledger) > 0"
     )
+    return {namespace: Usage(kv, ledger) for namespace, kv, ledger in rows}
+
+
+def recount(connection: sqlite3.Connection) -> None:
+    """Count everything anew; nothing is written where it is counted right."""
+    counted = sums(connection)
+    if counted != of_all(connection):
+        connection.execute("DELETE FROM namespaces")
+        connection.executemany(
+            "INSERT INTO namespaces (namespace, kv_bytes, ledger_bytes) VALUES (?, ?, ?)",
+            [(namespace, *found) for namespace, found in counted.items()],
+        )

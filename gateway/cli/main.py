@@ -5,6 +5,7 @@ import click
 from gateway.cli.agents import agents
 from gateway.cli.chat import chat
 from gateway.cli.models import models
+from gateway.cli.store import store
 from gateway.cli.transfers import export_agent, import_agent
 from gateway.cli.up import up
 
@@ -14,13 +15,14 @@ from gateway.cli.up import up
 def main() -> None:
     """A memory below the prompt for every LLM agent.
 
-    `agentmem up` starts everything; the other commands talk to what it started.
+    `agentmem up` starts everything; the other commands talk to what it started, but for `store`, which looks after a
+    data directory by itself.
     """
 
 
 for command in (export_agent, import_agent):
     agents.add_command(command)
-for command in (up, agents, chat, models):
+for command in (up, agents, chat, models, store):
     main.add_command(command)
 
 if __name__ == "__main__":

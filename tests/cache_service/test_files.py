@@ -13,6 +13,7 @@ from cache_service.files import DataDirectory, DirectoryUnusable, FileName, Kind
 def directory(tmp_path: Path) -> Iterator[DataDirectory]:
     directory = DataDirectory(tmp_path / "d")
     directory.acquire()
+    directory.prepare()
     yield directory
     directory.release()
 

@@ -1,0 +1,121 @@
+"""Chain hashes: whether the files that agents and snapshots refer to are named by the tokens of their ledgers.
+
+A name is the hash of a fingerprint, a namespace and the ledger's tokens up to a position, so it can be computed again
+from the ledger alone. A file may be named wrongly only through a fault of software: its bytes, header and row agree.
+"""
+
+import sqlite3
+from typing import NamedTuple
+
+from agentmem import blockfile
+from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT
+from cache_service import ledger
+from cache_service.files import FileName, Kind
+from cache_service.ledger import Head
+from cache_service.offline import tree
+from cache_service.offline.findings import Finding, Report
+from cache_service.offline.tree import Holder
+
+
+class Named(NamedTuple):
+    """A file's row, as far as its name goes; `end` is the position behind its last token."""
+
+    name: FileName
+    fingerprint: str
+    namespace: str
+    parent: bytes
+    end: int
+
+
+class Names:
+    """The names that one ledger's files have to have."""
+
+    def __init__(self, token_ids: ledger.Uint32) -> None:
+        self._token_ids: list[int] = token_ids.tolist()
+        self._chains: dict[tuple[str, str], list[bytes]] = {}
+
+    def chain(self, fingerprint: str, namespace: str) -> list[bytes]:
+        """NO_PARENT, and the names of all blocks."""
+        chain = self._chains.get((fingerprint, namespace))
+        if chain is None:
+            names = blockfile.chain_hashes(fingerprint, namespace, self._token_ids)
+            chain = self._chains[fingerprint, namespace] = [NO_PARENT, *names]
+        return chain
+
+    def has(self, file: Named) -> bool:
+        """Whether the file is named by this ledger's tokens."""
+        if not 0 < file.end <= len(self._token_ids):
+            return False
+        first = (file.end - 1) // BLOCK_TOKENS
+        parent = self.chain(file.fingerprint, file.namespace)[first]
+        tokens = self._token_ids[first * BLOCK_TOKENS : file.end]
+        expected = blockfile.chain_hash(file.fingerprint, file.namespace, parent, tokens)
+        return (expected, parent) == (file.name.chain_hash, file.parent)
+
+
+def foreign(connection: sqlite3.Connection, report: Report) -> dict[FileName, tuple[str, ...]]:
+    """Files that none of the agents that refer to them can have computed, each with those agents.
+
+    Agents whose ledgers cannot be read are reported. Raises sqlite3.DatabaseError.
+
+    References follow a turn off the request path, so those of an agent or a snapshot may be of a state before its own,
+    which may not be kept. They prove a name right where they can; only an agent that is at its published version, and
+    refers to nothing but that state's files, proves one wrong.
+    """
+    right: set[FileName] = set()
+    wrong: dict[FileName, set[str]] = {}
+    for holder in tree.holders(connection):
+        files = _referred(connection, holder)
+        try:
+            states = [Names(ledger.read(connection, head).token_ids) for head in _states(connection, holder) if files]
+        except (ValueError, IndexError) as error:
+            report(_unreadable(holder, error))
+            continue
+        is_certain = _is_published(connection, holder)
+        for file in files:
+            if any(names.has(file) for names in states):
+                right.add(file.name)
+            elif is_certain:
+                wrong.setdefault(file.name, set()).add(holder.agent)
+    return {name: tuple(sorted(agents)) for name, agents in wrong.items() if name not in right}
+
+
+def _referred(connection: sqlite3.Connection, holder: Holder) -> list[Named]:
+    table, column, value = (
+        ("refs", "uid", holder.uid) if holder.snapshot is None else ("snapshot_refs", "snapshot", holder.snapshot)
+    )
+    rows = connection.execute(
+        f"SELECT kind, chain_hash, fingerprint, namespace, parent, first_token + token_count FROM {table}"
+        f" JOIN files USING (kind, chain_hash) WHERE {column} = ?",
+        (value,),
+    )
+    return [Named(FileName(Kind(kind), chain_hash), *rest) for kind, chain_hash, *rest in rows]
+
+
+def _states(connection: sqlite3.Connection, holder: Holder) -> list[Head]:
+    """The holder's ledger, and that of the agent's published version, where it is kept."""
+    rows = connection.execute(
+        "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns FROM agents AS a"
+        " JOIN turns AS t ON t.uid = a.uid AND t.version = a.published_version JOIN segments AS s ON s.id = t.segment"
+        " WHERE a.uid = :uid AND a.version != a.published_version UNION"
+        " SELECT s.head_segment, s.tokens, s.text_bytes, s.turns FROM agents AS a"
+        " JOIN snapshots AS s ON s.uid = a.uid AND s.version = a.published_version WHERE a.uid = :uid",
+        {"uid": holder.uid},
+    )
+    return [Head(holder.head, holder.tokens, holder.text_bytes, holder.turns), *(Head(*row) for row in rows)]
+
+
+def _is_published(connection: sqlite3.Connection, holder: Holder) -> bool:
+    (published,) = connection.execute("SELECT published_version FROM agents WHERE uid = ?", (holder.uid,)).fetchone()
+    return holder.snapshot is None and bool(published == holder.version)
+
+
+def _unreadable(holder: Holder, error: Exception) -> Finding:
+    return Finding(
+        "ledger",
+        holder.where,
+        f"its ledger cannot be read ({type(error).__name__})",
+        "its turns fail until it is deleted",
+        "delete the agent, or recover",
+        (holder.agent,),
+    )

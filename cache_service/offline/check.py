@@ -1,0 +1,66 @@
+"""All checks of a data directory, in the order in which one can rely on another."""
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_service import quarantine
+from cache_service.offline import chains, counters, database, files, ledgers
+from cache_service.offline.findings import CannotCheck, Finding
+from cache_service.offline.opening import alone, find, reading
+from cache_service.offline.repair import mend
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found, and what was in the directory. `mended` are the findings that are no more."""
+
+    findings: list[Finding]
+    mended: list[Finding]
+    agents: int
+    published: int
+    quarantined: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing is wrong (any more)."""
+        return len(self.findings) == len(self.mended)
+
+
+def check(root: Path, repair: bool = False) -> Checked:
+    """Check everything, and mend what can be mended. Nobody else may use the directory meanwhile.
+
+    Raises CannotCheck if it is no data directory, a store's that runs, or a newer program's. A damaged database is a
+    finding: ledgers are then checked as far as they can be read, and nothing is mended, since rows that cannot be read
+    would make good files look like orphans.
+    """
+    directory = find(root)
+    with alone(directory):
+        findings: list[Finding] = []
+        files.check_modes(directory, findings.append)
+        counts = (0, 0, 0)
+        try:
+            with reading(directory.database) as connection:
+                whole = database.check(connection, directory.database, findings.append)
+                ledgers.check(connection, findings.append)
+                foreign = chains.foreign(connection, findings.append)
+                files.check_published(directory, connection, foreign, findings.append)
+                counters.check(connection, findings.append)
+                files.check_strays(directory, connection, findings.append)
+                counts = _counts(connection)
+        except sqlite3.OperationalError as error:
+            raise CannotCheck(f"cannot read {directory.database}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            whole = False
+            if not any(finding.what == "database" for finding in findings):
+                raise CannotCheck(f"cannot read {directory.database}: {error}") from error
+        except OSError as error:
+            raise CannotCheck(f"cannot read {error.filename or directory.root}: {error.strerror}") from error
+        findings = list(dict.fromkeys(findings))
+        mended = mend(directory, findings) if repair and whole else []
+    return Checked(findings, mended, *counts)
+
+
+def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    agents, published = connection.execute("SELECT (SELECT count(*) FROM agents), count(*) FROM files").fetchone()
+    return agents, published, len(quarantine.files(connection))

@@ -1,0 +1,176 @@
+"""The commands: `agentmem store check`, `du` and `recover`, or `agentmem-store check` …
+
+Exit status: 0, all is well; 1, `check` has findings that were not mended, or `recover` lost something; 2, it could not
+be done.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cache_service.offline.check import Checked, check
+from cache_service.offline.findings import CannotCheck, Finding
+from cache_service.offline.recover import Recovered, RecoveredAgent, recover
+from cache_service.offline.usage import Usage, usage
+
+_T = TypeVar("_T")
+_directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Check, weigh or recover a store's data directory (its --data)."""
+    os.umask(0o077)
+
+
+@main.command("check")
+@_directory
+@click.option("--repair", is_flag=True, help="Mend what can be mended. Ledgers are never changed.")
+@_json
+def check_command(directory: Path, repair: bool, as_json: bool) -> None:
+    """Verify everything in DIR while no store is using it: database, ledgers, every byte of KV, modes.
+
+    Exit status 0: clean, or all mended; 1: there are findings; 2: DIR cannot be checked.
+    """
+    checked = _done(lambda: check(directory.expanduser(), repair))
+    if as_json:
+        click.echo(json.dumps(_check_dict(checked), indent=2))
+    else:
+        _write_check(checked, repair)
+    sys.exit(0 if checked.is_clean else 1)
+
+
+@main.command("du")
+@_directory
+@_json
+def du_command(directory: Path, as_json: bool) -> None:
+    """Add up what DIR holds, by kind and agent, also while a store is using it."""
+    found = _done(lambda: usage(directory.expanduser()))
+    if as_json:
+        agents = [{**agent.key._asdict(), **_without_key(asdict(agent))} for agent in found.agents]
+        click.echo(json.dumps({**asdict(found), "agents": agents}, indent=2))
+    else:
+        _write_usage(found)
+
+
+@main.command("recover")
+@_directory
+@click.argument("new_directory", metavar="NEWDIR", type=click.Path(path_type=Path))
+@_json
+def recover_command(directory: Path, new_directory: Path, as_json: bool) -> None:
+    """Copy what is readable of DIR, whose database is damaged, into NEWDIR. DIR is not written to.
+
+    Exit status 0: nothing is lost; 1: something is; 2: nothing can be recovered, and NEWDIR is as it was.
+    """
+    recovered = _done(lambda: recover(directory.expanduser(), new_directory.expanduser()))
+    if as_json:
+        agents = [{**agent.key._asdict(), **_without_key(asdict(agent))} for agent in recovered.agents]
+        click.echo(json.dumps({**asdict(recovered), "agents": agents, "whole": recovered.is_whole}, indent=2))
+    else:
+        _write_recovered(recovered, new_directory)
+    sys.exit(0 if recovered.is_whole else 1)
+
+
+def _done(work: Callable[[], _T]) -> _T:
+    try:
+        return work()
+    except CannotCheck as error:
+        click.echo(f"agentmem store: {error}", err=True)
+        sys.exit(2)
+
+
+def _check_dict(checked: Checked) -> dict[str, Any]:
+    return {
+        "clean": checked.is_clean,
+        "agents": checked.agents,
+        "files": checked.published,
+        "quarantined": checked.quarantined,
+        "findings": [_finding_dict(finding, finding in checked.mended) for finding in checked.findings],
+    }
+
+
+def _finding_dict(finding: Finding, mended: bool) -> dict[str, Any]:
+    texts = ("what", "where", "problem", "consequence", "repair")
+    return {
+        **{name: _printable(getattr(finding, name)) for name in texts},
+        "agents": list(finding.agents),
+        "repairable": finding.mend is not None,
+        "repaired": mended,
+    }
+
+
+def _write_check(checked: Checked, repair: bool) -> None:
+    for finding in checked.findings:
+        state = "mended" if finding in checked.mended else "found"
+        click.echo(_printable(f"{state}: {finding.what}: {finding.where}: {finding.problem}"))
+        if finding.agents:
+            click.echo(_printable(f"    agents: {', '.join(finding.agents)}"))
+        click.echo(_printable(f"    consequence: {finding.consequence}"))
+        click.echo(_printable(f"    repair: {finding.repair}"))
+    left = len(checked.findings) - len(checked.mended)
+    click.echo(
+        f"{checked.agents} agents, {checked.published} files, {checked.quarantined} in quarantine before:"
+        f" {len(checked.findings)} findings, {len(checked.mended)} mended"
+    )
+    if left and not repair and any(finding.mend for finding in checked.findings):
+        click.echo("--repair mends what can be mended")
+
+
+def _write_usage(found: Usage) -> None:
+    for kind, size in found.totals.items():
+        click.echo(f"{size:>15,}  {kind}")
+    click.echo(f"{found.unowned:>15,}  of blocks and windows are no agent's at present\n")
+    for namespace, size in found.namespaces.items():
+        click.echo(f"{size:>15,}  namespace {_printable(namespace) or '(none)'}")
+    columns = ("kv own", "kv shared", "ledger", "quarantine", "deletion frees")
+    click.echo("\n" + "  ".join(f"{column:>15}" for column in columns) + "  namespace/agent/model")
+    for agent in found.agents:
+        sizes = (agent.kv_own, agent.kv_shared, agent.ledger, agent.quarantined, agent.frees)
+        click.echo("  ".join(f"{size:>15,}" for size in sizes) + "  " + _printable("/".join(agent.key)))
+
+
+def _write_recovered(recovered: Recovered, new_directory: Path) -> None:
+    for agent in recovered.agents:
+        click.echo(_printable(f"{agent.state:<8} {'/'.join(agent.key)}: {_fate(agent)}"))
+    if recovered.damaged:
+        click.echo(f"tables that could not be read to their end: {', '.join(recovered.damaged)}")
+    left = sum(agent.state != "gone" for agent in recovered.agents)
+    click.echo(f"{left} agents and {recovered.workflow_records} workflow records are in {new_directory}")
+
+
+def _fate(agent: RecoveredAgent) -> str:
+    if agent.had_tokens is None:
+        return "its row is lost, and with it what it stood on"
+    if agent.state == "gone":
+        told = f"none of its {agent.had_tokens} tokens in {agent.had_turns} turns hold together"
+    elif agent.state == "in part":
+        told = f"up to turn {agent.turns} of {agent.had_turns}, {agent.tokens} of {agent.had_tokens} tokens"
+    else:
+        told = f"{agent.tokens} tokens in {agent.turns} turns"
+    if agent.state != "gone":
+        told += f", {agent.files} files of KV"
+    if agent.is_made_again:
+        told += "; its row was lost, and was made again without its label, pin and times to live"
+    if agent.lost_files:
+        told += f" ({agent.lost_files} more were damaged, and are computed again)"
+    return f"{told}; lost snapshots: {', '.join(agent.lost_snapshots)}" if agent.lost_snapshots else told
+
+
+def _without_key(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "key"}
+
+
+def _printable(text: str) -> str:
+    """`text` with control characters spelled out, so that an agent's name cannot steer the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+if __name__ == "__main__":
+    main(prog_name="agentmem store")

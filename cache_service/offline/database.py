@@ -1,0 +1,74 @@
+"""The database itself: whether SQLite can read all of it, and whether its rows refer to rows that exist.
+
+`refuse_damaged` is also the store's own look at start.
+"""
+
+import shlex
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from cache_service.offline.findings import Finding, Report
+
+_MOST = 20
+
+
+class DatabaseDamaged(Exception):
+    """SQLite cannot read all of store.db; the message says how to recover what is readable."""
+
+
+def refuse_damaged(path: Path) -> None:
+    """Raise DatabaseDamaged unless `PRAGMA quick_check` finds the database whole; nothing is written to it.
+
+    Hold the directory's lock. It reads the whole file: about a second for a gigabyte of ledgers. Serving from a damaged
+    one would spread the damage: a page that two tables believe to be theirs is overwritten by the next commit.
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    nothing_beside = "" if wal.exists() and wal.stat().st_size else "&immutable=1"  # else SQLite makes a WAL to read it
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{nothing_beside}", uri=True)) as connection:
+            problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        problems = [str(error)]
+    if problems != ["ok"]:
+        raise DatabaseDamaged(f"{path} is damaged ({_one_line(problems[0])}); nothing was changed. {recovery(path)}")
+
+
+def recovery(path: Path) -> str:
+    """What to do about a damaged database."""
+    old, new = shlex.quote(str(path.parent)), shlex.quote(f"{path.parent}-recovered")
+    return (
+        f"Copy what is readable into a new directory with: agentmem store recover {old} {new}"
+        f" - and then start with --data {new}"
+    )
+
+
+def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
+    """Report what SQLite finds; whether the tables can be trusted."""
+    consequence = "the store refuses to start; ledgers on the damaged pages are lost"
+    try:
+        problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_MOST})")]
+    except sqlite3.DatabaseError as error:
+        problems = [str(error)]
+    if problems != ["ok"]:
+        for problem in problems:
+            report(Finding("database", path.name, _one_line(problem), consequence, recovery(path)))
+        return False
+    dangling = connection.execute("PRAGMA foreign_key_check").fetchmany(_MOST)
+    for table, row, parent, _ in dangling:
+        report(
+            Finding(
+                "database",
+                f"{path.name}, table {table}, row {row}",
+                f"refers to a row of {parent} that does not exist",
+                "what the row stands for cannot be read",
+                recovery(path),
+            )
+        )
+    return True
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

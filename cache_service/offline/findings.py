@@ -1,0 +1,44 @@
+"""What a check found: one fault, what follows from it, and how it is mended."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cache_service.files import FileName
+
+
+class Mend(NamedTuple):
+    """What `--repair` does about a fault; see `repair`."""
+
+    how: str
+    """ "quarantine", "drop row", "drop quarantined row", "remove", "mode", "erase", "recount" or "forget evicted"."""
+    path: str = ""
+    """Of the file or directory, in the data directory."""
+    name: FileName | None = None
+    mode: int = 0
+    segment: int = 0
+    tokens: int | None = None
+    """To how many tokens the segment is cut; None: all of it goes."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault. `what` is a stable word for machines; the other texts are for people."""
+
+    what: str
+    where: str
+    problem: str
+    consequence: str
+    repair: str
+    agents: tuple[str, ...] = ()
+    """Whose memory it touches, as namespace/agent/model; for ledgers and for KV that an agent refers to."""
+    mend: Mend | None = field(default=None, compare=False)
+    """None: `--repair` cannot mend it."""
+
+
+Report = Callable[[Finding], None]
+"""Takes a finding as soon as it is made."""
+
+
+class CannotCheck(Exception):
+    """Nothing can be said about the directory; the message says why, and what to do."""

@@ -1,0 +1,83 @@
+"""A data directory and its database, opened without changing a byte of them."""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from cache_service.files import DataDirectory
+from cache_service.offline.findings import CannotCheck
+from cache_service.schema import ForeignDatabase, SchemaTooNew, is_older, refuse_newer
+
+_WRITING = ("synchronous = FULL", "secure_delete = ON", "recursive_triggers = ON", "temp_store = MEMORY")
+
+
+def find(root: Path) -> DataDirectory:
+    """The data directory `root`. Raises CannotCheck if it is none, or of a newer or an older program."""
+    directory = DataDirectory(root)
+    try:
+        if not directory.database.is_file():
+            raise CannotCheck(f"{directory.root} has no store.db; name a store's data directory (its --data)")
+        refuse_newer(directory.database)
+        if is_older(directory.database):
+            raise CannotCheck(f"an older agentmem made {directory.root}; start the store once, which brings it along")
+    except (OSError, SchemaTooNew, ForeignDatabase) as error:
+        raise CannotCheck(f"cannot open {directory.root}: {error}") from error
+    return directory
+
+
+@contextmanager
+def alone(directory: DataDirectory, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
+    """Keep stores out of the directory meanwhile. Raises CannotCheck if one is using it.
+
+    Unlike DataDirectory.acquire it makes nothing but the lock, so that a check sees what is there.
+    """
+    try:
+        lock = os.open(directory.root / "lock", flags | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise CannotCheck(f"cannot lock {directory.root}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CannotCheck(
+                f"a store is using {directory.root}; stop it (Ctrl-C in `agentmem up`), then run this again"
+            ) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def undisturbed(directory: DataDirectory) -> Iterator[None]:
+    """`alone`, without making even the lock: a directory that has none has no store. Raises CannotCheck, OSError."""
+    if not (directory.root / "lock").exists():
+        yield
+        return
+    with alone(directory, os.O_RDONLY):
+        yield
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write. A store may be running; what it commits meanwhile is not seen."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection:
+        connection.execute("PRAGMA busy_timeout = 5000")
+        yield connection
+
+
+@contextmanager
+def writing(path: Path, foreign_keys: bool = True) -> Iterator[sqlite3.Connection]:
+    """One durable transaction that erases what it deletes."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for pragma in (*_WRITING, f"foreign_keys = {foreign_keys:d}"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")

@@ -1,0 +1,178 @@
+"""Copying what is readable of a damaged directory into a new one. The damaged one is not written to."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentmem.errors import AgentmemError
+from agentmem.keys import AgentKey
+from cache_service import usage
+from cache_service.database import Database
+from cache_service.files import DataDirectory, DirectoryUnusable
+from cache_service.offline import linking, states
+from cache_service.offline.findings import CannotCheck
+from cache_service.offline.opening import undisturbed, writing
+from cache_service.offline.states import Kept
+from cache_service.offline.transfer import transfer
+from cache_service.schema import ForeignDatabase, SchemaTooNew, refuse_newer
+
+_COPY = "store.db-damaged"
+_CHUNK, _PAGE = 1 << 20, 4096
+
+
+@dataclass(frozen=True)
+class RecoveredAgent:
+    """What became of one agent. Tokens and turns are those of the state that was recovered, and of the one it had."""
+
+    key: AgentKey
+    state: str
+    """ "whole", "in part" or "gone"."""
+    tokens: int = 0
+    turns: int = 0
+    had_tokens: int | None = None
+    """None: not known any more."""
+    had_turns: int | None = None
+    lost_snapshots: tuple[str, ...] = ()
+    is_made_again: bool = False
+    """Whether its row was lost, and made again without its label, pin and times to live."""
+    files: int = 0
+    lost_files: int = 0
+    """Files that are gone or damaged; their tokens are computed again."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was recovered. `damaged` are the tables that could not be read to their end."""
+
+    agents: list[RecoveredAgent]
+    workflow_records: int
+    damaged: list[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no ledger and no record is lost."""
+        return not self.damaged and all(agent.state == "whole" and not agent.lost_snapshots for agent in self.agents)
+
+
+def recover(root: Path, new_root: Path) -> Recovered:
+    """Make `new_root` a data directory of what is readable in `root`, where no store may be running.
+
+    Raises CannotCheck if `new_root` holds something, or `root` is no data directory, or a newer program's, or a store
+    is using it, or nothing can be recovered; then `new_root` is as it was.
+    """
+    source, target = DataDirectory(root), DataDirectory(new_root)
+    if not source.database.is_file():
+        raise CannotCheck(f"{source.root} has no store.db; name a store's data directory (its --data)")
+    if source.root.resolve() in (target.root.resolve(), *target.root.resolve().parents):
+        raise CannotCheck(f"{target.root} is in {source.root}, which is not written to; choose another new directory")
+    try:
+        refuse_newer(source.database)
+        with undisturbed(source), _new(target):
+            return _recover(source, target)
+    except (SchemaTooNew, ForeignDatabase, DirectoryUnusable, AgentmemError) as error:
+        raise CannotCheck(str(error)) from error
+    except OSError as error:
+        raise CannotCheck(f"cannot recover: {error.filename or target.root}: {error.strerror}") from error
+    except sqlite3.Error as error:
+        raise CannotCheck(f"nothing can be recovered: {error}") from error
+
+
+@contextmanager
+def _new(directory: DataDirectory) -> Iterator[None]:
+    """The new directory, held; emptied again, or removed, if it does not come to be."""
+    existed = directory.root.exists()
+    if existed and (not directory.root.is_dir() or any(directory.root.iterdir())):
+        raise CannotCheck(f"{directory.root} is not empty; choose a new directory")
+    directory.acquire()
+    try:
+        directory.prepare()
+        yield
+    except BaseException:
+        for path in directory.root.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not existed:
+            directory.root.rmdir()
+        raise
+    finally:
+        directory.release()
+
+
+def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
+    copy = target.root / _COPY
+    try:
+        for suffix in ("", "-wal"):
+            _copy_readable(source.root / f"store.db{suffix}", target.root / f"{_COPY}{suffix}")
+        database = Database(target.database)
+        database.open()
+        database.close()
+        with closing(sqlite3.connect(copy, isolation_level=None)) as damaged:
+            damaged.execute("PRAGMA writable_schema = ON")  # read on behind an entry that makes no sense
+            with writing(target.database, foreign_keys=False) as connection:
+                return _rebuild(source, target, damaged, connection)
+    finally:
+        for path in target.root.glob(f"{_COPY}*"):
+            path.unlink()
+
+
+def _rebuild(
+    source: DataDirectory, target: DataDirectory, damaged: sqlite3.Connection, connection: sqlite3.Connection
+) -> Recovered:
+    found = transfer(damaged, connection)
+    kept = states.settle(connection, found.links)
+    gone = states.remove_contradictory(connection)
+    files = linking.link(source, target, connection, found.files)
+    usage.recount(connection)
+    (records,) = connection.execute("SELECT count(*) FROM workflow_records").fetchone()
+    agents = [_told(each, each.key in gone, each.key in found.made, *files.get(each.key, (0, 0))) for each in kept]
+    agents += [RecoveredAgent(key, "gone") for key in found.lost]
+    if found.damaged and not records and all(agent.state == "gone" for agent in agents):
+        raise CannotCheck("nothing can be recovered: no ledger of the database holds together")
+    return Recovered(sorted(agents, key=lambda agent: agent.key), records, found.damaged)
+
+
+def _told(kept: Kept, is_gone: bool, is_made_again: bool, files: int, lost_files: int) -> RecoveredAgent:
+    if is_gone or kept.tokens is None:
+        return RecoveredAgent(
+            kept.key, "gone", 0, 0, kept.had_tokens, kept.had_turns, lost_snapshots=kept.lost_snapshots
+        )
+    return RecoveredAgent(
+        kept.key,
+        "whole" if kept.is_whole else "in part",
+        kept.tokens,
+        kept.turns,
+        kept.had_tokens,
+        kept.had_turns,
+        kept.lost_snapshots,
+        is_made_again,
+        files,
+        lost_files,
+    )
+
+
+def _copy_readable(source: Path, target: Path) -> None:
+    """Copy a file, with zeros where the disk cannot read it; nothing if it is not there."""
+    if not source.exists():
+        return
+    with (
+        open(source, "rb", buffering=0) as old,
+        open(target, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as new,
+    ):
+        size = os.fstat(old.fileno()).st_size
+        for start in range(0, size, _CHUNK):
+            length = min(_CHUNK, size - start)
+            try:
+                data = os.pread(old.fileno(), length, start)
+            except OSError:
+                data = b"".join(_page(old.fileno(), start + at) for at in range(0, length, _PAGE))
+            new.write(data[:length].ljust(length, b"\0"))
+
+
+def _page(descriptor: int, start: int) -> bytes:
+    try:
+        return os.pread(descriptor, _PAGE, start).ljust(_PAGE, b"\0")
+    except OSError:
+        return bytes(_PAGE)

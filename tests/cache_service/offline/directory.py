@@ -1,0 +1,179 @@
+"""A data directory made by real commits and publications: two agents that share a beginning, and a file set aside."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agentmem import blockfile
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+
+from .. import kv
+from ..conftest import Running, running
+
+BLOCK, WINDOW = pb.FILE_KIND_BLOCK, pb.FILE_KIND_WINDOW
+SHARED = list(range(1000, 1512))
+ADA = [*SHARED, *range(2000, 2100)]
+EVE = [*SHARED, *range(3000, 3050)]
+
+
+def headers(tokens: list[int]) -> list[blockfile.BlockHeader]:
+    """The blocks of a sequence."""
+    parent, found = blockfile.NO_PARENT, []
+    for first in range(0, len(tokens), blockfile.BLOCK_TOKENS):
+        part = tokens[first : first + blockfile.BLOCK_TOKENS]
+        header = replace(kv.header(part, parent=parent), first_token=first)
+        found.append(header)
+        parent = header.chain_hash
+    return found
+
+
+async def publish(
+    store: Running, tokens: list[int], version: types_pb2.AgentVersion, agent: str
+) -> list[pb.StoredFile]:
+    """Publish all blocks of a ledger and a window at its end."""
+    blocks = headers(tokens)
+    names = [pb.FileName(kind=BLOCK, chain_hash=header.chain_hash) for header in blocks]
+    names.append(pb.FileName(kind=WINDOW, chain_hash=blocks[-1].chain_hash))
+    by_hash = {header.chain_hash: header for header in blocks}
+    staged = await store.cache.StageBlocks(pb.StageBlocksRequest(namespace="default", names=names))
+    files = [kv.write(file, by_hash[file.chain_hash]) for file in staged.files]
+    await store.cache.PublishBlocks(
+        pb.PublishBlocksRequest(
+            key=kv.key(agent), version=version, files=files, references=names, fingerprint=kv.FINGERPRINT
+        )
+    )
+    return files
+
+
+async def fill(data: Path) -> None:
+    """Make the directory; no store runs afterwards."""
+    async with running(data) as store:
+        first = (await store.cache.CommitTurn(kv.turn(ADA[:300]))).version
+        await publish(store, ADA[:300], first, "ada")
+        wrong = (await store.cache.CommitTurn(kv.turn([7] * 50, first, keep=300))).version
+        ada = (await store.cache.CommitTurn(kv.turn(ADA[200:], wrong, keep=200))).version
+        await publish(store, ADA, ada, "ada")
+        eve = (await store.cache.CommitTurn(kv.turn(EVE, agent=kv.key("eve")))).version
+        await publish(store, EVE, eve, "eve")
+        bob = (await store.cache.CommitTurn(kv.turn([1, 2], agent=kv.key("bob")))).version
+        await publish(store, [1, 2], bob, "bob")
+        (aside,) = headers([1, 2])
+        name = pb.FileName(kind=BLOCK, chain_hash=aside.chain_hash)
+        await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=name, reason="digest"))
+
+
+async def fill_branches(data: Path) -> None:
+    """Make a directory with all that branches and limits leave: no store runs afterwards.
+
+    Agents: `ada` with snapshots of her own and automatic ones; her forks `eve`, whole, and `cut`, of a part of a turn
+    whose rest was erased with `gone`; `none`, a fork without a token; `idle`, whose KV was evicted; `bob`.
+    """
+    async with running(data) as store:
+        gone = (await store.cache.CommitTurn(kv.turn(EVE, agent=kv.key("gone"), request_id="r"))).version
+        await publish(store, EVE, gone, "gone")
+        await fork(store, "gone", "cut", keep_tokens=300)
+        await fork(store, "gone", "none", keep_tokens=0)
+        first = (await store.cache.CommitTurn(kv.turn(ADA[:300]))).version
+        await publish(store, ADA[:300], first, "ada")
+        second = (await store.cache.CommitTurn(kv.turn(ADA[300:], first, keep=300))).version
+        await publish(store, ADA, second, "ada")
+        await snapshot(store, "ada", "mine")
+        await fork(store, "ada", "eve")
+        await store.cache.CommitTurn(kv.turn([5], second, keep=290))  # a branch that is pushed out by what follows
+        await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine"))
+        for keep in (600, 550, 530, 520, 513, 290):
+            await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=keep))
+        await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine"))
+        third = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=400))
+        await store.cache.CommitTurn(kv.turn([6, 7], third.agent.version, keep=256))
+        eve = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("eve")))).agent.version
+        await store.cache.CommitTurn(kv.turn([], eve, keep=len(ADA), agent=kv.key("eve")))
+        for name in ("idle", "bob"):
+            tokens = [*range(1, 400), len(name)]
+            version = (await store.cache.CommitTurn(kv.turn(tokens, agent=kv.key(name)))).version
+            await publish(store, tokens, version, name)
+        await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key("idle"), tier=types_pb2.TIER_WARM))
+        await store.delete(kv.key("gone"))
+        cut = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("cut")))).agent.version
+        await store.cache.CommitTurn(kv.turn([8, 9], cut, keep=300, agent=kv.key("cut")))
+        none = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("none")))).agent.version
+        await store.cache.CommitTurn(kv.turn([8, 9], none, agent=kv.key("none"), tokenizer_hash="other"))
+
+
+async def fork(store: Running, agent: str, new: str, keep_tokens: int | None = None) -> None:
+    """A second agent with the memory of the first."""
+    request = agent_pb2.ForkAgentRequest(key=kv.key(agent), new_agent_id=new, keep_tokens=keep_tokens)
+    await store.agents.ForkAgent(request)
+
+
+async def snapshot(store: Running, agent: str, name: str) -> None:
+    """A name for an agent's present state."""
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(agent), name=name))
+
+
+def block(data: Path, tokens: list[int], index: int) -> Path:
+    """Where a block of a sequence is."""
+    name = headers(tokens)[index].chain_hash.hex()
+    return data / "blocks" / name[:2] / f"{name}.safetensors"
+
+
+def change(data: Path, statement: str, *values: Any) -> None:
+    """Change the database behind the store's back."""
+    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
+        assert connection.execute(statement, values).rowcount
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def query(data: Path, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Ask the database."""
+    with closing(sqlite3.connect(data / "store.db")) as connection:
+        return connection.execute(statement, values).fetchall()
+
+
+def ledgers(data: Path) -> list[tuple[Any, ...]]:
+    """All that a repair must never change."""
+    return [
+        *query(data, "SELECT * FROM segments ORDER BY id"),
+        *query(data, "SELECT * FROM agents ORDER BY uid"),
+        *query(data, "SELECT * FROM turns ORDER BY uid, version"),
+        *query(data, "SELECT * FROM snapshots ORDER BY id"),
+    ]
+
+
+def zero_page(data: Path, page: int) -> None:
+    """Overwrite one page of the database with zeros."""
+    ((size,),) = query(data, "PRAGMA page_size")
+    with open(data / "store.db", "r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes(size))
+
+
+def root_page(data: Path, table: str) -> int:
+    """The first page of a table's tree."""
+    return int(query(data, "SELECT rootpage FROM sqlite_master WHERE name = ?", table)[0][0])
+
+
+def flip(path: Path, at: int = -1) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def everything(data: Path) -> dict[str, tuple[int, bytes]]:
+    """Modes and bytes of all that is in the directory, but for SQLite's shared memory, which is scratch."""
+    return {
+        str(path): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in (data, *data.rglob("*"))
+        if not path.name.endswith("-shm") and not (path.name.endswith("-wal") and not path.stat().st_size)
+    }
+
+
+Fault = Callable[[Path], None]
+"""Does damage to a directory."""

@@ -1,0 +1,125 @@
+"""`agentmem store check` where there are forks, snapshots, cuts and evictions: clean, and every fault is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentmem.v1 import agent_pb2
+from cache_service.offline.check import check
+
+from .. import kv
+from ..conftest import Running, running
+from .directory import ADA, block, change, everything, fill_branches, flip, ledgers, publish, query, snapshot
+
+
+@pytest.fixture
+async def branched(data: Path) -> Path:
+    await fill_branches(data)
+    return data
+
+
+async def tokens(store: Running, agent: str) -> int:
+    """How many tokens an agent has."""
+    return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent.tokens
+
+
+async def test_what_forks_snapshots_cuts_and_evictions_leave_is_clean(branched: Path) -> None:
+    assert query(branched, "SELECT count(*) FROM snapshots WHERE automatic") == [(4,)]
+    assert query(branched, "SELECT count(*) FROM segments WHERE generated_tokens = -1")[0][0] == 1, "one is cut"
+    assert query(branched, "SELECT count(*) FROM turns WHERE segment IS NULL")[0][0] > 0
+    assert query(branched, "SELECT count(*) FROM evicted")[0][0] > 0
+    assert query(branched, "SELECT count(*) FROM snapshot_refs")[0][0] > 0
+    before = everything(branched)
+    checked = check(branched)
+    assert checked.findings == []
+    assert everything(branched) == before
+    assert check(branched, repair=True).mended == []
+    async with running(branched) as store:
+        assert [await tokens(store, name) for name in ("ada", "eve", "cut", "none")] == [258, len(ADA), 302, 2]
+
+
+SNAPSHOT_FAULTS = {
+    "tokens": "UPDATE snapshots SET tokens = tokens + 1 WHERE name = 'mine'",
+    "bytes": "UPDATE snapshots SET text_bytes = text_bytes - 1 WHERE name = 'mine'",
+    "turns": "UPDATE snapshots SET turns = 9 WHERE name = 'mine'",
+    "version": "UPDATE snapshots SET version = 99 WHERE name = 'mine'",
+    "head": "UPDATE snapshots SET head_segment = 99 WHERE name = 'mine'",
+    "turn of another segment": "UPDATE turns SET version = 4 WHERE version = 2"
+    " AND uid = (SELECT uid FROM agents WHERE agent_id = 'ada')",
+    "segment of another namespace": "UPDATE segments SET namespace = 'other' WHERE id = 2",
+    "turn of another namespace": "UPDATE turns SET namespace = 'other' WHERE version = 2"
+    " AND uid = (SELECT uid FROM agents WHERE agent_id = 'ada')",
+    "cut segment with a turn": "UPDATE segments SET generated_tokens = -1, turns = turns - 1 WHERE id = 2",
+}
+
+
+@pytest.mark.parametrize("fault", SNAPSHOT_FAULTS)
+async def test_damage_of_a_snapshot_is_named_with_its_agent_and_left(branched: Path, fault: str) -> None:
+    change(branched, SNAPSHOT_FAULTS[fault])
+    kept = ledgers(branched)
+    for _ in range(2):
+        damage = [finding for finding in check(branched, repair=True).findings if finding.what == "ledger"]
+        assert damage and all("default/ada/demo" in finding.agents for finding in damage)
+        assert ledgers(branched) == kept
+
+
+ORPHAN = (
+    "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
+    " turns, tokenizer_hash, token_ids, text, offsets, namespace) VALUES (NULL, 0, 0, 1, 6, 0, 1, 1, 't', x'07000000',"
+    " CAST('secret' AS BLOB), x'06000000', 'default')"
+)
+MENDABLE = {
+    "a sum that is wrong": ("UPDATE usage SET bytes = bytes + 1 WHERE kind = 1", "usage"),
+    "a sum that is gone": ("DELETE FROM usage WHERE kind = 2", "usage"),
+    "a namespace's sum that is wrong": ("UPDATE namespaces SET ledger_bytes = ledger_bytes + 1", "usage"),
+    "a namespace's sum of nothing": ("INSERT INTO namespaces VALUES ('other', 1, 1)", "usage"),
+    "evicted and there": (
+        "INSERT INTO evicted SELECT uid, kind, chain_hash FROM files JOIN agents USING (agent_id) LIMIT 1",
+        "evicted",
+    ),
+    "a segment that nobody stands on": (ORPHAN, "unerased"),
+    "a rest that nobody needs": (
+        "DELETE FROM turns WHERE uid = (SELECT uid FROM agents WHERE agent_id = 'bob');"
+        "DELETE FROM refs WHERE uid = (SELECT uid FROM agents WHERE agent_id = 'bob');"
+        "UPDATE agents SET tokens = 10, text_bytes = 11, turns = 0 WHERE agent_id = 'bob'",
+        "unerased",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", MENDABLE)
+async def test_what_is_counted_or_left_over_is_mended(branched: Path, fault: str) -> None:
+    statements, what = MENDABLE[fault]
+    for statement in statements.split(";"):
+        change(branched, statement)
+    agents = query(branched, "SELECT * FROM agents ORDER BY uid")
+    found = check(branched)
+    assert {finding.what for finding in found.findings} == {what} and all(f.mend for f in found.findings)
+    assert check(branched, repair=True).is_clean
+    assert check(branched).findings == []
+    assert query(branched, "SELECT * FROM agents ORDER BY uid") == agents
+    async with running(branched) as store:
+        assert await tokens(store, "ada") == 258
+    assert b"secret" not in (branched / "store.db").read_bytes()
+
+
+async def test_a_file_that_only_a_snapshot_refers_to_is_named_with_its_agent(branched: Path) -> None:
+    change(branched, "DELETE FROM refs WHERE uid NOT IN (SELECT uid FROM agents WHERE agent_id = 'bob')")
+    flip(block(branched, ADA, -1))
+    (finding,) = check(branched, repair=True).findings
+    assert finding.what == "digest" and finding.agents == ("default/ada/demo",)
+    assert check(branched).is_clean
+
+
+async def test_references_that_a_snapshot_took_from_a_state_before_are_no_fault(data: Path) -> None:
+    async with running(data) as store:
+        first = (await store.cache.CommitTurn(kv.turn(ADA[:300]))).version
+        await publish(store, ADA[:300], first, "ada")
+        second = (await store.cache.CommitTurn(kv.turn([5], first, keep=200))).version
+        await snapshot(store, "ada", "stale")
+        for token in range(6):
+            second = (await store.cache.CommitTurn(kv.turn([token], second, keep=200))).version
+    assert query(data, "SELECT count(*) FROM snapshots WHERE version = 1") == [(0,)]
+    assert check(data).findings == []

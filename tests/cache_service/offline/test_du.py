@@ -1,0 +1,97 @@
+"""`agentmem store du`: every byte once by kind, and deletion gives back what was promised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agentmem.v1 import agent_pb2
+from cache_service.offline.commands import main
+from cache_service.offline.findings import CannotCheck
+from cache_service.offline.usage import usage
+
+from .. import kv
+from ..conftest import running
+from .directory import ADA, EVE, block, everything, fill, fill_branches, headers, query
+
+
+@pytest.fixture
+async def filled(data: Path) -> Path:
+    await fill(data)
+    return data
+
+
+def kv_bytes(data: Path) -> int:
+    """Bytes of all KV, in quarantine and notes included."""
+    return sum(
+        path.stat().st_size
+        for folder in ("blocks", "windows", "quarantine")
+        for path in (data / folder).rglob("*")
+        if path.is_file()
+    )
+
+
+def ledger_bytes(data: Path) -> int:
+    (segments,) = query(data, "SELECT total(8 * tokens + text_bytes) FROM segments")[0]
+    (records,) = query(data, "SELECT total(length(record)) FROM turns")[0]
+    return int(segments + records)
+
+
+async def test_kinds_agents_and_namespaces_add_up(filled: Path) -> None:
+    before = everything(filled)
+    found = usage(filled)
+    agents = {agent.key.agent_id: agent for agent in found.agents}
+    shared = sum(block(filled, ADA, index).stat().st_size for index in (0, 1))
+    assert agents["ada"].kv_shared == agents["eve"].kv_shared == shared
+    for name, tokens in (("ada", ADA), ("eve", EVE)):
+        tail = headers(tokens)[-1].chain_hash.hex()
+        own = [path for path in filled.rglob(f"{tail}.safetensors")]
+        if name == "ada":  # what a turn has dropped is still her automatic snapshot's
+            own += filled.rglob(f"{headers(ADA[:300])[-1].chain_hash.hex()}.safetensors")
+        assert len(own) == (4 if name == "ada" else 2)
+        assert agents[name].kv_own == sum(path.stat().st_size for path in own)
+    assert agents["bob"].quarantined == found.totals["quarantine"] > 0
+    assert found.totals["blocks"] + found.totals["windows"] + found.totals["quarantine"] == kv_bytes(filled)
+    assert sum(agent.ledger for agent in found.agents) == ledger_bytes(filled)
+    assert found.namespaces == {"default": kv_bytes(filled) + ledger_bytes(filled)}
+    assert found.totals["staging"] == 0 and found.totals["database"] == (filled / "store.db").stat().st_size
+    assert everything(filled) == before
+
+
+@pytest.mark.parametrize("name", ["ada", "eve", "bob"])
+async def test_deletion_gives_back_what_was_promised_while_the_store_runs(filled: Path, name: str) -> None:
+    async with running(filled) as store:
+        (promised,) = (agent.frees for agent in usage(filled).agents if agent.key.agent_id == name)
+        before = kv_bytes(filled) + ledger_bytes(filled)
+        await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(name)))
+        assert before - kv_bytes(filled) - ledger_bytes(filled) == promised
+
+
+@pytest.mark.parametrize("name", ["ada", "eve", "cut", "none", "idle", "bob"])
+async def test_deletion_gives_back_what_was_promised_of_branches(data: Path, name: str) -> None:
+    await fill_branches(data)
+    found = {agent.key.agent_id: agent for agent in usage(data).agents}
+    assert found["bob"].kv_own > 0 < found["ada"].kv_shared == found["eve"].kv_shared
+    assert found["idle"].kv_own == 0 < found["cut"].frees
+    assert sum(usage(data).namespaces.values()) == kv_bytes(data) + ledger_bytes(data)
+    async with running(data) as store:
+        before = kv_bytes(data) + ledger_bytes(data)
+        await store.delete(kv.key(name))
+        assert before - kv_bytes(data) - ledger_bytes(data) == found[name].frees
+
+
+async def test_the_command_tells_people_and_machines(filled: Path) -> None:
+    result = CliRunner().invoke(main, ["du", str(filled)])
+    assert result.exit_code == 0 and "default/ada/demo" in result.output and "quarantine" in result.output
+    result = CliRunner().invoke(main, ["du", str(filled), "--json"])
+    told = json.loads(result.output)
+    assert {agent["agent_id"] for agent in told["agents"]} == {"ada", "eve", "bob"} and told["totals"]["blocks"] > 0
+    assert CliRunner().invoke(main, ["du", str(filled / "nothing")]).exit_code == 2
+
+
+def test_no_store_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(CannotCheck, match=r"no store\.db"):
+        usage(tmp_path)

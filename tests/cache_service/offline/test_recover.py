@@ -1,0 +1,361 @@
+"""`agentmem store recover`: what is readable of a damaged database serves again; the old directory stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agentmem.v1 import agent_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import schema
+from cache_service.offline.check import check
+from cache_service.offline.commands import main
+from cache_service.offline.findings import CannotCheck
+from cache_service.offline.recover import RecoveredAgent, recover
+from cache_service.offline.salvage import Salvaged
+
+from .. import kv
+from ..conftest import Running, running
+from .directory import (
+    ADA,
+    block,
+    change,
+    everything,
+    fill,
+    fill_branches,
+    flip,
+    publish,
+    query,
+    root_page,
+    zero_page,
+)
+
+AGENTS, TURNS = 40, 6
+
+
+def new(data: Path) -> Path:
+    """Where to."""
+    return data.with_name("new")
+
+
+async def ledger(store: Running, agent: str) -> list[int]:
+    """An agent's tokens; its text is held against them."""
+    found = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))).ledger
+    assert found.text == b"".join(str(token).encode() for token in found.token_ids)
+    return list(found.token_ids)
+
+
+async def fill_many(data: Path) -> dict[str, list[int]]:
+    """A directory whose tables have many pages; each agent's ledger."""
+    told = {}
+    async with running(data) as store:
+        for number in range(AGENTS):
+            name, version, tokens = f"agent-{number:03d}", None, []
+            for turn in range(TURNS):
+                added = [1000 * number + 100 * turn + each for each in range(80)]
+                request = kv.turn(added, version, len(tokens), kv.key(name), request_id=f"r{turn}")
+                version = (await store.cache.CommitTurn(request)).version
+                tokens += added
+            assert version is not None
+            await publish(store, tokens, version, name)
+            told[name] = tokens
+        for number in range(50):
+            request = pb.PutWorkflowRecordRequest(
+                record=pb.WorkflowRecord(namespace="default", workflow_id=f"w{number}", payload=bytes(300))
+            )
+            await store.cache.PutWorkflowRecord(request)
+    return told
+
+
+def pages_of(data: Path, table: str, kind: str) -> list[int]:
+    """Pages of a table's tree: "leaf", "internal" or "overflow"."""
+    with closing(sqlite3.connect(data / "store.db")) as connection:
+        count, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    content = (data / "store.db").read_bytes()
+    root = root_page(data, table)
+    found: dict[str, list[int]] = {"leaf": [], "internal": [], "overflow": []}
+
+    def walk(page: int) -> None:
+        raw = content[(page - 1) * size : page * size]
+        cells = int.from_bytes(raw[3:5], "big")
+        if raw[0] == 0x05:
+            found["internal"].append(page)
+            for cell in range(cells):
+                at = int.from_bytes(raw[12 + 2 * cell : 14 + 2 * cell], "big")
+                walk(int.from_bytes(raw[at : at + 4], "big"))
+            walk(int.from_bytes(raw[8:12], "big"))
+        else:
+            assert raw[0] == 0x0D and page <= count
+            found["leaf"].append(page)
+
+    walk(root)
+    return found[kind]
+
+
+async def serves(root: Path, told: dict[str, list[int]], agents: list[RecoveredAgent], files: bool = True) -> None:
+    """The recovered directory passes the check; its agents have a beginning of what they had, and go on."""
+    assert check(root).findings == []
+    async with running(root) as store:
+        for agent in agents:
+            name = agent.key.agent_id
+            if agent.state == "gone":
+                continue
+            tokens = await ledger(store, name)
+            assert tokens == told[name][: len(tokens)] and len(tokens) == agent.tokens
+            assert agent.state == "in part" or tokens == told[name]
+            described = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(name)))).agent
+            assert described.turns == agent.turns and (not files or described.blocks >= agent.tokens // 256)
+            await store.cache.CommitTurn(kv.turn([7], described.version, len(tokens), kv.key(name)))
+            assert await ledger(store, name) == [*tokens, 7]
+    assert {finding.what for finding in check(root).findings} == set()
+
+
+async def test_a_whole_directory_is_copied_whole(data: Path) -> None:
+    await fill_branches(data)
+    before = everything(data)
+    found = recover(data, new(data))
+    assert found.is_whole and found.damaged == []
+    assert everything(data) == before
+    assert {agent.key.agent_id for agent in found.agents} == {"ada", "bob", "cut", "eve", "idle", "none"}
+    assert check(new(data)).findings == []
+    for table in ("segments", "turns"):
+        assert query(new(data), f"SELECT * FROM {table} ORDER BY 1, 2") == query(
+            data, f"SELECT * FROM {table} ORDER BY 1, 2"
+        )
+    assert query(new(data), "SELECT name FROM snapshots ORDER BY id") == query(
+        data, "SELECT name FROM snapshots ORDER BY id"
+    )
+    refs = "SELECT uid, kind, chain_hash FROM refs"
+    assert set(query(data, f"{refs} JOIN files USING (kind, chain_hash)")) <= set(query(new(data), refs))
+    assert os.path.samefile(block(data, ADA, 0), block(new(data), ADA, 0)), "linked, not copied"
+    assert sorted(path.name for path in new(data).iterdir()) == [
+        "blocks", "lock", "quarantine", "staging", "store.db", "windows",
+    ]  # fmt: skip
+    async with running(new(data)) as store:
+        request = agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine")
+        assert (await store.agents.RestoreSnapshot(request)).agent.blocks == 3
+        assert await ledger(store, "ada") == ADA
+
+
+async def test_a_leaf_of_ledgers_costs_the_turns_on_it_and_what_follows_them(data: Path) -> None:
+    told = await fill_many(data)
+    leaves = pages_of(data, "segments", "leaf")
+    assert len(leaves) > 10
+    zero_page(data, leaves[len(leaves) // 2])
+    before = everything(data)
+    found = recover(data, new(data))
+    assert everything(data) == before and found.damaged == ["segments"] and not found.is_whole
+    states = [agent.state for agent in found.agents]
+    assert len(states) == AGENTS and states.count("whole") >= AGENTS - 3 and set(states) <= {"whole", "in part", "gone"}
+    assert states.count("whole") < AGENTS and found.workflow_records == 50
+    await serves(new(data), told, found.agents)
+
+
+async def test_a_damaged_tail_of_a_row_costs_that_turn(data: Path) -> None:
+    """The content of one segment is lost, and the place where it stood is known."""
+    told = await fill_many(data)
+    change(data, "UPDATE segments SET offsets = zeroblob(length(offsets)) WHERE version = 4 AND id = 100")
+    found = recover(data, new(data))
+    (hurt,) = (agent for agent in found.agents if agent.state != "whole")
+    assert (hurt.state, hurt.turns, hurt.had_turns, hurt.tokens) == ("in part", 3, TURNS, 240)
+    await serves(new(data), told, found.agents)
+    async with running(new(data)) as store:
+        for number, is_there in ((2, True), (3, False)):
+            request = pb.OpenCacheRequest(key=hurt.key.to_proto(), request_id=f"r{number}")
+            assert (await store.cache.OpenCache(request)).HasField("turn") == is_there, "a lost turn is not replayed"
+
+
+@pytest.mark.parametrize("at", [0, -1])
+async def test_the_first_and_the_last_leaf(data: Path, at: int) -> None:
+    told = await fill_many(data)
+    zero_page(data, pages_of(data, "segments", "leaf")[at])
+    found = recover(data, new(data))
+    hurt = [agent for agent in found.agents if agent.state != "whole"]
+    assert hurt and {agent.key.agent_id for agent in hurt} <= {
+        f"agent-{n:03d}" for n in ((0, 1) if at == 0 else (38, 39))
+    }
+    await serves(new(data), told, found.agents)
+
+
+@pytest.mark.parametrize("are_known", [True, False])
+async def test_lost_rows_of_agents_are_made_again_or_named(data: Path, are_known: bool) -> None:
+    told = await fill_many(data)
+    leaves = pages_of(data, "agents", "leaf")
+    zero_page(data, leaves[1])
+    if not are_known:
+        zero_page(data, root_page(data, "agents_by_head"))
+    found = recover(data, new(data))
+    gone = [agent for agent in found.agents if agent.state == "gone"]
+    made = [agent for agent in found.agents if agent.is_made_again]
+    assert len(found.agents) == AGENTS and not found.is_whole
+    assert bool(gone) != are_known and bool(made) == are_known
+    assert all(agent.had_tokens is None for agent in gone)
+    assert all((agent.state, agent.turns) == ("whole", TURNS) for agent in made)
+    await serves(new(data), told, found.agents)
+    with pytest.raises(sqlite3.DatabaseError), closing(sqlite3.connect(data / "store.db")) as connection:
+        connection.execute("SELECT * FROM agents NOT INDEXED").fetchall()
+
+
+@pytest.mark.parametrize("table", ["turns", "files", "workflow_records"])
+async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, table: str) -> None:
+    told = await fill_many(data)
+    leaves = pages_of(data, table, "leaf")
+    zero_page(data, leaves[len(leaves) // 2])
+    found = recover(data, new(data))
+    assert found.damaged == [table] and {agent.state for agent in found.agents} == {"whole"}
+    assert found.workflow_records == 50 or table == "workflow_records"
+    assert check(new(data)).findings == []
+    async with running(new(data)) as store:
+        for name, tokens in told.items():
+            assert await ledger(store, name) == tokens
+
+
+@pytest.mark.parametrize("table", ["refs", "snapshot_refs", "refs_by_file", "agents_by_head", "turns_by_segment"])
+async def test_what_follows_from_the_rest_is_made_again(data: Path, table: str) -> None:
+    await fill_branches(data)
+    refs = query(data, "SELECT uid, kind, chain_hash FROM refs JOIN files USING (kind, chain_hash)")
+    zero_page(data, root_page(data, table))
+    found = recover(data, new(data))
+    assert {agent.state for agent in found.agents} == {"whole"} and check(new(data)).findings == []
+    assert set(refs) <= set(query(new(data), "SELECT uid, kind, chain_hash FROM refs"))
+
+
+async def test_bad_files_are_left_behind(data: Path) -> None:
+    await fill(data)
+    flip(block(data, ADA, 0))
+    block(data, ADA, 1).chmod(0o644)
+    found = recover(data, new(data))
+    agents = {agent.key.agent_id: agent for agent in found.agents}
+    assert agents["ada"].lost_files == agents["eve"].lost_files == 1
+    assert not block(new(data), ADA, 0).exists()
+    copied = block(new(data), ADA, 1)
+    assert not os.path.samefile(copied, block(data, ADA, 1)) and copied.stat().st_mode & 0o777 == 0o600
+    assert block(data, ADA, 1).stat().st_mode & 0o777 == 0o644
+    assert check(new(data)).findings == []
+
+
+HOPELESS: dict[str, Callable[[Path], object]] = {
+    "the first page": lambda data: zero_page(data, 1),
+    "all of it": lambda data: (data / "store.db").write_bytes(os.urandom(100_000)),
+    "ledgers": lambda data: zero_page(data, root_page(data, "segments")),
+    "agents and where they stand": lambda data: [
+        zero_page(data, root_page(data, table)) for table in ("agents", "agents_by_head")
+    ],
+}
+
+
+@pytest.mark.parametrize("damage", HOPELESS)
+@pytest.mark.parametrize("exists", [False, True])
+async def test_where_nothing_can_be_done_it_says_so_and_leaves_nothing(data: Path, damage: str, exists: bool) -> None:
+    await fill(data)
+    HOPELESS[damage](data)
+    before = everything(data)
+    if exists:
+        new(data).mkdir()
+    result = CliRunner().invoke(main, ["recover", str(data), str(new(data))])
+    assert result.exit_code == 2 and "nothing can be recovered" in result.output
+    assert everything(data) == before
+    assert not new(data).exists() or (exists and not any(new(data).iterdir()))
+
+
+async def test_what_is_refused(data: Path, tmp_path: Path) -> None:
+    await fill(data)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").touch()
+    with pytest.raises(CannotCheck, match="is not empty; choose a new directory"):
+        recover(data, tmp_path / "full")
+    with pytest.raises(CannotCheck, match="is not empty"):
+        recover(data, tmp_path / "full" / "thesis.txt")
+    with pytest.raises(CannotCheck, match="is not written to"):
+        recover(data, data / "new")
+    with pytest.raises(CannotCheck, match=r"no store\.db"):
+        recover(tmp_path, tmp_path / "new")
+    async with running(data):
+        with pytest.raises(CannotCheck, match="stop it"):
+            recover(data, tmp_path / "new")
+    change_version = sqlite3.connect(data / "store.db")
+    change_version.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    change_version.close()
+    with pytest.raises(CannotCheck, match="newer agentmem"):
+        recover(data, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+async def test_what_stands_only_in_the_wal_is_recovered(data: Path) -> None:
+    copy = data.with_name("crashed")
+    async with running(data) as store:
+        await store.cache.CommitTurn(kv.turn(ADA))
+        shutil.copytree(data, copy, ignore=shutil.ignore_patterns("*.sock*", "*-shm"))
+    before = everything(copy)
+    found = recover(copy, new(data))
+    assert [agent.tokens for agent in found.agents] == [len(ADA)] and everything(copy) == before
+
+
+async def test_the_command_tells_people_and_machines(data: Path) -> None:
+    await fill(data)
+    result = CliRunner().invoke(main, ["recover", str(data), str(new(data))])
+    assert result.exit_code == 0 and "whole" in result.output and "default/ada/demo: 612 tokens" in result.output
+    change(data, "UPDATE segments SET text = x'00' WHERE id = 3")
+    result = CliRunner().invoke(main, ["recover", str(data), str(data.with_name("other")), "--json"])
+    told = json.loads(result.output)
+    (ada,) = (agent for agent in told["agents"] if agent["agent_id"] == "ada")
+    assert result.exit_code == 1 and not told["whole"]
+    assert (ada["state"], ada["tokens"], ada["had_tokens"]) == ("in part", 200, 612)
+    result = CliRunner().invoke(main, ["recover", str(data), str(data.with_name("third"))])
+    assert "in part  default/ada/demo: up to turn 0 of 1, 200 of 612 tokens" in result.output
+
+
+def test_rows_around_damage_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, x BLOB)")
+        for number in (*range(1, 400), *range(10_000, 10_200), 10**15):
+            connection.execute("INSERT INTO t VALUES (?, zeroblob(200))", (number,))
+    leaves = pages_of(tmp_path, "t", "leaf")
+    for at in (0, 3, 4, 9, -1):
+        zero_page(tmp_path, leaves[at])
+    with closing(sqlite3.connect(path)) as connection:
+        salvaged = Salvaged(connection, "t", ["id"])
+        found = [row[1] for row in salvaged.rows()]
+    lost = 5 * 19
+    assert salvaged.is_damaged and found == sorted(set(found)) and len(found) >= 600 - lost
+
+
+async def test_agents_on_one_page_that_is_lost_are_made_again(data: Path) -> None:
+    await fill_branches(data)
+    zero_page(data, root_page(data, "agents"))
+    found = recover(data, new(data))
+    assert {agent.key.agent_id for agent in found.agents} == {"ada", "bob", "cut", "eve", "idle", "none"}
+    assert all(agent.is_made_again and agent.state == "whole" for agent in found.agents)
+    assert check(new(data)).findings == []
+    async with running(new(data)) as store:
+        assert await ledger(store, "eve") == ADA
+        request = agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine")
+        assert (await store.agents.RestoreSnapshot(request)).agent.tokens == len(ADA)
+    result = CliRunner().invoke(main, ["recover", str(data), str(data.with_name("third"))])
+    assert result.exit_code == 1 and "made again without its label" in result.output
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_random_damage_never_makes_a_wrong_ledger(data: Path, seed: int) -> None:
+    """Whatever pages are lost: what is recovered passes the check, and each ledger is a beginning of what it was."""
+    told = await fill_many(data)
+    rng = random.Random(seed)
+    pages = (data / "store.db").stat().st_size // 4096
+    for page in rng.sample(range(2, pages), rng.choice([1, 3, 10])):
+        zero_page(data, page)
+    try:
+        found = recover(data, new(data))
+    except CannotCheck:
+        assert not new(data).exists()
+        return
+    await serves(new(data), told, found.agents, files="files" not in found.damaged)

@@ -1,0 +1,253 @@
+"""What a store looks at before it touches a directory: whose it is, of which version, and whether it is whole."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agentmem.v1 import agent_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import first_page, schema
+from cache_service.files import DirectoryUnusable
+from cache_service.offline.check import check
+from cache_service.offline.database import DatabaseDamaged
+from cache_service.offline.recover import recover
+from cache_service.schema import ForeignDatabase, SchemaTooNew
+from cache_service.store import Store
+
+from . import kv
+from .conftest import running
+from .offline.directory import everything, fill, headers, root_page, zero_page
+from .process import ready, spawn
+
+
+def state(data: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Modes, times and bytes of all that is there."""
+    return {
+        str(path): (path.stat().st_mode, path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in (data, *data.rglob("*"))
+    }
+
+
+def refused(data: Path, error: type[Exception], match: str) -> None:
+    """Twice, and nothing is touched."""
+    before = state(data)
+    for _ in range(2):
+        with pytest.raises(error, match=match):
+            Store(data, CollectorRegistry())
+        assert state(data) == before
+
+
+@pytest.mark.parametrize("folder", ["staging", "quarantine", "blocks"])
+def test_a_directory_that_holds_something_else_is_not_touched(data: Path, folder: str) -> None:
+    (data / folder).mkdir(parents=True, mode=0o755)
+    (data / folder / "thesis.txt").write_bytes(b"x")
+    (data / "thesis.txt").write_bytes(b"x")
+    data.chmod(0o755)
+    refused(data, DirectoryUnusable, "is not empty and not Agentmem's; choose a directory of its own as --data")
+
+
+def test_only_the_stores_own_kind_of_files_is_swept(data: Path) -> None:
+    Store(data, CollectorRegistry()).close()
+    kept = []
+    for folder in ("staging", "quarantine"):
+        for name in ("notes.txt", "a.safetensors.txt"):
+            kept.append(data / folder / name)
+            kept[-1].write_bytes(b"x")
+        (data / folder / "deep.safetensors").mkdir()
+        kept.append(data / folder / "deep.safetensors" / "a.safetensors")
+        kept[-1].write_bytes(b"x")
+        (data / folder / "link.safetensors").symlink_to(kept[0])
+        (data / folder / "left.safetensors").write_bytes(b"x")
+        (data / folder / "left.reason.json").write_bytes(b"x")
+    (data / "staging" / "witness-0123456789abcdef").write_bytes(b"x")
+    Store(data, CollectorRegistry()).close()
+    assert all(path.exists() for path in kept)
+    assert not [*data.rglob("left.*"), *data.rglob("witness-*")]
+
+
+def test_names_that_come_before_the_store_are_its_own(data: Path) -> None:
+    (data / "run").mkdir(parents=True)
+    (data / "worker").mkdir()
+    (data / "up.lock").touch()
+    data.chmod(0o755)
+    Store(data, CollectorRegistry()).close()
+    assert data.stat().st_mode & 0o777 == 0o700
+
+
+def test_another_programs_database_is_not_touched(data: Path) -> None:
+    data.mkdir()
+    with closing(sqlite3.connect(data / "store.db")) as connection:
+        connection.execute("CREATE TABLE sales (day TEXT)")
+    refused(data, ForeignDatabase, "another program's database")
+
+
+@pytest.mark.parametrize("in_wal", [False, True])
+def test_a_newer_format_is_not_touched(data: Path, in_wal: bool) -> None:
+    """Not a byte, no mode, no lock, no WAL: also where the version stands only in the WAL of a crashed newer store."""
+    data.mkdir(mode=0o755)
+    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute("CREATE TABLE later (x)")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+        connection.execute("INSERT INTO later VALUES (1)")
+        if in_wal:
+            copy = data.with_name("copy")
+            copy.mkdir()
+            for suffix in ("", "-wal"):
+                shutil.copy(data / f"store.db{suffix}", copy / f"store.db{suffix}")
+    if in_wal:
+        shutil.rmtree(data)
+        copy.rename(data)
+    refused(data, SchemaTooNew, "use a newer agentmem")
+    with pytest.raises(SchemaTooNew):
+        schema.refuse_newer(data / "store.db")
+
+
+def test_the_version_is_that_of_the_last_whole_transaction(data: Path) -> None:
+    data.mkdir()
+    path = data / "store.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        for version in (7, 8):
+            connection.execute(f"PRAGMA user_version = {version}")
+        wal = path.with_name("store.db-wal").read_bytes()
+        cut = data / "cut.db"
+        shutil.copy(path, cut)
+        for length, version in ((len(wal), 8), (len(wal) - 1, 7), (40, 0), (0, 0)):
+            cut.with_name("cut.db-wal").write_bytes(wal[:length])
+            page = first_page.read(cut)
+            assert page is not None and page.user_version == version
+    assert first_page.read(data / "absent") is None
+
+
+async def test_a_damaged_database_is_refused_with_what_recovers_it(data: Path) -> None:
+    await fill(data)
+    zero_page(data, root_page(data, "segments"))
+    data.chmod(0o755)
+    before = everything(data)
+    with pytest.raises(DatabaseDamaged, match=f"agentmem store recover {data} {data}-recovered"):
+        Store(data, CollectorRegistry())
+    assert everything(data) == before
+    process = await spawn(data)
+    _, problem = await process.communicate()
+    assert process.returncode == 1 and b"store recover" in problem and b"Traceback" not in problem
+
+
+async def test_a_store_starts_while_another_program_reads_and_scrubs_later(data: Path) -> None:
+    await fill(data)
+    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM agents").fetchall()
+        async with ready(data) as (process, _):
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        async with running(data) as store:
+            await store.cache.CommitTurn(kv.turn([1], agent=kv.key("new")))
+            assert store.store._database.scrub_owed or not (data / "store.db-wal").stat().st_size
+            reader.execute("COMMIT")
+            await store.store.upkeep(0)
+            assert not store.store._database.scrub_owed
+
+
+async def test_a_database_that_is_held_is_told_to_be_tried_again(data: Path) -> None:
+    data.mkdir(mode=0o700)
+    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        process = await spawn(data)
+        _, problem = await process.communicate()
+    assert process.returncode == 75 and b"Traceback" not in problem and b"another program" in problem
+
+
+def test_a_full_disk_at_start_is_told_to_be_tried_again(data: Path) -> None:
+    mount = f"mount -t tmpfs -o size=4g tmpfs {data.parent}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    start = f"{mount} && exec {sys.executable} -m tests.cache_service.full_disk {data.parent}"
+    told = subprocess.run(["unshare", "-rm", "sh", "-c", start], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    full, served = told.stdout.splitlines()
+    assert full.startswith("75 agentmem-store: cannot open ") and "disk is full" in full
+    assert served == "0 served"
+
+
+async def test_a_start_that_has_nothing_to_write_writes_nothing(data: Path) -> None:
+    await fill(data)
+    wal = data / "store.db-wal"
+    store = Store(data, CollectorRegistry())
+    try:
+        assert wal.stat().st_size == 0
+    finally:
+        store.close()
+
+
+async def test_a_directory_of_the_first_version_is_brought_along_and_served(data: Path) -> None:
+    """Built by the first script alone, with all that a store of that time left."""
+    data.mkdir(mode=0o700)
+    tokens = list(range(300))
+    text = b"".join(str(token).encode() for token in tokens)
+    ends, end = [], 0
+    for token in tokens:
+        end += len(str(token))
+        ends.append(end)
+    packed, offsets = (b"".join(n.to_bytes(4, "little") for n in numbers) for numbers in (tokens, ends))
+    files = []
+    for header in headers(tokens):
+        path = data / "blocks" / header.chain_hash.hex()[:2] / f"{header.chain_hash.hex()}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(kv.content(header))
+        files.append((header, path))
+    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.executescript(f"BEGIN; {schema.MIGRATIONS[0]} PRAGMA user_version = 1; COMMIT;")
+        segment = "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, 't', ?, ?, ?)"
+        connection.execute(segment, (1, None, 0, 0, 300, len(text), 1, 1, packed, text, offsets))
+        connection.execute(segment, (2, 1, 300, len(text), 1, 1, 2, 2, bytes([7, 0, 0, 0]), b"7", bytes([1, 0, 0, 0])))
+        connection.execute(segment, (3, 1, 300, len(text), 1, 1, 3, 2, bytes([8, 0, 0, 0]), b"8", bytes([1, 0, 0, 0])))
+        connection.execute(
+            "INSERT INTO agents VALUES ('u', 'default', 'ada', 'demo', 3, 3, 301, ?, 2, 1, 'label', 0, x'', 1, 1, 1)",
+            (len(text) + 1,),
+        )
+        record = pb.TurnRecord(delta={"text": "said"}).SerializeToString()  # type: ignore[arg-type]
+        for version in (1, 2, 3):
+            values = (version, version, f"r{version}", record)
+            connection.execute("INSERT INTO turns VALUES ('u', ?, ?, ?, x'', 0, x'', 1, ?)", values)
+        for header, path in files:
+            digest, size = kv.blockfile.digest(path.read_bytes()), path.stat().st_size
+            values_ = (header.chain_hash, kv.FINGERPRINT, header.parent, header.first_token, header.token_count)
+            connection.execute(
+                "INSERT INTO files VALUES (1, ?, 'default', 'ada', 'demo', ?, ?, ?, ?, ?, ?, 1, 1)",
+                (*values_, size, digest),
+            )
+            connection.execute("INSERT INTO refs VALUES ('u', 1, ?)", (header.chain_hash,))
+        connection.execute("INSERT INTO workflow_records VALUES (1, 'default', 'w', 1, x'01')")
+    recovered = recover(data, data.with_name("new"))
+    assert [(agent.tokens, agent.files) for agent in recovered.agents] == [(301, 2)] and recovered.is_whole
+    assert check(data.with_name("new")).findings == []
+    with pytest.raises(Exception, match=r"an older agentmem made .* start the store once"):
+        check(data)
+    async with running(data) as store:
+        request = pb.OpenCacheRequest(
+            key=kv.key(), request_id="r2", block_hashes=[header.chain_hash for header, _ in files]
+        )
+        opened = await store.cache.OpenCache(request)
+        assert list(opened.ledger.token_ids) == [*tokens, 8] and opened.ledger.text == text + b"8"
+        assert opened.turn.record.delta.text == "said" and opened.turn.version.version == 2
+        assert [file.size_bytes for file in opened.files] == [path.stat().st_size for _, path in files]
+        fork = agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="eve", at_version=2)
+        assert (await store.agents.ForkAgent(fork)).agent.tokens == 301
+        found = await store.cache.ListWorkflowRecords(pb.ListWorkflowRecordsRequest(namespace="default"))
+        assert [record.workflow_id for record in found.records] == ["w"]
+        assert store.metric("agentmem_cache_disk_bytes", kind="blocks") == sum(p.stat().st_size for _, p in files)
+    findings = check(data).findings
+    assert {finding.what for finding in findings} <= {"mode"}
+    assert check(data, repair=True).is_clean
