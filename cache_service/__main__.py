@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import sqlite3
+import sys
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry

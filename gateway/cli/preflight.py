@@ -3,7 +3,9 @@
 import errno
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
+from agentmem import datadir
 from agentmem.addresses import Address, parse_address
 from agentmem.models import parse_all
 from gateway.cli.up_settings import UpSettings
@@ -14,6 +16,16 @@ _NO_SUCH_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 class WrongSetting(Exception):
     """A setting cannot work on this machine now; the message names the flag."""
+
+
+def check_data(directory: Path) -> None:
+    """Raises WrongSetting for a data directory that holds something else. Call it before anything is written there."""
+    try:
+        datadir.refuse_foreign(directory)
+    except datadir.ForeignDirectory as error:
+        raise WrongSetting(f"--data: {error}") from error
+    except OSError as error:
+        raise WrongSetting(f"--data {directory} cannot be used: {error.strerror}") from error
 
 
 def check(settings: UpSettings) -> None:

@@ -16,7 +16,7 @@ from agentmem.settings import SettingsError, load
 from gateway import upstream
 from gateway.cli.mistakes import Mistake
 from gateway.cli.openblas import preload_here
-from gateway.cli.preflight import WrongSetting, check
+from gateway.cli.preflight import WrongSetting, check, check_data
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
 from gateway.cli.up_lock import DirectoryTaken, UpLock
 from gateway.cli.up_settings import UpSettings, service_arguments
@@ -34,6 +34,7 @@ def up(arguments: tuple[str, ...]) -> None:
     try:
         settings = load(UpSettings, arguments)
         logs.configure("up", settings.log_level, settings.log_format)
+        check_data(settings.data_directory)
         with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, click.echo)) as lock:
             check(settings)
             asyncio.run(_run(settings, lock))

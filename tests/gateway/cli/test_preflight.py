@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import load
-from gateway.cli.preflight import WrongSetting, check
+from gateway.cli.preflight import WrongSetting, check, check_data
 from gateway.cli.up_settings import UpSettings
 
 ANY = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
@@ -67,3 +67,17 @@ def test_what_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     models = ["demo", "org/name", "x=org/name", str(tmp_path), "y=."]
     check(load(UpSettings, [*ANY, *(part for model in models for part in ("--model", model))]))
+
+
+def test_a_data_directory_that_holds_something_else_is_named(tmp_path: Path) -> None:
+    check_data(tmp_path)
+    check_data(tmp_path / "absent")
+    (tmp_path / "run").mkdir()
+    check_data(tmp_path)
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(WrongSetting, match=re.escape(f"--data: {tmp_path} is not empty and not Agentmem's")):
+        check_data(tmp_path)
+    with pytest.raises(WrongSetting, match="cannot be used: Not a directory"):
+        check_data(tmp_path / "thesis.txt")
+    (tmp_path / "store.db").touch()
+    check_data(tmp_path)

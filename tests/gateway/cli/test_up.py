@@ -66,3 +66,14 @@ async def test_up(run_dir: Path) -> None:
         if up.returncode is None:
             up.kill()
             await up.wait()
+
+
+async def test_up_writes_nothing_where_something_else_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    (tmp_path / "staging").mkdir()
+    up = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway.cli.main", "up", "--data", str(tmp_path), stderr=asyncio.subprocess.PIPE
+    )
+    _, told = await up.communicate()
+    assert up.returncode == 1 and b"choose a directory of its own as --data" in told and b"Traceback" not in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["staging", "thesis.txt"]
