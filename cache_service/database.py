@@ -110,7 +110,7 @@ class Database:
 
     def scrub_blocking(self) -> None:
         """`scrub` for a thread that isn't the event loop's."""
-        self._thread.submit(self._scrub).result()
+        self._thread.submit(self._scrub, _PATIENT).result()
 
     def close(self) -> None:
         """Wait for what is queued, write what `before_commit` still holds, and close."""

@@ -40,8 +40,8 @@ def confirm(connection: sqlite3.Connection, location: str, claim: Claim) -> None
 
 def leave(connection: sqlite3.Connection) -> str:
     """Upload nothing from now on. Where there are objects nevertheless, "" if there are none."""
-    connection.execute("UPDATE remote_place SET uploading = 0")
-    connection.execute("DELETE FROM uploads")
+    connection.execute("UPDATE remote_place SET uploading = 0 WHERE uploading")
+    connection.execute("DELETE FROM uploads WHERE true")  # without it, SQLite writes pages although there is no row
     row = connection.execute("SELECT location FROM remote_place").fetchone()
     return str(row[0]) if row is not None and any_objects(connection) else ""
 

@@ -69,10 +69,10 @@ COLUMNS = (
     " namespace"
 )
 ALL_REFS = (
-    "SELECT uid, kind, chain_hash FROM refs"
-    " UNION ALL SELECT s.uid, r.kind, r.chain_hash FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+    "SELECT uid, kind, chain_hash FROM refs WHERE warm UNION ALL SELECT s.uid, r.kind, r.chain_hash"
+    " FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot WHERE r.warm"
 )
-"""What agents and their snapshots refer to."""
+"""Files on the disk that agents and their snapshots refer to."""
 _STATE = "x.version, x.head_segment, x.tokens, x.text_bytes, x.turns"
 
 

@@ -164,7 +164,7 @@ async def test_a_directory_that_cannot_be_opened_is_named(data: Path) -> None:
     process = await spawn(data)
     _, problem = await process.communicate()
     assert process.returncode == 1
-    assert problem.decode() == f"agentmem-store: cannot open {data}: file is not a database\n"
+    assert problem.decode().startswith(f"agentmem-store: {data}/store.db is damaged (file is not a database)")
 
 
 def test_a_store_that_cannot_open_holds_nothing(data: Path) -> None:

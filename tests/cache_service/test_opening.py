@@ -176,7 +176,7 @@ def test_a_full_disk_at_start_is_told_to_be_tried_again(data: Path) -> None:
     told = subprocess.run(["unshare", "-rm", "sh", "-c", start], capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr
     full, served = told.stdout.splitlines()
-    assert full.startswith("75 agentmem-store: cannot open ") and "disk is full" in full
+    assert full.startswith("75 agentmem-store: ") and "disk is full" in full
     assert served == "0 served"
 
 

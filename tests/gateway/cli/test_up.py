@@ -75,5 +75,5 @@ async def test_up_writes_nothing_where_something_else_is(tmp_path: Path) -> None
         sys.executable, "-m", "gateway.cli.main", "up", "--data", str(tmp_path), stderr=asyncio.subprocess.PIPE
     )
     _, told = await up.communicate()
-    assert up.returncode == 1 and b"choose a directory of its own as --data" in told and b"Traceback" not in told
+    assert up.returncode == 2 and b"choose a directory of its own as --data" in told and b"Traceback" not in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["staging", "thesis.txt"]
