@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agentmem.blockfile import BlockFileError
-from agentmem.errors import DataLoss, InvalidArgument
+from agentmem.errors import AgentmemError, DataLoss, Internal, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.logs import event
 from cache_service import agents, eviction, objects, quarantine, references
@@ -55,11 +55,13 @@ class BlockStore:
         swept = self._directory.sweep_staging()
         found = set(self._directory.published())
         rows = set(self._database.read_blocking(references.all_names))
-        for name in found - rows:
-            self._directory.path(name).unlink(missing_ok=True)
+        self._directory.remove(found - rows)
         if missing := rows - found:
             self._database.write_blocking(partial(references.forget, names=missing))
-        self._directory.sweep_quarantine(self._database.read_blocking(quarantine.files))
+        known = self._database.read_blocking(quarantine.files)
+        self._directory.sweep_quarantine(known)
+        if lost := known - {path.name for path, _ in self._directory.quarantined()}:
+            self._database.write_blocking(partial(quarantine.forget, files=lost))
         self._warm.start()
         event(
             log,
@@ -117,15 +119,16 @@ class BlockStore:
 
         Not those that were published again meanwhile.
         """
-        return self._thread.submit(self._unlink_dropped, names)
+        return self._thread.submit(self._do, partial(self._unlink_dropped, names))
 
     async def delete_agent(self, key: AgentKey) -> Deleted:
         """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
 
         Raises what Erasures.finish raises, when the agent is gone; the repetition tells what the first call did.
         """
-        deleted = await self._run(partial(self._delete_agent, key))
+        deleted, kept = await self._run(partial(self._delete_agent, key))
         erased = await self.erasures.finish(("agent", *key), Erased(deleted.agents, deleted.freed_bytes))
+        _check_erased(kept)
         return deleted._replace(agents=erased.things, freed_bytes=erased.freed_bytes)
 
     async def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
@@ -153,7 +156,12 @@ class BlockStore:
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.wrap_future(self._thread.submit(work))
+        return await asyncio.wrap_future(self._thread.submit(self._do, work))
+
+    def _do(self, work: Callable[[], _T]) -> _T:
+        self._directory.removal.again()
+        with disk_errors():
+            return work()
 
     def _stage(self, namespace: str, names: list[FileName]) -> list[tuple[FileName, Path]]:
         rows = {
@@ -182,33 +190,41 @@ class BlockStore:
             for staged in publication.staged:
                 name = staged.file.name
                 if name in placed or self._exists(publication.key.namespace, name):
-                    staged.path.unlink(missing_ok=True)
+                    self._directory.removal.remove([staged.path])
                     dropped += 1
                     continue
                 try:
                     placed[name] = self._place(staged, publication)
                     rows.append(staged.file)
                 except BlockFileError as error:
-                    staged.path.unlink(missing_ok=True)
+                    self._directory.removal.remove([staged.path])
                     refused.append(f"{name.chain_hash.hex()} ({error})")
             gone = self._database.write_blocking(partial(_register, publication, rows, placed))
         except BaseException:
-            self._unlink(placed)
+            self._directory.remove(placed)
             self._discard(publication)
             raise
-        self._unlink(gone)
-        if not self._warm.settle(publication.version.uid, publication.key.namespace) and rows:
-            self._withdraw(publication, [row.name for row in rows])
+        self._directory.remove(gone)
+        self._settle(publication, rows)
         if refused:
             raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
         return Published(len(rows), dropped)
+
+    def _settle(self, publication: Publication, rows: Sequence[FileRow]) -> None:
+        try:
+            within_limits = self._warm.settle(publication.version.uid, publication.key.namespace)
+        except AgentmemError as error:  # it is published; the next upkeep makes room
+            event(log, "no room made", logging.ERROR, error=error.message)
+            return
+        if rows and not within_limits:
+            self._withdraw(publication, [row.name for row in rows])
 
     def _withdraw(self, publication: Publication, names: list[FileName]) -> None:
         refusal = self._warm.refusal(publication.key.namespace)
         withdraw = partial(
             references.withdraw, namespace=publication.key.namespace, uid=publication.version.uid, names=names
         )
-        self._unlink(self._database.write_blocking(withdraw))
+        self._directory.remove(self._database.write_blocking(withdraw))
         if refusal is not None:
             raise refusal
 
@@ -222,8 +238,7 @@ class BlockStore:
         owner = self._database.read_blocking(partial(references.namespace_of, name=name))
         if owner not in (None, publication.key.namespace):
             raise BlockFileError("header", "the chain hash is another namespace's")
-        with disk_errors():
-            self._directory.place(staged.path, name)
+        self._directory.place(staged.path, name)
         return FileOrigin(publication.key, publication.fingerprint, parent)
 
     def _quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
@@ -240,10 +255,15 @@ class BlockStore:
         self._metrics.quarantined(reason)
         event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
         target, note_path = self._directory.quarantine_paths(kept)
-        path.replace(target)
-        note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
-        with disk_errors():
+        try:
+            path.replace(target)
+            note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
             write_private(note_path, json.dumps(note).encode())
+        except FileNotFoundError:
+            return
+        except OSError as error:  # it is out of use, which is what counts
+            event(log, "quarantined file not kept", logging.ERROR, chain_hash=name.chain_hash.hex(), error=str(error))
+            self._directory.remove([name])
 
     def _adopt(self, each: Object, staged: Path) -> FileRow | None:
         namespace, name = each.origin.key.namespace, each.file.name
@@ -264,25 +284,26 @@ class BlockStore:
         self._warm.settle(namespace=namespace)
         return each.file
 
-    def _delete_agent(self, key: AgentKey) -> Deleted:
+    def _delete_agent(self, key: AgentKey) -> tuple[Deleted, int]:
         deleted = self._database.write_blocking(partial(_erase, key), erases=Deleted.is_anything)
-        self._unlink(deleted.files)
-        for file in deleted.quarantined:
-            for path in self._directory.quarantine_paths(file):
-                path.unlink(missing_ok=True)
-        return deleted
+        kept = self._directory.remove(deleted.files) + self._directory.remove_quarantined(deleted.quarantined)
+        return deleted, kept
 
     def _unlink_dropped(self, names: Sequence[FileName]) -> None:
         if names:
-            self._unlink(set(names) - self._database.read_blocking(partial(references.existing, names=names)))
+            existing = self._database.read_blocking(partial(references.existing, names=names))
+            _check_erased(self._directory.remove(set(names) - existing))
 
     def _discard(self, publication: Publication) -> None:
-        for staged in publication.staged:
-            staged.path.unlink(missing_ok=True)
+        self._directory.removal.remove(staged.path for staged in publication.staged)
 
-    def _unlink(self, names: Iterable[FileName]) -> None:
-        for name in names:
-            self._directory.path(name).unlink(missing_ok=True)
+
+def _check_erased(kept: int) -> None:
+    if kept:
+        raise Internal(
+            f"the cache store's disk fails: {kept} files of what was deleted are still on it; they are out of use, and"
+            " deleted as soon as it works again; look at the disk and at the store's log"
+        )
 
 
 def _readmit(each: Object, connection: sqlite3.Connection) -> bool:

@@ -13,12 +13,13 @@ No name here comes from a caller's text: files are named by chain hashes in hex.
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
@@ -26,7 +27,11 @@ from typing import IO, NamedTuple
 
 from agentmem import datadir
 from agentmem.datadir import ForeignDirectory
-from agentmem.errors import ResourceExhausted
+from agentmem.errors import Internal, ResourceExhausted
+from agentmem.logs import event
+from cache_service.removal import Removal
+
+log = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 _NOTE_SUFFIX = ".reason.json"
@@ -62,6 +67,7 @@ class DataDirectory:
         self.database = self.root / datadir.DATABASE
         self.staging = self.root / "staging"
         self.quarantine = self.root / "quarantine"
+        self.removal = Removal()
         self._lock: IO[str] | None = None
 
     def acquire(self) -> None:
@@ -122,17 +128,29 @@ class DataDirectory:
         return path.is_absolute() and path.parent.resolve() == self.staging.resolve() and path.name not in ("", "..")
 
     def place(self, staged: Path, name: FileName) -> None:
-        """Move a staged file to its place; it is on the disk under its name when this returns, and gone if not."""
+        """Move a staged file to its place; it is on the disk under its name when this returns.
+
+        Raises OSError; then it is not there.
+        """
         folder = self.folder(name)
         if not folder.is_dir():
             _make_private(folder)
         target = self.path(name)
         staged.replace(target)
+        self.removal.needed(target)
         try:
             sync_directory(folder)
         except OSError:
-            target.unlink(missing_ok=True)
+            self.removal.remove([target])
             raise
+
+    def remove(self, names: Iterable[FileName]) -> int:
+        """Delete published files whose rows are gone; how many of them the disk has kept for now."""
+        return self.removal.remove(map(self.path, names))
+
+    def remove_quarantined(self, files: Iterable[str]) -> int:
+        """Delete files in quarantine/ and their notes, likewise."""
+        return self.removal.remove(path for file in files for path in self.quarantine_paths(file))
 
     def sweep_staging(self) -> int:
         """Delete all that workers have left in staging/; how many files. Nobody may be writing."""
@@ -224,13 +242,17 @@ def size_of(folder: Path) -> int:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Raise ResourceExhausted where the disk or the user's quota is full; other errors pass."""
+    """Raise ResourceExhausted where the disk or the user's quota is full, and Internal where the disk fails."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ResourceExhausted("the cache store's disk is full", retry_after=5.0) from error
-        raise
+        event(log, "the disk fails", logging.ERROR, error=str(error))
+        raise Internal(
+            f"the cache store's disk fails ({error.strerror}); nothing that is needed is lost, but look at the disk and"
+            " at the store's log"
+        ) from error
 
 
 def _make_private(folder: Path) -> None:

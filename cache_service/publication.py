@@ -10,7 +10,7 @@ from agentmem import blockfile
 from agentmem.blockfile import BlockFileError, BlockHeader
 from agentmem.keys import AgentKey
 from cache_service.agents import Version
-from cache_service.files import FileName, Kind, disk_errors, open_regular, sync
+from cache_service.files import FileName, Kind, open_regular, sync
 from cache_service.references import FileRow
 
 
@@ -69,8 +69,7 @@ def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
         if len(found.parent) not in (0, len(found.chain_hash)):
             raise BlockFileError("header", "the parent is not a chain hash")
         os.fchmod(descriptor, 0o600)
-        with disk_errors():
-            sync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
     return found.parent

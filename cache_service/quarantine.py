@@ -47,6 +47,11 @@ def drop_of(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileN
     return [row[0] for row in rows]
 
 
+def forget(connection: sqlite3.Connection, files: Iterable[str]) -> None:
+    """Drop the rows of files that aren't there any more."""
+    connection.executemany("DELETE FROM quarantined WHERE file = ?", [(file,) for file in files])
+
+
 def files(connection: sqlite3.Connection) -> set[str]:
     """The names of all quarantined files."""
     return {row[0] for row in connection.execute("SELECT file FROM quarantined")}

@@ -193,11 +193,8 @@ class WarmTier:
             )
 
     def _unlink(self, dropped: Dropped) -> None:
-        for name in dropped.files:
-            self._directory.path(name).unlink(missing_ok=True)
-        for file in dropped.quarantined:
-            for path in self._directory.quarantine_paths(file):
-                path.unlink(missing_ok=True)
+        self._directory.remove(dropped.files)
+        self._directory.remove_quarantined(dropped.quarantined)
 
 
 def _recount(connection: sqlite3.Connection, quarantined: Mapping[str, int]) -> None:
