@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
-from cache_service import ledger, quarantine, references
+from cache_service import checksums, ledger, quarantine, references
 from cache_service.files import FileName, Kind
 from cache_service.ledger import Head
 
@@ -74,13 +74,29 @@ class Deleted(NamedTuple):
 
 
 def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
-    """The agent's present state; None if it does not exist."""
+    """The agent's present state; None if it does not exist. Raises LedgerDamaged."""
     row = connection.execute(
-        "SELECT uid, version, head_segment, tokens, text_bytes, turns FROM agents"
+        "SELECT uid, version, head_segment, tokens, text_bytes, turns, checksum FROM agents"
         " WHERE namespace = ? AND agent_id = ? AND model_id = ?",
         key,
     ).fetchone()
-    return None if row is None else State(Version(*row[:2]), Head(*row[2:]))
+    if row is None:
+        _check_absent(connection, key)
+        return None
+    uid, *state, found = row
+    checksums.verify(checksums.of_agent(key), uid, *key, *state, found=found)
+    version, *head = state
+    return State(Version(uid, version), Head(*head))
+
+
+def _check_absent(connection: sqlite3.Connection, key: AgentKey) -> None:
+    """Look again without the index: whom a damaged one hides must not begin anew."""
+    hidden = connection.execute(
+        "SELECT 1 FROM agents NOT INDEXED WHERE agent_id = ? AND namespace = ? AND model_id = ?",
+        (key.agent_id, key.namespace, key.model_id),
+    )
+    if key.agent_id and hidden.fetchone() is not None:
+        raise checksums.LedgerDamaged(f"the index of agents, at agent {key.agent_id!r},")
 
 
 def existing(connection: sqlite3.Connection, key: AgentKey) -> State:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
 from agentmem.keys import AgentKey
-from cache_service import agents, ledger, references, snapshots
+from cache_service import agents, checksums, ledger, references, snapshots
 from cache_service.agents import Agent, Conversation, State, Version
 from cache_service.files import FileName
 from cache_service.ledger import Head
@@ -113,14 +113,18 @@ def _state(connection: sqlite3.Connection, state: State, version: int) -> _Kept:
         files = references.of_snapshot(connection, snapshot.id)
         return _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files)
     row = connection.execute(
-        "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns, t.messages, t.message_hash"
+        "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns, t.messages, t.message_hash,"
+        " t.request_id, t.request_digest, t.record, t.checksum"
         " FROM turns AS t JOIN segments AS s ON s.id = t.segment WHERE t.uid = ? AND t.version = ?",
         (uid, version),
     ).fetchone()
     if row is None:
         raise NotFound("version", str(version), "it is not kept any more, or never was")
-    *place, messages, message_hash = row
+    *place, messages, message_hash, request_id, digest, record, found = row
     head = Head(*place)
+    turn = (uid, version, head.segment, request_id, digest, record)
+    checksums.verify(f"the turn of version {version}", *turn, found=found)
+    ledger.check(connection, head)
     shared = ledger.common_tokens(connection, state.head, head)
     return _Kept(head, messages, message_hash, references.within(connection, references.of(connection, uid), shared))
 

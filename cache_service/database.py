@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from agentmem.errors import AgentmemError, ResourceExhausted, Unavailable
+from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
 from agentmem.logs import event
 from cache_service import schema
+from cache_service.checksums import LedgerDamaged
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +39,31 @@ _PRAGMAS = (
     *(("fullfsync = ON", "checkpoint_fullfsync = ON") if sys.platform == "darwin" else ()),
 )
 _PRIMARY_CODE = 0xFF
+_OF_DAMAGE = ("no such", "malformed", "Could not decode")
+"""Texts of errors without a code of their own that a database as it was made cannot have."""
 _PATIENT, _IMPATIENT = 5000, 100
 """Milliseconds that a scrub waits for other programs; nobody else is served meanwhile."""
+
+
+class Failure(StrEnum):
+    """Why the ledger could not be read or written; a metric's label, but for BUSY."""
+
+    FULL = "full"
+    IO_ERROR = "io_error"
+    DAMAGED = "damaged"
+    BUSY = "busy"
+
+
+_FAILURES = {
+    sqlite3.SQLITE_FULL: Failure.FULL,
+    sqlite3.SQLITE_IOERR: Failure.IO_ERROR,
+    sqlite3.SQLITE_CANTOPEN: Failure.IO_ERROR,
+    sqlite3.SQLITE_READONLY: Failure.IO_ERROR,
+    sqlite3.SQLITE_CORRUPT: Failure.DAMAGED,
+    sqlite3.SQLITE_NOTADB: Failure.DAMAGED,
+    sqlite3.SQLITE_BUSY: Failure.BUSY,
+    sqlite3.SQLITE_LOCKED: Failure.BUSY,
+}
 
 
 def _nothing(_: object) -> bool:
@@ -53,17 +78,22 @@ class Database:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
         self._before_commit: list[Work[None]] = []
         self._scrub_owed = False
+        self.on_failure: Callable[[Failure], None] = lambda _: None
+        """Called on the database's thread for each failure that is not the caller's fault."""
 
     def open(self) -> None:
         """Create or migrate the file (mode 0600, its WAL likewise), and scrub it if that is possible now.
 
-        Raises schema.SchemaTooNew, sqlite3.Error; Unavailable if another program holds the database, and
+        Raises schema.SchemaTooNew, LedgerDamaged, sqlite3.Error; Unavailable if another program holds the database, and
         ResourceExhausted if the disk is full.
         """
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._path.chmod(0o600)
         try:
             self._connection = self._thread.submit(_connect, self._path).result()
+        except UnicodeDecodeError as error:  # SQLite's message has the damaged bytes
+            self._thread.shutdown()
+            raise LedgerDamaged("the schema") from error
         except BaseException:
             self._thread.shutdown()
             raise
@@ -88,7 +118,8 @@ class Database:
     async def write(self, work: Work[_T], erases: Callable[[_T], bool] = _nothing) -> _T:
         """Run `work` as one durable transaction; if it raises, nothing has changed. Where it `erases`, a scrub is owed.
 
-        Raises ResourceExhausted if the disk is full and Unavailable if another program holds the database.
+        Raises ResourceExhausted if the disk is full, Internal if it fails, LedgerDamaged if the file is damaged, and
+        Unavailable if another program holds the database.
         """
         return await asyncio.wrap_future(self._thread.submit(self._write, work, erases))
 
@@ -117,16 +148,18 @@ class Database:
         try:
             self.write_blocking(lambda _: None)
         finally:
-            self._thread.submit(self._connection.close).result()
-            self._thread.shutdown()
+            try:
+                self._thread.submit(self._connection.close).result()
+            finally:
+                self._thread.shutdown()
 
     def _read(self, work: Work[_T]) -> _T:
-        with database_errors():
+        with self._failures():
             return work(self._connection)
 
     def _write(self, work: Work[_T], erases: Callable[[_T], bool]) -> _T:
         connection = self._connection
-        with database_errors():
+        with self._failures():
             connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work(connection)
@@ -141,9 +174,36 @@ class Database:
 
     def _scrub(self, milliseconds: int) -> None:
         self._scrub_owed = True
-        with database_errors():
+        with self._failures():
             _scrub(self._connection, milliseconds)
         self._scrub_owed = False
+
+    def confirm(self, error: Exception) -> None:
+        """Raise LedgerDamaged if rows that can't be, and no bug, are the cause of this error. Blocks."""
+        self._thread.submit(self._check_types, error).result()
+
+    def _check_types(self, error: Exception) -> None:
+        try:
+            found = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as problem:
+            found = [(str(problem),)]
+        if found != [("ok",)]:
+            event(log, "damaged", logging.ERROR, error=type(error).__name__)
+            self.on_failure(Failure.DAMAGED)
+            raise LedgerDamaged("a row") from error
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        with database_errors(self.on_failure):
+            try:
+                yield
+            except LedgerDamaged as error:
+                event(log, "damaged", logging.ERROR, what=error.message)
+                self.on_failure(Failure.DAMAGED)
+                raise
+            except (TypeError, ValueError, OverflowError) as error:
+                self._check_types(error)
+                raise
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -172,15 +232,40 @@ def _scrub(connection: sqlite3.Connection, milliseconds: int) -> None:
 
 
 @contextmanager
-def database_errors() -> Iterator[None]:
-    """Raise ResourceExhausted where the disk is full, Unavailable where another program holds the database."""
+def database_errors(on_failure: Callable[[Failure], None] = lambda _: None) -> Iterator[None]:
+    """Raise an error of the contract for what SQLite says of disk, file and other programs; `on_failure` is told why.
+
+    ResourceExhausted where the disk is full, Internal where it fails, LedgerDamaged where the file is damaged, and
+    Unavailable where another program holds the database.
+    """
     try:
         yield
-    except sqlite3.OperationalError as error:
+    except sqlite3.DatabaseError as error:
         extended = getattr(error, "sqlite_errorcode", 0)
-        code = extended & _PRIMARY_CODE
-        if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
-            raise ResourceExhausted("the cache store's disk is full; nothing was changed", retry_after=5.0) from error
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise Unavailable("another program holds store.db; try again") from error
-        raise
+        failure = _FAILURES.get(extended & _PRIMARY_CODE)
+        if extended == sqlite3.SQLITE_IOERR_SHMSIZE:
+            failure = Failure.FULL
+        if failure is None and str(error).startswith(_OF_DAMAGE):
+            failure = Failure.DAMAGED
+        if failure is None:
+            raise
+        name = getattr(error, "sqlite_errorname", "not UTF-8")
+        if failure is not Failure.BUSY:
+            event(log, "store.db fails", logging.ERROR, reason=failure, error=str(error), sqlite=name)
+            on_failure(failure)
+        raise _told(failure, f"{error}, {name}") from error
+
+
+def _told(failure: Failure, problem: str) -> AgentmemError:
+    match failure:
+        case Failure.FULL:
+            return ResourceExhausted("the cache store's disk is full; nothing was changed", retry_after=5.0)
+        case Failure.BUSY:
+            return Unavailable("another program holds store.db; try again")
+        case Failure.DAMAGED:
+            return LedgerDamaged(f"a page ({problem})")
+        case Failure.IO_ERROR:
+            return Internal(
+                f"the cache store's disk fails ({problem}); the ledger is unchanged; look at the disk and at the"
+                " store's log, then try again"
+            )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from cache_service import references
-from cache_service.files import FileName, Kind
+from cache_service.files import FileName
 
 HAS_KV = (
     "(EXISTS (SELECT 1 FROM refs WHERE refs.uid = agents.uid AND refs.warm) OR EXISTS (SELECT 1 FROM snapshots AS s"
@@ -151,7 +151,7 @@ def _drop_unowned(connection: sqlite3.Connection, goal: int, namespace: str | No
     for owner, kind, chain_hash in rows:
         if dropped.freed_bytes >= goal:
             return
-        files, size = references.drop_unreferenced(connection, owner, [FileName(Kind(kind), chain_hash)])
+        files, size = references.drop_unreferenced(connection, owner, [references.named(kind, chain_hash)])
         dropped.files += files
         dropped.freed_bytes += size
 

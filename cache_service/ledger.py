@@ -19,7 +19,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cache_service import checksums
+from cache_service.checksums import LedgerDamaged
+
 Uint32 = npt.NDArray[np.uint32]
+
+_A_LEDGER = "a ledger"
 
 
 FRAGMENT = -1
@@ -55,6 +60,25 @@ class TurnPlace(NamedTuple):
     version: int
     end_token: int
     generated_tokens: int
+
+
+class _Piece(NamedTuple):
+    """A segment in a chain, of which the first `kept` tokens count."""
+
+    kept: int
+    id: int
+    parent_id: int | None
+    parent_tokens: int
+    parent_bytes: int
+    tokens: int
+    text_bytes: int
+    generated_tokens: int
+    version: int
+    turns: int
+    tokenizer_hash: str
+    token_ids: Uint32
+    text: bytes
+    offsets: Uint32
 
 
 @dataclass(frozen=True)
@@ -103,44 +127,40 @@ def append(
 def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
     """The first `tokens` tokens of `head`, as a head of their own: the newest segment that has any of them.
 
-    A turn without tokens that ended exactly there stays in the chain.
+    A turn without tokens that ended exactly there stays in the chain. Raises LedgerDamaged.
     """
-    row = connection.execute(
-        f"{_CHAIN} SELECT s.id, s.parent_tokens, s.parent_bytes, s.tokens, s.text_bytes, s.turns, s.generated_tokens"
-        " FROM chain CROSS JOIN segments AS s ON s.id = chain.id"
-        " WHERE s.parent_tokens < ? OR (s.parent_tokens = ? AND s.tokens = 0) ORDER BY s.id DESC LIMIT 1",
-        (head.segment, head.tokens, tokens, tokens),
-    ).fetchone()
-    if row is None:
+    kept = [
+        piece
+        for piece in _chain(connection, head, _A_LEDGER)
+        if piece.parent_tokens < tokens or (piece.parent_tokens == tokens and not piece.tokens)
+    ]
+    if not kept:
         return EMPTY
-    segment, parent_tokens, parent_bytes, segment_tokens, segment_bytes, turns, generated = row
-    kept = tokens - parent_tokens
-    if kept == segment_tokens:
-        return Head(segment, tokens, parent_bytes + segment_bytes, turns)
-    (end,) = connection.execute(
-        "SELECT substr(offsets, ?, 4) FROM segments WHERE id = ?", (4 * (kept - 1) + 1, segment)
-    ).fetchone()
-    return Head(segment, tokens, parent_bytes + int.from_bytes(end, "little"), turns - (generated != FRAGMENT))
+    last = kept[-1]
+    whole = tokens - last.parent_tokens == last.tokens
+    text_bytes = last.text_bytes if whole else int(last.offsets[tokens - last.parent_tokens - 1])
+    return Head(
+        last.id, tokens, last.parent_bytes + text_bytes, last.turns - (not whole and last.generated_tokens != FRAGMENT)
+    )
 
 
-def read(connection: sqlite3.Connection, head: Head) -> Ledger:
-    """The whole content of a ledger."""
-    rows = connection.execute(
-        f"{_CHAIN} SELECT s.id, chain.cut - s.parent_tokens, s.parent_tokens, s.parent_bytes, s.tokens,"
-        " s.generated_tokens, s.version, s.tokenizer_hash, s.token_ids, s.text, s.offsets"
-        " FROM chain CROSS JOIN segments AS s ON s.id = chain.id",
-        (head.segment, head.tokens),
-    ).fetchall()
-    rows.sort(key=lambda row: row[0])
+def check(connection: sqlite3.Connection, head: Head) -> None:
+    """Raise LedgerDamaged unless a head's ledger is what was written."""
+    _chain(connection, head, _A_LEDGER)
+
+
+def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
+    """The whole content of a ledger. Raises LedgerDamaged, in which `what` says whose it is."""
     ids, texts, ends, turns = [_NONE], [], [_NONE], []
-    for _, kept, parent_tokens, parent_bytes, tokens, generated, version, _, token_ids, text, offsets in rows:
-        segment_ends = _unpack(offsets)[:kept]
-        ids.append(_unpack(token_ids)[:kept])
-        ends.append(segment_ends + np.uint32(parent_bytes))
-        texts.append(text[: segment_ends[-1] if kept else 0])
-        if kept == tokens and generated != FRAGMENT:
-            turns.append(TurnPlace(version, parent_tokens + tokens, generated))
-    made_by = rows[-1][7] if rows else ""
+    made_by = ""
+    for piece in _chain(connection, head, what):
+        segment_ends = piece.offsets[: piece.kept]
+        ids.append(piece.token_ids[: piece.kept])
+        ends.append(segment_ends + np.uint32(piece.parent_bytes))
+        texts.append(piece.text[: segment_ends[-1] if piece.kept else 0])
+        if piece.kept == piece.tokens and piece.generated_tokens != FRAGMENT:
+            turns.append(TurnPlace(piece.version, piece.parent_tokens + piece.tokens, piece.generated_tokens))
+        made_by = piece.tokenizer_hash
     return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns))
 
 
@@ -224,6 +244,28 @@ def shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
     connection.execute("UPDATE turns SET segment = NULL WHERE segment = ?", (segment,))
 
 
+def _chain(connection: sqlite3.Connection, head: Head, what: str) -> list[_Piece]:
+    """The segments of a ledger, oldest first, every byte verified. Raises LedgerDamaged."""
+    rows = connection.execute(
+        f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.checksum, {_COLUMNS}"
+        " FROM chain CROSS JOIN segments AS s ON s.id = chain.id",
+        (head.segment, head.tokens),
+    ).fetchall()
+    pieces = []
+    for kept, found, *segment in rows:
+        checksums.verify(what, *segment, found=found)
+        *row, token_ids, text, offsets = segment
+        pieces.append(_Piece._make((kept, *row, _unpack(token_ids), text, _unpack(offsets))))
+    pieces.sort(key=lambda piece: piece.id)
+    follows = [None, *(piece.id for piece in pieces)]
+    if [piece.parent_id for piece in pieces] + [head.segment] != follows or any(
+        not 0 <= piece.kept <= piece.tokens for piece in pieces
+    ):
+        raise LedgerDamaged(what)
+    return pieces
+
+
+_COLUMNS = ", ".join(f"s.{column}" for column in checksums.SEGMENT.split(", "))
 _CHAIN = (
     "WITH RECURSIVE chain (id, cut) AS (SELECT ?, ? UNION ALL SELECT s.parent_id, s.parent_tokens"
     " FROM chain JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from cache_service import agents, references
-from cache_service.database import Database
+from cache_service.database import Database, Failure
 from cache_service.files import DataDirectory, Kind, size_of
 from cache_service.limits import FixedLimits, Reason
 
@@ -27,6 +27,14 @@ class StoreMetrics:
         )
         for reason in (*REASONS, "other"):
             self._quarantined.labels(reason)
+        self._failures = Counter(
+            "agentmem_ledger_failures",
+            "Times that the ledger could not be read or written: the disk is full, it fails, or rows are damaged.",
+            ["reason"],
+            registry=registry,
+        )
+        for failure in (Failure.FULL, Failure.IO_ERROR, Failure.DAMAGED):
+            self._failures.labels(failure)
         self._evictions = Counter(
             "agentmem_cache_evictions",
             "Agents whose KV was dropped from a tier.",
@@ -39,6 +47,10 @@ class StoreMetrics:
     def evicted(self, reason: Reason, agents: int) -> None:
         """Count agents whose KV was dropped from the disk."""
         self._evictions.labels("warm", reason).inc(agents)
+
+    def ledger_failed(self, failure: Failure) -> None:
+        """Count a failure of the ledger."""
+        self._failures.labels(failure).inc()
 
     def quarantined(self, reason: str) -> None:
         """Count a file; unknown reasons share one label."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from agentmem.keys import AgentKey
+from cache_service.checksums import LedgerDamaged
 from cache_service.files import FileName, Kind
 
 
@@ -28,6 +29,14 @@ class FileOrigin(NamedTuple):
     key: AgentKey
     fingerprint: str
     parent: bytes
+
+
+def named(kind: int, chain_hash: bytes) -> FileName:
+    """A name out of the columns of a row. Raises LedgerDamaged."""
+    try:
+        return FileName(Kind(kind), chain_hash)
+    except ValueError as error:
+        raise LedgerDamaged("the row of a file") from error
 
 
 def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileRow]:
@@ -127,7 +136,7 @@ def extend(connection: sqlite3.Connection, key: AgentKey, uid: str, version: int
 def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
     """What an agent refers to."""
     rows = connection.execute("SELECT kind, chain_hash FROM refs WHERE uid = ?", (uid,))
-    return {FileName(Kind(kind), chain_hash) for kind, chain_hash in rows}
+    return {named(kind, chain_hash) for kind, chain_hash in rows}
 
 
 def of_snapshots(connection: sqlite3.Connection, uid: str) -> set[FileName]:
@@ -137,13 +146,13 @@ def of_snapshots(connection: sqlite3.Connection, uid: str) -> set[FileName]:
         " WHERE s.uid = ?",
         (uid,),
     )
-    return {FileName(Kind(kind), chain_hash) for kind, chain_hash in rows}
+    return {named(kind, chain_hash) for kind, chain_hash in rows}
 
 
 def of_snapshot(connection: sqlite3.Connection, snapshot: int) -> set[FileName]:
     """What one snapshot refers to."""
     rows = connection.execute("SELECT kind, chain_hash FROM snapshot_refs WHERE snapshot = ?", (snapshot,))
-    return {FileName(Kind(kind), chain_hash) for kind, chain_hash in rows}
+    return {named(kind, chain_hash) for kind, chain_hash in rows}
 
 
 def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
@@ -180,7 +189,7 @@ def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]
         "SELECT kind, chain_hash FROM files WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '')",
         (*key, key.model_id),
     )
-    return [FileName(Kind(kind), chain_hash) for kind, chain_hash in rows]
+    return [named(kind, chain_hash) for kind, chain_hash in rows]
 
 
 def drop_unreferenced(
@@ -214,7 +223,7 @@ def all_names(connection: sqlite3.Connection) -> list[FileName]:
     """The names of all published files."""
     kinds = {kind.value: kind for kind in Kind}  # to look one up costs a third of a call
     rows = connection.execute("SELECT kind, chain_hash FROM files")
-    return [FileName(kinds[kind], chain_hash) for kind, chain_hash in rows]
+    return [named(kind, chain_hash) for kind, chain_hash in rows]
 
 
 def forget(connection: sqlite3.Connection, names: Iterable[FileName], namespace: str | None = None) -> None:
@@ -227,7 +236,7 @@ def forget(connection: sqlite3.Connection, names: Iterable[FileName], namespace:
 
 def sizes(connection: sqlite3.Connection) -> dict[Kind, int]:
     """Bytes of all published files, by kind."""
-    return {Kind(kind): size for kind, size in connection.execute("SELECT kind, bytes FROM usage")}
+    return {named(kind, b"").kind: size for kind, size in connection.execute("SELECT kind, bytes FROM usage")}
 
 
 def recount(connection: sqlite3.Connection) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from agentmem.errors import AlreadyExists, NotFound
 from agentmem.keys import AgentKey
-from cache_service import agents, ledger, references
+from cache_service import agents, checksums, ledger, references
 from cache_service.agents import State, Version
 from cache_service.files import FileName
 from cache_service.ledger import Head
@@ -109,13 +109,17 @@ def delete(connection: sqlite3.Connection, key: AgentKey, name: str) -> list[Fil
 
 
 _SELECT = (
-    "SELECT id, name, uid, version, head_segment, tokens, text_bytes, turns, messages, message_hash, automatic, created"
-    " FROM snapshots"
+    "SELECT id, name, uid, version, head_segment, tokens, text_bytes, turns, messages, message_hash, automatic,"
+    " created, checksum FROM snapshots"
 )
 
 
-def _snapshot(row: tuple[int, str, str, int, int, int, int, int, int, bytes, int, int]) -> Snapshot:
-    number, name, uid, version, segment, tokens, text_bytes, turns, messages, message_hash, automatic, created = row
+def _snapshot(row: tuple[int, str, str, int, int, int, int, int, int, bytes, int, int, bytes]) -> Snapshot:
+    number, name, uid, version, segment, tokens, text_bytes, turns, messages, message_hash, automatic, created = row[
+        :-1
+    ]
+    state = (number, uid, name, version, segment, tokens, text_bytes, turns)
+    checksums.verify(f"snapshot {name!r}", *state, found=row[-1])
     head = Head(segment, tokens, text_bytes, turns)
     return Snapshot(number, name, Version(uid, version), head, messages, message_hash, bool(automatic), created)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ class Store:
         last_use = LastUse()
         self._database.before_commit(last_use.flush)
         metrics = StoreMetrics(registry)
+        self._database.on_failure = metrics.ledger_failed
         self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits, quotas)
         self._blocks = BlockStore(self._directory, self._database, metrics, self.warm)
         self._streams = BlockStreams(self._directory, self._database, self._blocks)
@@ -83,8 +85,13 @@ class Store:
                 self._blocks.reconcile()
                 probe.place()
             self._remote = open_remote(remote, self._directory, self._database, self._blocks, registry)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            try:
+                if isinstance(error, TypeError | ValueError):
+                    self._database.confirm(error)
+            finally:
+                with suppress(AgentmemError, sqlite3.Error):  # a disk that fails now fails again
+                    self.close()
             raise
         registry.register(DiskCollector(self._directory, self._database, self.warm.limits))
         ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
@@ -131,5 +138,7 @@ class Store:
         if self._remote is not None:
             self._remote.close()
         self._blocks.close()
-        self._database.close()
-        self._directory.release()
+        try:
+            self._database.close()
+        finally:
+            self._directory.release()

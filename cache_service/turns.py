@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
 from agentmem.keys import AgentKey
-from cache_service import agents, ledger, snapshots
+from cache_service import agents, checksums, ledger, snapshots
 from cache_service.agents import NO_VERSION, Conversation, State, Version
 from cache_service.files import FileName
 from cache_service.ledger import EMPTY, Head, Ledger, Part
@@ -93,23 +93,31 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
 
 
 def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, request_id: str) -> Opened:
-    """The agent's state, its ledger unless `known` is that state, and the turn committed under `request_id`."""
+    """The agent's state, its ledger unless `known` is that state, and the turn committed under `request_id`.
+
+    Raises LedgerDamaged.
+    """
     state = agents.find(connection, key)
     if state is None:
         return Opened(NO_VERSION, None, None)
-    content = None if state.version == known else ledger.read(connection, state.head)
+    content = None if state.version == known else ledger.read(connection, state.head, checksums.of_agent(key))
     return Opened(state.version, content, committed(connection, state.version.uid, request_id))
 
 
 def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Committed | None:
-    """The agent's turn of this name; None if there is none or the name is empty."""
+    """The agent's turn of this name; None if there is none or the name is empty. Raises LedgerDamaged."""
     if not request_id:
         return None
     row = connection.execute(
-        "SELECT version, request_digest, record FROM turns WHERE uid = ? AND request_id = ? AND request_id != ''",
+        "SELECT version, segment, request_digest, record, checksum FROM turns"
+        " WHERE uid = ? AND request_id = ? AND request_id != ''",
         (uid, request_id),
     ).fetchone()
-    return None if row is None else Committed(Version(uid, row[0]), row[1], row[2])
+    if row is None:
+        return None
+    version, segment, digest, record, found = row
+    checksums.verify(f"turn {request_id!r}", uid, version, segment, request_id, digest, record, found=found)
+    return Committed(Version(uid, version), digest, record)
 
 
 def _check_kept(connection: sqlite3.Connection, turn: Turn, head: Head) -> None:

@@ -11,10 +11,10 @@
     ├── ResourceExhausted    pool, queue, disk or quota is full                     RESOURCE_EXHAUSTED   429
     ├── Unavailable          draining, peer down, model loading, engine dead        UNAVAILABLE          503
     ├── DeadlineExceeded     the caller's time is over                              DEADLINE_EXCEEDED    504
-    ├── DataLoss             a file that was handed in is damaged                   DATA_LOSS            422
+    ├── DataLoss             a file that was handed in, or a ledger, is damaged     DATA_LOSS            422
     ├── Unimplemented        this build does not serve the RPC                      UNIMPLEMENTED        501
     ├── Cancelled            the caller went away                                   CANCELLED            499
-    └── Internal             a bug; only an incident id leaves the process          INTERNAL             500
+    └── Internal             a bug (an incident id leaves the process), or a disk   INTERNAL             500
 
 Raise them where the fault is found; `agentmem.interceptors` turns them into rich gRPC status, `from_rpc` turns a peer's
 status back into them, and the HTTP doors read `http_status`.
@@ -154,7 +154,7 @@ class DeadlineExceeded(AgentmemError):
 
 
 class DataLoss(AgentmemError):
-    """A file that was handed in is damaged."""
+    """A file that was handed in, or a ledger that was kept, is damaged."""
 
     code = grpc.StatusCode.DATA_LOSS
     http_status = 422
@@ -175,7 +175,7 @@ class Cancelled(AgentmemError):
 
 
 class Internal(AgentmemError):
-    """A bug. The message is an incident id; the cause is in the log."""
+    """A bug: the message is an incident id, and the cause is in the log. Or a disk that fails: the message says so."""
 
     code = grpc.StatusCode.INTERNAL
     http_status = 500
