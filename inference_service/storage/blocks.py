@@ -2,8 +2,9 @@
 
 import errno
 import os
+import stat
 from collections.abc import Mapping
-from pathlib import Path
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -44,9 +45,11 @@ class BlockMiss(Exception):
 def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
     """The tensors of a block's or a window's file, read at once and verified. Raises BlockMiss."""
     try:
-        data = Path(path).read_bytes()
+        data = _read(path, blockfile.MAX_HEADER_BYTES + 8 + _bytes(_shapes(wanted, geometry)))
     except FileNotFoundError as error:
         raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
+    except BlockFileError as error:
+        raise BlockMiss(types_pb2.MISS_REASON_CORRUPT, error.reason) from error
     except OSError as error:
         raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=error.errno == errno.EIO) from error
     return verified(data, wanted, digest, geometry)
@@ -98,6 +101,21 @@ def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry)
     }
     data = serialize(entries, header.to_metadata())
     return Built(data, blockfile.digest(data))
+
+
+def _read(path: str, most: int) -> bytes:
+    """The bytes of a regular file. Raises OSError, and BlockFileError for one that is larger than it can be."""
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if found.st_size > most:
+            raise BlockFileError("truncated", f"{found.st_size} bytes, where {most} are the most")
+        return file.read()
+
+
+def _bytes(shapes: TensorShapes) -> int:
+    return sum(np.dtype(_NUMPY_DTYPE[dtype]).itemsize * prod(shape) for dtype, shape in shapes.values())
 
 
 def _shapes(header: BlockHeader, geometry: Geometry) -> TensorShapes:

@@ -22,8 +22,9 @@ NO_PARENT = b""
 CHUNK_BYTES = 256 * 1024
 """The most that one message of a stream carries: larger ones stall the event loop of either end."""
 
+MAX_HEADER_BYTES = 64 * 1024
+
 _DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
-_MAX_HEADER_BYTES = 64 * 1024
 
 
 class BlockFileError(Exception):
@@ -119,7 +120,7 @@ def header_bytes(prefix: bytes | memoryview) -> int:
     if len(prefix) < 8:
         raise BlockFileError("truncated", f"{len(prefix)} bytes")
     size = int(struct.unpack("<Q", prefix[:8])[0])
-    if size > _MAX_HEADER_BYTES:
+    if size > MAX_HEADER_BYTES:
         raise BlockFileError("header", f"{size} bytes of header")
     return 8 + size
 
@@ -162,7 +163,7 @@ def verify(found: BlockHeader, wanted: BlockHeader) -> None:
 
 def _header(metadata: Mapping[str, str]) -> BlockHeader:
     if metadata["format"] != str(FORMAT_VERSION):
-        raise BlockFileError("header", f"format {metadata['format']} instead of {FORMAT_VERSION}")
+        raise BlockFileError("header", f"another format than {FORMAT_VERSION}")
     header = BlockHeader(
         fingerprint=metadata["fingerprint"],
         namespace=metadata["namespace"],

@@ -179,16 +179,16 @@ def test_a_file_that_is_gone_is_absent(tmp_path: Path) -> None:
     assert (caught.value.reason, caught.value.fault) == (MISS_REASON_ABSENT, "missing")
 
 
-def _failing(number: int) -> Callable[[Path], bytes]:
-    def read(path: Path) -> bytes:
+def _failing(number: int) -> Callable[[str, int], int]:
+    def opened(path: str, flags: int) -> int:
         raise OSError(number, os.strerror(number), str(path))
 
-    return read
+    return opened
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
 def test_a_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(Path, "read_bytes", _failing(number))
+    monkeypatch.setattr("inference_service.storage.blocks.os.open", _failing(number))
     with pytest.raises(BlockMiss) as caught:
         read_block("somewhere", header(), bytes(16), geometry())
     assert (caught.value.reason, caught.value.fault) == (MISS_REASON_IO_ERROR, "io_error")
