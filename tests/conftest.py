@@ -1,4 +1,4 @@
-"""What tests of several packages need: an S3 endpoint on localhost, started when the first of them asks for it."""
+"""What tests of several packages need: an S3 endpoint, and faults of disks; made when first asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import s3
+from tests.faults import shim
 
 # Nothing that depends on the machine's speed.
 settings.register_profile("unhurried", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -36,3 +37,12 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     bucket = s3.Bucket(s3_endpoint)
     bucket.create()
     return bucket
+
+
+@pytest.fixture(scope="session")
+def fault_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that injects faults of disks, built here."""
+    try:
+        return shim.build(tmp_path_factory.mktemp("shim"))
+    except shim.Unbuildable as problem:
+        pytest.skip(str(problem))

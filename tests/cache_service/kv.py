@@ -169,3 +169,9 @@ def on_a_full_disk(path: Path) -> IO[bytes]:
     """A new file, of which nothing can be written: the kernel says that the device is full."""
     path.touch()
     return open("/dev/full", "wb", buffering=0)
+
+
+def parsed(data: bytes) -> tuple[blockfile.BlockHeader, dict[str, tuple[str, tuple[int, ...]]]]:
+    """What a file says of itself: its header, and each tensor's dtype and shape."""
+    header, specs = blockfile.parse(data, len(data))
+    return header, {name: (spec.dtype, spec.shape) for name, spec in specs.items()}

@@ -124,9 +124,13 @@ class Stack:
         worker_module: str = "inference_service",
         worker_flags: tuple[str, ...] = (),
         store_flags: tuple[str, ...] = (),
+        under: tuple[str, ...] = (),
+        data: str = "data",
     ) -> None:
+        """`under`: a module that runs the services' modules, which follow it on the command line."""
         self.root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
-        self.data, self.run = self.root / "data", self.root / "run"
+        self.data, self.run = self.root / data, self.root / "run"
+        self._under = under
         self.model = model.partition("=")[0]
         self.ports = {name: free_port() for name in ("http", "grpc", "gateway", "worker", "store")}
         common = ("--data", str(self.data), "--run-dir", str(self.run), "--grace", "5")
@@ -153,7 +157,14 @@ class Stack:
         """Start processes (default: store and worker) without waiting."""
         for name in names or ("store", "worker"):
             log = (self.root / f"{name}.log").open("ab")
-            command = [sys.executable, "-W", "error::DeprecationWarning:agentmem", "-m", *self._commands[name]]
+            command = [
+                sys.executable,
+                "-W",
+                "error::DeprecationWarning:agentmem",
+                "-m",
+                *self._under,
+                *self._commands[name],
+            ]
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
             log.close()
 

@@ -1,0 +1,268 @@
+"""What can be interrupted: calls of the store, each on a directory in which there is something to lose."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from agentmem.blockfile import BlockHeader
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import schema
+from cache_service.limits import Limits
+
+from . import kv
+
+ROOMY = Limits(1 << 40, 0)
+OTHER = kv.key("bob", namespace="other")
+ERASED = 987654321
+"""A token whose digits are nowhere but in an agent that is deleted."""
+
+
+class Store(Protocol):
+    """A store that serves, in this process or in another."""
+
+    @property
+    def cache(self) -> cache_store_pb2_grpc.CacheStoreServiceAsyncStub: ...
+    @property
+    def agents(self) -> agent_pb2_grpc.AgentServiceAsyncStub: ...
+
+
+Act = Callable[[Store], Awaitable[object]]
+
+
+async def nothing(store: Store) -> None:
+    """No preparation."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One call. `again` is what its repetition may answer where it had been done; `act` None: the store's start.
+
+    `room`: bytes that there are for KV besides the template's. `strict`: where it fails, nothing has changed.
+    `vanished`: the preparation makes a row whose file is gone, so that there is no right view before.
+    """
+
+    name: str
+    act: Act | None
+    prepare: Act = nothing
+    again: grpc.StatusCode | None = None
+    room: int | None = None
+    flags: tuple[str, ...] = ()
+    erases: bool = False
+    strict: bool = True
+    vanished: bool = False
+    litter: Callable[[Path], None] = lambda data: None
+
+    def limits(self, template: Path) -> Limits:
+        """The warm tier's limits; evictions go deep where there are any."""
+        if self.room is None:
+            return ROOMY
+        used = sum(path.stat().st_size for path in template.rglob("*") if path.suffix in (".safetensors", ".json"))
+        return Limits(used + self.room, 0, 1.0, 0.3)
+
+
+def chain(number: int) -> BlockHeader:
+    """The header of the block of this number."""
+    return kv.header([number, 0])
+
+
+def name(number: int, kind: pb.FileKind.ValueType = pb.FILE_KIND_BLOCK) -> pb.FileName:
+    """The name of a block or a window."""
+    return pb.FileName(kind=kind, chain_hash=chain(number).chain_hash)
+
+
+async def version(store: Store, key: types_pb2.AgentKey) -> types_pb2.AgentVersion:
+    """An agent's present version."""
+    return (await store.cache.OpenCache(pb.OpenCacheRequest(key=key, peek=True))).version
+
+
+async def commit(
+    store: Store, agent: str, tokens: list[int], keep: int, base: types_pb2.AgentVersion | None, request: str
+) -> types_pb2.AgentVersion:
+    """A turn, retried under its name like a worker's."""
+    turn = kv.turn(tokens, base, keep, kv.key(agent), request_id=request, request_digest=b"d")
+    return (await store.cache.CommitTurn(turn)).version
+
+
+async def hold(store: Store, key: types_pb2.AgentKey, blocks: Sequence[int], windows: Sequence[int] = ()) -> None:
+    """Publish what is missing of these, as the state that the agent is in now."""
+    names = [*map(name, blocks), *(name(number, pb.FILE_KIND_WINDOW) for number in windows)]
+    headers = {
+        kv.header([n, 0], key.namespace).chain_hash: kv.header([n, 0], key.namespace) for n in (*blocks, *windows)
+    }
+    if key.namespace != "default":
+        names = [pb.FileName(kind=pb.FILE_KIND_BLOCK, chain_hash=chain_hash) for chain_hash in headers]
+    staged = (await store.cache.StageBlocks(pb.StageBlocksRequest(namespace=key.namespace, names=names))).files
+    files = [kv.write(file, headers[file.chain_hash]) for file in staged]
+    request = pb.PublishBlocksRequest(key=key, files=files, references=names, fingerprint=kv.FINGERPRINT)
+    request.version.CopyFrom(await version(store, key))
+    await store.cache.PublishBlocks(request)
+
+
+async def furnish(store: Store) -> None:
+    """Agents with branches, shared blocks, windows, a pin, a quarantined file, another namespace, a workflow."""
+    state = await commit(store, "ada", [1, 2, 3, 4], 0, None, "ada 1")
+    await hold(store, kv.key(), [1, 2])
+    state = await commit(store, "ada", [5, 6], 4, state, "ada 2")
+    await hold(store, kv.key(), [1, 2, 3], [3])
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="named"))
+    for number in range(3, 8):  # more rewritten turns than automatic snapshots are kept
+        state = await commit(store, "ada", [10 * number, 10 * number + 1], 3, state, f"ada {number}")
+        await hold(store, kv.key(), [1, number + 1])
+    eve = kv.key("eve")
+    await commit(store, "eve", [1, 2, 3], 0, None, "eve 1")
+    await hold(store, eve, [1, 10, 11], [10])
+    await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=name(11), reason="digest"))
+    await store.agents.PinAgent(agent_pb2.PinAgentRequest(key=eve, pinned=True))
+    state = await commit(store, "mallory", [ERASED] * 30, 0, None, "mallory 1")
+    await commit(store, "mallory", [ERASED], 20, state, "mallory 2")
+    await hold(store, kv.key("mallory"), [1, 12, 13])
+    await store.cache.CommitTurn(kv.turn([7, 8], agent=OTHER))
+    await hold(store, OTHER, [1])
+    await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=workflow(0, b"one")))
+
+
+def workflow(base: int, payload: bytes) -> pb.WorkflowRecord:
+    """A run's record, based on a version."""
+    return pb.WorkflowRecord(namespace="default", workflow_id="w", version=base, payload=payload)
+
+
+async def append(store: Store) -> None:
+    """A turn that keeps the whole ledger."""
+    await commit(store, "ada", list(range(100, 400)), 5, await version_before(store, "ada", 7), "ada 8")
+
+
+async def rewrite(store: Store) -> None:
+    """A turn that drops tokens, so that the oldest automatic snapshot goes, with its segment and its file."""
+    await commit(store, "ada", [81], 2, await version_before(store, "ada", 7), "ada 8")
+
+
+async def version_before(store: Store, agent: str, number: int) -> types_pb2.AgentVersion:
+    """The version that a turn was based on, also when it is repeated."""
+    return types_pb2.AgentVersion(uid=(await version(store, kv.key(agent))).uid, version=number)
+
+
+async def create(store: Store) -> None:
+    """An agent's first turn."""
+    await commit(store, "new", [1, 2], 0, None, "new 1")
+
+
+async def publish(store: Store) -> None:
+    """Two blocks and a window that are new, one block that is there; the tail is dropped."""
+    await hold(store, kv.key(), [1, 20, 21], [21])
+
+
+async def evict(store: Store) -> None:
+    await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM))
+
+
+async def fork(store: Store) -> None:
+    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork", keep_tokens=4))
+
+
+async def delete(store: Store) -> None:
+    await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key("mallory")))
+
+
+async def snapshot(store: Store) -> None:
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="another"))
+
+
+async def trim(store: Store) -> None:
+    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=2))
+
+
+async def restore(store: Store) -> None:
+    await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="named"))
+
+
+async def delete_snapshot(store: Store) -> None:
+    await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="named"))
+
+
+async def quarantine(store: Store) -> None:
+    await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=name(10), reason="digest"))
+
+
+async def record(store: Store) -> None:
+    await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=workflow(1, b"two")))
+
+
+async def stage_vanished(store: Store) -> None:
+    """Asks for a place for a file whose row is there, and which is not."""
+    await store.cache.StageBlocks(pb.StageBlocksRequest(namespace="default", names=[name(10)]))
+
+
+async def lose_a_file(store: Store) -> None:
+    found = await store.cache.OpenCache(
+        pb.OpenCacheRequest(key=kv.key(""), block_hashes=[chain(10).chain_hash], peek=True)
+    )
+    kv.delete(found.files[0].path)
+
+
+def leave_litter(data: Path) -> None:
+    """What a crash may have left: staged and quarantined files without a row, an orphan, a row without a file."""
+    source = next((data / "blocks").rglob("*.safetensors"))
+    shutil.copy(source, data / "staging" / "left.safetensors")
+    shutil.copy(source, data / "quarantine" / "left.safetensors")
+    orphan = kv.header([77, 7]).chain_hash
+    (data / "blocks" / orphan[:1].hex()).mkdir(mode=0o700, exist_ok=True)
+    shutil.copy(source, data / "blocks" / orphan[:1].hex() / f"{orphan.hex()}.safetensors")
+
+
+def make_version_1(data: Path) -> None:
+    """A directory as the first version left it: its script alone, with rows that the later ones have to carry over."""
+    for suffix in ("", "-wal", "-shm"):
+        data.joinpath(f"store.db{suffix}").unlink(missing_ok=True)
+    connection = sqlite3.connect(data / "store.db", isolation_level=None)
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(f"BEGIN; {schema.MIGRATIONS[0]} PRAGMA user_version = 1; COMMIT;")
+    connection.execute("BEGIN")
+    for number, (agent, uid) in enumerate((("ada", "u1"), ("eve", "u2")), start=1):
+        tokens = [10 * number + n for n in range(9)]
+        turn = kv.turn(tokens)
+        columns = (len(tokens), len(turn.text), 1, 1, 1, "t", _packed(tokens), turn.text, _packed(turn.offsets))
+        connection.execute("INSERT INTO segments VALUES (?, NULL, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (number, *columns))
+        connection.execute(
+            "INSERT INTO agents VALUES (?, 'default', ?, 'demo', 1, ?, ?, ?, 1, 0, '', 0, x'', 1, 1, 1)",
+            (uid, agent, number, len(tokens), len(turn.text)),
+        )
+        connection.execute("INSERT INTO turns VALUES (?, 1, ?, ?, x'64', 0, x'', 1, x'')", (uid, number, f"{agent} 1"))
+    connection.execute("COMMIT")
+    connection.close()
+
+
+def _packed(numbers: Sequence[int]) -> bytes:
+    return b"".join(number.to_bytes(4, "little") for number in numbers)
+
+
+_EXISTS, _ABSENT, _MOVED = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ABORTED
+
+SCENARIOS = (
+    Scenario("append", append),
+    Scenario("append and checkpoint", append, flags=("checkpoint",)),
+    Scenario("rewrite", rewrite),
+    Scenario("create", create),
+    Scenario("publish", publish),
+    Scenario("publish and evict", publish, room=1000),
+    Scenario("stage what vanished", stage_vanished, lose_a_file, vanished=True),
+    Scenario("evict", evict),
+    Scenario("fork", fork, again=_EXISTS),
+    Scenario("delete", delete, again=_ABSENT, erases=True, strict=False),
+    Scenario("snapshot", snapshot),
+    Scenario("trim", trim),
+    Scenario("restore", restore),
+    Scenario("delete snapshot", delete_snapshot, again=_ABSENT, strict=False),
+    Scenario("quarantine", quarantine),
+    Scenario("workflow record", record, again=_MOVED),
+    Scenario("start", None, litter=leave_litter),
+    Scenario("migration", None, litter=make_version_1),
+)

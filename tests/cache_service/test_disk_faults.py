@@ -1,0 +1,164 @@
+"""A disk that is full, or fails, at every change of a file: a readable refusal, nothing by half, and work goes on.
+
+The faults come from shim.c, below SQLite and Python. With AGENTMEM_FULL_MATRIX=1 every point is tested, else some 30
+of a scenario.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem.errors import ResourceExhausted, from_rpc
+from tests.faults.shim import FOR_EVER, Action, Kind
+from tests.faults.victims import Victim
+
+from .conftest import running
+from .interrupted import Bench, Course, bench, points, settled, template, undisturbed
+from .invariants import View, check_directory, expect, files, view
+from .scenarios import SCENARIOS, Scenario
+
+__all__ = ["template"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a disk does from an operation on, and which status and words a caller may get of it."""
+
+    name: str
+    error: int
+    kinds: Kind
+    lasts: bool
+    codes: tuple[grpc.StatusCode, ...]
+    words: str
+    most: int
+
+
+FAULTS = (
+    Fault("full", errno.ENOSPC, Kind.TAKES_SPACE, True, (grpc.StatusCode.RESOURCE_EXHAUSTED,), "disk is full", 25),
+    Fault("fails once", errno.EIO, Kind.ALL, False, (grpc.StatusCode.INTERNAL,), "disk", 35),
+    Fault("fails", errno.EIO, Kind.ALL, True, (grpc.StatusCode.INTERNAL,), "disk", 15),
+)
+
+
+async def refuse(bench: Bench, course: Course, number: int, operation: int, fault: Fault) -> str:
+    """One call on a disk that fails: refused in words or done, nothing by half; repeated on a good disk, it is done."""
+    scenario, slot = bench.scenario, bench.control[number]
+    assert scenario.act is not None
+    victim = await bench.opened(number)
+    slot.arm(Action.FAIL, operation, FOR_EVER if fault.lasts else operation, error=fault.error, kinds=fault.kinds)
+    answer = "done"
+    try:
+        await scenario.act(victim)
+    except grpc.aio.AioRpcError as error:
+        answer = f"{error.code().name}: {error.details()}"
+        check_refusal(error, fault)
+    if scenario.vanished:
+        slot.disarm()
+    found = await view(victim) if answer == "done" or not scenario.vanished else course.before
+    if answer == "done":
+        check_done(scenario, course, found)
+    else:
+        expect(found, [course.before] if scenario.strict else [course.before, course.after], answer)
+    slot.disarm()
+    await repeat(scenario, course, victim, found != course.before)
+    return answer
+
+
+def check_done(scenario: Scenario, course: Course, found: View) -> None:
+    """It is as it should be afterwards; whom an eviction meets depends on when the disk lets it happen."""
+    if scenario.room is None:
+        expect(found, [course.after])
+    else:
+        expect(found.without_kv(), [course.after.without_kv()])
+
+
+def check_refusal(error: grpc.aio.AioRpcError, fault: Fault) -> None:
+    """The right status, with a reason in words, and for a full disk with the time to try again."""
+    details = error.details() or ""
+    assert error.code() in fault.codes, details
+    assert fault.words in details and "internal error; " not in details
+    if fault.error == errno.ENOSPC:
+        refused = from_rpc(error)
+        assert isinstance(refused, ResourceExhausted) and refused.retry_after > 1
+
+
+async def repeat(scenario: Scenario, course: Course, victim: Victim, done: bool) -> None:
+    """The same call on a disk that works."""
+    assert scenario.act is not None
+    try:
+        await scenario.act(victim)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not scenario.again or not done:
+            raise
+    await settled(victim)
+    check_done(scenario, course, await view(victim))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "scenario", [each for each in SCENARIOS if each.act is not None], ids=lambda scenario: scenario.name
+)
+async def test_a_call_on_a_disk_that_fails(
+    fault_shim: Path, template: Path, scenario: Scenario, fault: Fault, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with bench(fault_shim, template, scenario) as tested:
+        course = await undisturbed(tested)
+        tested.control[0].arm(kinds=fault.kinds)
+        problems, refused = [], 0
+        every = points(len(course.operations), 1, fault.most)
+        for number, (operation, _) in enumerate(every, start=1):
+            try:
+                refused += await refuse(tested, course, number, operation, fault) != "done"
+            except Exception as error:  # noqa: BLE001 - collected, so that the report has every point
+                what = (tested.control[number].operations() or ["?"])[-1]
+                problems.append(f"operation {operation} ({what}): {type(error).__name__} {error}")
+        log = tested.log()
+        await tested.child.kill()
+        for number in range(1, len(every) + 1):
+            try:
+                async with running(tested.folder / str(number) / "d", tested.limits) as store:
+                    check_done(scenario, course, await view(store))
+                    check_directory(store)
+            except Exception as error:  # noqa: BLE001 - likewise
+                problems.append(f"operation {every[number - 1][0]}, restarted: {type(error).__name__} {error}")
+        with capsys.disabled():
+            print(f"\n{scenario.name}, disk {fault.name}: {len(every)} points, {refused} refused")  # noqa: T201
+        assert not problems, f"{len(problems)} of {len(every)} points:\n" + "\n".join(problems[:10])
+        assert "Traceback" not in log or fault.error == errno.EIO
+        assert refused > 0
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "scenario", [each for each in SCENARIOS if each.act is None], ids=lambda scenario: scenario.name
+)
+async def test_a_start_on_a_disk_that_fails(
+    fault_shim: Path, template: Path, scenario: Scenario, fault: Fault, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with bench(fault_shim, template, scenario) as tested:
+        course = await undisturbed(tested)
+        every = points(len(course.operations), 1, fault.most)
+        for number, (operation, _) in enumerate(every, start=1):
+            data, slot = tested.lay_out(number), tested.control[number]
+            last = FOR_EVER if fault.lasts else operation
+            slot.arm(Action.FAIL, operation, last, error=fault.error, kinds=fault.kinds)
+            problem = await tested.child.open(number, data, tested.limits)
+            slot.disarm()
+            where = f"operation {operation} ({(slot.operations() or ['?'])[-1]}): {problem}"
+            if problem:
+                assert problem.split(":")[0] in READABLE, where
+                assert await tested.child.open(number, data, tested.limits) == "", where
+            victim = tested.child.victim(number, data)
+            expect(await view(victim), [course.after], where)
+            await files(victim)
+        with capsys.disabled():
+            print(f"\n{scenario.name}, disk {fault.name}: {len(every)} points")  # noqa: T201
+
+
+READABLE = ("ResourceExhausted", "Internal", "OSError", "OperationalError", "DatabaseError", "DirectoryUnusable")
+"""What the process tells in one line before it exits."""

@@ -1,0 +1,189 @@
+"""Seeded damage of the database's pages: the store refuses to start, or a ledger is what it was, or its read fails.
+
+SQLite has no checksums of pages, so most flipped bits are read as they are; the checksums of rows find them.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem.errors import AgentmemError
+from agentmem.v1 import agent_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import checksums
+from cache_service.files import DirectoryUnusable
+from cache_service.schema import SchemaTooNew
+from tests.faults.mutations import DATABASE
+
+from . import kv
+from .conftest import Running, running
+from .interrupted import template
+from .invariants import AGENTS, REQUESTS
+from .scenarios import ROOMY, version_before
+
+__all__ = ["template"]
+MUTATIONS = 250
+REFUSED = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INTERNAL)
+Answers = dict[str, pb.OpenCacheResponse | grpc.StatusCode]
+
+
+async def ask(store: Running) -> Answers:
+    """Every ledger, replay and fork of a ledger, or the status that there was instead."""
+    answers: Answers = {}
+    for key in AGENTS:
+        opened = pb.OpenCacheRequest(key=key, peek=True)
+        answers[f"{key.namespace}/{key.agent_id}"] = await answer(store, opened)
+        for request in REQUESTS.get(key.agent_id, ()):
+            replay = pb.OpenCacheRequest(key=key, request_id=request, peek=True)
+            answers[f"{key.agent_id}: {request}"] = await answer(store, replay)
+    return answers
+
+
+async def answer(store: Running, request: pb.OpenCacheRequest) -> pb.OpenCacheResponse | grpc.StatusCode:
+    try:
+        return await store.cache.OpenCache(request)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+
+
+async def work(store: Running) -> list[grpc.StatusCode]:
+    """Turns, a fork and a trim, on top of whatever is there; what was refused."""
+    refused = []
+    for number, agent in enumerate(("ada", "eve", "mallory")):
+        key = kv.key(agent)
+        calls = (
+            lambda key=key, agent=agent, number=number: commit(store, agent, number),
+            lambda key=key, agent=agent: store.agents.ForkAgent(
+                agent_pb2.ForkAgentRequest(key=key, new_agent_id=f"fork of {agent}", keep_tokens=2)
+            ),
+            lambda key=key: store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=key, keep_tokens=1)),
+        )
+        for call in calls:
+            try:
+                await call()
+            except grpc.aio.AioRpcError as error:
+                refused.append(error.code())
+    return refused
+
+
+async def commit(store: Running, agent: str, number: int) -> None:
+    base = await version_before(store, agent, 0)
+    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent), peek=True))
+    base.version = opened.version.version
+    await store.cache.CommitTurn(kv.turn([9, number], base, min(2, len(opened.ledger.token_ids)), kv.key(agent)))
+
+
+def wrong(found: Answers, right: Answers) -> list[str]:
+    """What was answered, and is not what it was. A replay that is not found is computed again, and that is right."""
+    return [
+        name
+        for name, each in found.items()
+        if isinstance(each, pb.OpenCacheResponse) and each not in (right[name], _without_turn(right[name]))
+    ]
+
+
+def _without_turn(answer: pb.OpenCacheResponse | grpc.StatusCode) -> pb.OpenCacheResponse:
+    assert isinstance(answer, pb.OpenCacheResponse)
+    copy = pb.OpenCacheResponse()
+    copy.CopyFrom(answer)
+    copy.ClearField("turn")
+    return copy
+
+
+async def test_damaged_pages_never_make_a_wrong_token(
+    data: Path, template: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(data.with_name("right"), ROOMY) as store:
+        pass
+    shutil.copytree(template, data)
+    async with running(data, ROOMY) as store:
+        right = await ask(store)
+    content, other = (data / "store.db").read_bytes(), (data.with_name("right") / "store.db").read_bytes()
+    outcomes: Counter[str] = Counter()
+    problems: list[str] = []
+    for seed in range(MUTATIONS):
+        rng = random.Random(seed)
+        mutation = rng.choice(DATABASE)
+        shutil.rmtree(data)
+        shutil.copytree(template, data)
+        (data / "store.db").write_bytes(mutation(rng, content, other))
+        try:
+            outcomes[await one(data, right, f"seed {seed}, {mutation.__name__}")] += 1
+        except Exception as error:  # noqa: BLE001 - collected
+            problems.append(f"seed {seed}, {type(error).__name__}: {error}".split("\n", 1)[0])
+    with capsys.disabled():
+        print(f"\n{MUTATIONS} damaged databases: {dict(outcomes)}")  # noqa: T201 - what the damage did
+    assert not problems, f"{len(problems)} of {MUTATIONS}:\n" + "\n".join(problems[:20])
+    assert outcomes.keys() >= {"not started", "harmless", "refused"}
+
+
+async def one(data: Path, right: Answers, what: str) -> str:
+    """What becomes of one damaged directory."""
+    try:
+        async with running(data, ROOMY) as store:
+            found = await ask(store)
+            assert wrong(found, right) == [], what
+            refused = [each for each in found.values() if isinstance(each, grpc.StatusCode)]
+            assert set(refused) <= set(REFUSED), (what, refused)
+            counted = store.metric("agentmem_ledger_failures_total", reason="damaged") or 0
+            assert counted >= refused.count(grpc.StatusCode.DATA_LOSS), what
+            assert counted or not refused, (what, refused)
+            await work(store)
+            after = await ask(store)
+            await check_untouched(after, right, what)
+    except (DirectoryUnusable, SchemaTooNew, AgentmemError, OSError, sqlite3.Error):  # what the process tells
+        return "not started"
+    return "refused" if refused else "harmless"
+
+
+async def check_untouched(after: Answers, right: Answers, what: str) -> None:
+    """Nobody who was not spoken to has changed, though the damage may have spread."""
+    others = {name: each for name, each in after.items() if name.startswith("other/")}
+    assert wrong(others, right) == [], f"{what}, after work"
+
+
+@pytest.mark.parametrize("table", sorted(checksums.COLUMNS))
+async def test_the_checksum_covers_what_is_read(data: Path, template: Path, table: str) -> None:
+    """Each column of a row, changed behind the triggers' back, makes the row damaged, and an update leaves it so."""
+    shutil.copytree(template, data)
+    connection = sqlite3.connect(data / "store.db", isolation_level=None)
+    checksums.register(connection)
+    assert list(checksums.damaged(connection)) == []
+    connection.execute(f"DROP TRIGGER {table}_summed_again")
+    connection.execute("PRAGMA foreign_keys = OFF")
+    for column in checksums.COLUMNS[table].split(", "):
+        connection.execute("BEGIN")
+        row = connection.execute(f"SELECT max(rowid), typeof({column}), {column} FROM {table}").fetchone()
+        values = {"integer": 4711, "text": "changed", "blob": b"changed", "null": 4711}
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (values[row[1]], row[0]))
+        assert len(list(checksums.damaged(connection))) == 1, column
+        connection.execute("ROLLBACK")
+    connection.close()
+
+
+async def test_a_damaged_ledger_is_refused_with_what_to_do(data: Path, template: Path) -> None:
+    shutil.copytree(template, data)
+    connection = sqlite3.connect(data / "store.db", isolation_level=None)
+    checksums.register(connection)
+    connection.execute("DROP TRIGGER segments_summed_again")
+    connection.execute(
+        "UPDATE segments SET token_ids = CAST(x'07000000' || substr(token_ids, 5) AS BLOB) WHERE id ="
+        " (SELECT head_segment FROM agents WHERE agent_id = 'eve')"
+    )
+    connection.close()
+    async with running(data, ROOMY) as store:
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("eve")))
+            assert error.value.code() is grpc.StatusCode.DATA_LOSS
+            details = error.value.details() or ""
+            assert "'eve'" in details and "agentmem store check" in details
+        assert store.metric("agentmem_ledger_failures_total", reason="damaged") == 2
+        assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))).version.version == 7

@@ -1,0 +1,59 @@
+"""Mistakes that a store could have, built in to see that the tests find them."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from cache_service.blocks import BlockStore
+from cache_service.database import Database, Work
+from cache_service.files import DataDirectory
+from cache_service.publication import Publication, Published
+
+
+def row_before_file() -> None:
+    """Publishing writes the row first and moves the file then."""
+    late: list[tuple[Any, ...]] = []
+    place, publish = DataDirectory.place, BlockStore._publish
+
+    def later(self: DataDirectory, *arguments: Any) -> None:
+        late.append((self, *arguments))
+
+    def publish_and_move(self: BlockStore, publication: Publication) -> Published:
+        published = publish(self, publication)
+        while late:
+            place(*late.pop())
+        return published
+
+    DataDirectory.place = later  # type: ignore[method-assign, assignment]
+    BlockStore._publish = publish_and_move  # type: ignore[method-assign]
+
+
+def no_transaction() -> None:
+    """Each statement of a write is durable by itself."""
+
+    def write(self: Database, work: Work[Any]) -> Any:
+        return work(self._connection)
+
+    Database._write = write  # type: ignore[method-assign]
+
+
+def early_acknowledgement() -> None:
+    """A write is acknowledged before it is done."""
+
+    async def acknowledged(self: Database, work: Work[Any]) -> Any:
+        def dry(connection: sqlite3.Connection) -> Any:
+            connection.execute("BEGIN")
+            result = work(connection)
+            connection.execute("ROLLBACK")
+            return result
+
+        result = await self.read(dry)
+        self._thread.submit(self._write, work)
+        return result
+
+    Database.write = acknowledged  # type: ignore[method-assign]
+
+
+MISTAKES: dict[str, Callable[[], None]] = {
+    mistake.__name__: mistake for mistake in (row_before_file, no_transaction, early_acknowledgement)
+}
