@@ -81,22 +81,11 @@ def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
         key,
     ).fetchone()
     if row is None:
-        _check_absent(connection, key)
         return None
     uid, *state, found = row
     checksums.verify(checksums.of_agent(key), uid, *key, *state, found=found)
     version, *head = state
     return State(Version(uid, version), Head(*head))
-
-
-def _check_absent(connection: sqlite3.Connection, key: AgentKey) -> None:
-    """Look again without the index: whom a damaged one hides must not begin anew."""
-    hidden = connection.execute(
-        "SELECT 1 FROM agents NOT INDEXED WHERE agent_id = ? AND namespace = ? AND model_id = ?",
-        (key.agent_id, key.namespace, key.model_id),
-    )
-    if key.agent_id and hidden.fetchone() is not None:
-        raise checksums.LedgerDamaged(f"the index of agents, at agent {key.agent_id!r},")
 
 
 def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
