@@ -12,7 +12,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -78,6 +78,7 @@ class Database:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
         self._before_commit: list[Work[None]] = []
         self._scrub_owed = False
+        self._doubtful = False
         self.on_failure: Callable[[Failure], None] = lambda _: None
         """Called on the database's thread for each failure that is not the caller's fault."""
 
@@ -155,22 +156,38 @@ class Database:
 
     def _read(self, work: Work[_T]) -> _T:
         with self._failures():
+            self._overwrite_doubtful()
             return work(self._connection)
 
     def _write(self, work: Work[_T], erases: Callable[[_T], bool]) -> _T:
         connection = self._connection
         with self._failures():
+            self._overwrite_doubtful()
             connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work(connection)
                 for more in self._before_commit:
                     more(connection)
                 self._scrub_owed |= erases(result)
+                self._doubtful = True
                 connection.execute("COMMIT")
+                self._doubtful = False
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+                self._overwrite_doubtful()
         return result
+
+    def _overwrite_doubtful(self) -> None:
+        """Write over what a failed commit has left in the WAL.
+
+        It may be whole there, and only its fsync have failed: a crash would bring back what the caller was told had
+        failed. If this fails too, it is tried again before the next call.
+        """
+        if self._doubtful:
+            with suppress(sqlite3.Error):
+                self._connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
+                self._doubtful = False
 
     def _scrub(self, milliseconds: int) -> None:
         self._scrub_owed = True

@@ -221,7 +221,6 @@ def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[F
 
 def all_names(connection: sqlite3.Connection) -> list[FileName]:
     """The names of all published files."""
-    kinds = {kind.value: kind for kind in Kind}  # to look one up costs a third of a call
     rows = connection.execute("SELECT kind, chain_hash FROM files")
     return [named(kind, chain_hash) for kind, chain_hash in rows]
 

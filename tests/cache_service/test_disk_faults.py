@@ -20,7 +20,7 @@ from tests.faults.victims import Victim
 from .conftest import running
 from .interrupted import Bench, Course, bench, points, settled, template, undisturbed
 from .invariants import View, check_directory, expect, files, view
-from .scenarios import SCENARIOS, Scenario
+from .scenarios import SCENARIOS, Scenario, append
 
 __all__ = ["template"]
 
@@ -131,6 +131,23 @@ async def test_a_call_on_a_disk_that_fails(
         assert not problems, f"{len(problems)} of {len(every)} points:\n" + "\n".join(problems[:10])
         assert "Traceback" not in log or fault.error == errno.EIO
         assert refused > 0
+
+
+async def test_a_turn_that_failed_does_not_come_back_after_a_crash(fault_shim: Path, template: Path) -> None:
+    """Where only the last fsync of a commit fails, the whole turn is in the WAL."""
+    scenario = next(each for each in SCENARIOS if each.name == "append")
+    async with bench(fault_shim, template, scenario) as tested:
+        course = await undisturbed(tested)
+        last = len(course.operations)
+        for number in range(last - 4, last + 1):
+            victim = await tested.opened(number)
+            tested.control[number].arm(Action.FAIL, number)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await append(victim)
+        await tested.child.kill()
+        for number in range(last - 4, last + 1):
+            async with running(tested.folder / str(number) / "d", tested.limits) as store:
+                expect(await view(store), [course.before], course.operations[number - 1])
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
