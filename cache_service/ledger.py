@@ -139,9 +139,8 @@ def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
     last = kept[-1]
     whole = tokens - last.parent_tokens == last.tokens
     text_bytes = last.text_bytes if whole else int(last.offsets[tokens - last.parent_tokens - 1])
-    return Head(
-        last.id, tokens, last.parent_bytes + text_bytes, last.turns - (not whole and last.generated_tokens != FRAGMENT)
-    )
+    turns = last.turns if whole or last.generated_tokens == FRAGMENT else last.turns - 1
+    return Head(last.id, tokens, last.parent_bytes + text_bytes, turns)
 
 
 def check(connection: sqlite3.Connection, head: Head) -> None:

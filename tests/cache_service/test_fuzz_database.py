@@ -48,9 +48,11 @@ async def ask(store: Running) -> Answers:
 
 async def answer(store: Running, request: pb.OpenCacheRequest) -> pb.OpenCacheResponse | grpc.StatusCode:
     try:
-        return await store.cache.OpenCache(request)
+        opened = await store.cache.OpenCache(request)
     except grpc.aio.AioRpcError as error:
         return error.code()
+    opened.ClearField("instance")  # each process has another name
+    return opened
 
 
 async def work(store: Running) -> list[grpc.StatusCode]:

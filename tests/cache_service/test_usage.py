@@ -250,7 +250,8 @@ def test_rows_that_nobody_would_count_are_refused(table: str) -> None:
     columns = {
         "segments": "(parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version, turns,"
         " tokenizer_hash, token_ids, text, offsets) VALUES (0, 0, 0, 0, 0, 1, 1, '', x'', x'', x'')",
-        "turns": "VALUES ('u', 1, NULL, '', x'', 0, x'', 0, x'', '')",
+        "turns": "(uid, version, request_id, request_digest, messages, message_hash, created, record)"
+        " VALUES ('u', 1, '', x'', 0, x'', 0, x'')",
     }
     with pytest.raises(sqlite3.IntegrityError, match="without a namespace"):
         connection.execute(f"INSERT INTO {table} {columns[table]}")
