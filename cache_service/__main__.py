@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry
 
 from agentmem import logs
+from agentmem.errors import Internal
 from agentmem.exposition import MetricsServer
 from agentmem.server import GrpcServer
 from agentmem.service import run_service
@@ -67,7 +68,7 @@ def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:
         return Store(settings.data_directory, registry, settings.limits, settings.quotas, settings.remote_settings)
     except RemoteRefused as error:
         raise SettingsError(str(error)) from error
-    except (SchemaTooNew, OSError, sqlite3.Error) as error:
+    except (SchemaTooNew, Internal, OSError, sqlite3.Error) as error:
         raise DirectoryUnusable(f"cannot open {settings.data_directory}: {error}") from error
 
 

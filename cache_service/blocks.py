@@ -276,10 +276,10 @@ class BlockStore:
         try:
             adopted = self._database.write_blocking(partial(_readmit, each))
         except BaseException:
-            self._unlink([name])
+            self._directory.remove([name])
             raise
         if not adopted:
-            self._unlink([name])
+            self._directory.remove([name])
             return None
         self._warm.settle(namespace=namespace)
         return each.file
