@@ -10,6 +10,7 @@ from typing import NamedTuple
 from agentmem import blockfile
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT
 from cache_service import ledger
+from cache_service.checksums import LedgerDamaged
 from cache_service.files import FileName, Kind
 from cache_service.ledger import Head
 from cache_service.offline import tree
@@ -68,7 +69,7 @@ def foreign(connection: sqlite3.Connection, report: Report) -> dict[FileName, tu
         files = _referred(connection, holder)
         try:
             states = [Names(ledger.read(connection, head).token_ids) for head in _states(connection, holder) if files]
-        except (ValueError, IndexError) as error:
+        except (LedgerDamaged, ValueError, IndexError) as error:
             report(_unreadable(holder, error))
             continue
         is_certain = _is_published(connection, holder)

@@ -30,7 +30,7 @@ def refuse_damaged(path: Path) -> None:
             problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
     except sqlite3.OperationalError:
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite quotes what is damaged
         problems = [str(error)]
     if problems != ["ok"]:
         raise DatabaseDamaged(f"{path} is damaged ({_one_line(problems[0])}); nothing was changed. {recovery(path)}")
@@ -50,7 +50,7 @@ def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
     consequence = "the store refuses to start; ledgers on the damaged pages are lost"
     try:
         problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_MOST})")]
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         problems = [str(error)]
     if problems != ["ok"]:
         for problem in problems:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from cache_service import checksums
 from cache_service.offline.findings import Finding, Mend, Report
 from cache_service.offline.tree import Holder, Segment, Tree
 
@@ -20,6 +21,9 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
         problem = content_problem(connection, segment) or parent_problem(connection, segment, tree.segments)
         if problem:
             report(_finding(f"segment {segment.id}", problem, users.get(segment.id, ())))
+    for table, row in checksums.damaged(connection):
+        agents = users.get(row, ()) if table == "segments" else _owner(connection, table, row)
+        report(_finding(f"table {table}, row {row}", "it is not what was written: its checksum differs", agents))
     versions: dict[str, int] = {}
     for holder in tree.holders:
         if problem := head_problem(connection, holder, tree.segments):
@@ -32,6 +36,15 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
             problem = f"it is of version {holder.version}, but the agent is at {versions[holder.uid]}"
             report(_finding(holder.where, problem, (holder.agent,)))
     _check_unheld(tree, report)
+
+
+def _owner(connection: sqlite3.Connection, table: str, row: int) -> tuple[str, ...]:
+    """The agent that a row of agents, snapshots or turns is of."""
+    found = connection.execute(
+        f"SELECT namespace, agent_id, model_id FROM agents WHERE uid = (SELECT uid FROM {table} WHERE rowid = ?)",
+        (row,),
+    ).fetchone()
+    return () if found is None else ("/".join(map(str, found)),)
 
 
 def content_problem(connection: sqlite3.Connection, segment: Segment) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from cache_service import checksums
 from cache_service.files import DataDirectory
 from cache_service.offline.findings import CannotCheck
 from cache_service.schema import ForeignDatabase, SchemaTooNew, is_older, refuse_newer
@@ -72,6 +73,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 def writing(path: Path, foreign_keys: bool = True) -> Iterator[sqlite3.Connection]:
     """One durable transaction that erases what it deletes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        checksums.register(connection)
         for pragma in (*_WRITING, f"foreign_keys = {foreign_keys:d}"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN IMMEDIATE")

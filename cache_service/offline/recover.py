@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
-from cache_service import usage
+from cache_service import checksums, usage
 from cache_service.database import Database
 from cache_service.files import DataDirectory, DirectoryUnusable
 from cache_service.offline import linking, states
@@ -110,6 +110,7 @@ def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
         database.open()
         database.close()
         with closing(sqlite3.connect(copy, isolation_level=None)) as damaged:
+            checksums.register(damaged)
             damaged.execute("PRAGMA writable_schema = ON")  # read on behind an entry that makes no sense
             with writing(target.database, foreign_keys=False) as connection:
                 return _rebuild(source, target, damaged, connection)

@@ -4,6 +4,7 @@ import sqlite3
 from typing import NamedTuple
 
 from agentmem.keys import AgentKey
+from cache_service import checksums
 from cache_service.files import FileName, Kind
 from cache_service.offline import lost_agents
 from cache_service.offline.findings import CannotCheck
@@ -59,20 +60,24 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> bool:
-    """Copy a table's columns that both have; whether some of it could not be read."""
+    """Copy a table's columns that both have; whether some of it could not be read, or is not what was written."""
     known = {row[1] for row in target.execute(f"PRAGMA table_info({table})")}
     try:
         columns = [row[1] for row in source.execute(f"PRAGMA table_info({table})") if row[1] in known]
     except sqlite3.DatabaseError:
         return True
-    salvaged, refused = Salvaged(source, table, columns), False
+    is_summed = "checksum" in columns
+    if is_summed:
+        columns.remove("checksum")  # the target's triggers make it anew, so a wrong one would be forgotten
+    intact = f"checksum IS {checksums.FUNCTION}({checksums.COLUMNS[table]})" if is_summed else "true"
+    salvaged, refused = Salvaged(source, table, [*columns, intact]), False
     if "namespace" in known and "namespace" not in columns:
         columns.append("namespace")
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-    for _, *values in salvaged.rows():
+    for _, *values, is_intact in salvaged.rows():
         try:
             values += [UNKNOWN] * (len(columns) - len(values))
-            refused |= not target.execute(insert, values).rowcount
+            refused |= not is_intact or not target.execute(insert, values).rowcount
         except sqlite3.Error:  # a value of another type than the column's: no row that the store has written
             refused = True
     return salvaged.is_damaged or refused

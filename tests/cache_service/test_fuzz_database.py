@@ -19,7 +19,8 @@ from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service import checksums
 from cache_service.files import DirectoryUnusable
-from cache_service.schema import SchemaTooNew
+from cache_service.offline.database import DatabaseDamaged
+from cache_service.schema import ForeignDatabase, SchemaTooNew
 from tests.faults.mutations import DATABASE
 
 from . import kv
@@ -126,6 +127,10 @@ async def test_damaged_pages_never_make_a_wrong_token(
     assert outcomes.keys() >= {"not started", "harmless", "refused"}
 
 
+TOLD = (DirectoryUnusable, DatabaseDamaged, ForeignDatabase, SchemaTooNew, AgentmemError, OSError, sqlite3.Error)
+"""What the process tells in words when it does not start."""
+
+
 async def one(data: Path, right: Answers, what: str) -> str:
     """What becomes of one damaged directory."""
     try:
@@ -140,7 +145,15 @@ async def one(data: Path, right: Answers, what: str) -> str:
             await work(store)
             after = await ask(store)
             await check_untouched(after, right, what)
-    except (DirectoryUnusable, SchemaTooNew, AgentmemError, OSError, sqlite3.Error):  # what the process tells
+    except (
+        DirectoryUnusable,
+        DatabaseDamaged,
+        ForeignDatabase,
+        SchemaTooNew,
+        AgentmemError,
+        OSError,
+        sqlite3.Error,
+    ):  # what the process tells
         return "not started"
     return "refused" if refused else "harmless"
 

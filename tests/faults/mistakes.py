@@ -31,7 +31,7 @@ def row_before_file() -> None:
 def no_transaction() -> None:
     """Each statement of a write is durable by itself."""
 
-    def write(self: Database, work: Work[Any]) -> Any:
+    def write(self: Database, work: Work[Any], erases: object = None) -> Any:
         return work(self._connection)
 
     Database._write = write  # type: ignore[method-assign]
@@ -40,7 +40,7 @@ def no_transaction() -> None:
 def early_acknowledgement() -> None:
     """A write is acknowledged before it is done."""
 
-    async def acknowledged(self: Database, work: Work[Any]) -> Any:
+    async def acknowledged(self: Database, work: Work[Any], erases: Callable[[Any], bool] = bool) -> Any:
         def dry(connection: sqlite3.Connection) -> Any:
             connection.execute("BEGIN")
             result = work(connection)
@@ -48,7 +48,7 @@ def early_acknowledgement() -> None:
             return result
 
         result = await self.read(dry)
-        self._thread.submit(self._write, work)
+        self._thread.submit(self._write, work, erases)
         return result
 
     Database.write = acknowledged  # type: ignore[method-assign]

@@ -12,6 +12,7 @@ from typing import Any
 from agentmem import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import checksums
 
 from .. import kv
 from ..conftest import Running, running
@@ -126,6 +127,7 @@ def block(data: Path, tokens: list[int], index: int) -> Path:
 def change(data: Path, statement: str, *values: Any) -> None:
     """Change the database behind the store's back."""
     with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
+        checksums.register(connection)
         assert connection.execute(statement, values).rowcount
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

@@ -252,6 +252,15 @@ async def test_damage_of_a_ledger_is_named_with_its_agent_and_left(clean: Path, 
         assert ledgers(clean) == kept
 
 
+@pytest.mark.parametrize("table", ["segments", "agents", "turns"])
+async def test_a_row_that_is_not_what_was_written_is_named_with_its_agent(clean: Path, table: str) -> None:
+    """As a flipped bit leaves it, of which SQLite knows nothing."""
+    assert check(clean).is_clean
+    change(clean, f"UPDATE {table} SET checksum = zeroblob(16) WHERE rowid = (SELECT min(rowid) FROM {table})")
+    damage = [finding for finding in check(clean, repair=True).findings if f"table {table}" in finding.where]
+    assert [finding.agents for finding in damage] == [("default/ada/demo",)] and damage[0].mend is None
+
+
 @pytest.mark.parametrize("table", ["segments", "agents", "turns", "files", "refs", "segments_by_parent"])
 async def test_a_page_of_zeros_is_found_and_nothing_is_touched(clean: Path, table: str) -> None:
     zero_page(clean, root_page(clean, table))

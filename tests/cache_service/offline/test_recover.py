@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sqlite3
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -117,6 +118,19 @@ async def serves(root: Path, told: dict[str, list[int]], agents: list[RecoveredA
             await store.cache.CommitTurn(kv.turn([7], described.version, len(tokens), kv.key(name)))
             assert await ledger(store, name) == [*tokens, 7]
     assert {finding.what for finding in check(root).findings} == set()
+
+
+async def test_a_flipped_bit_that_sqlite_does_not_see_costs_that_turn(data: Path) -> None:
+    told = await fill_many(data)
+    content = bytearray((data / "store.db").read_bytes())
+    at = content.find(struct.pack("<3I", *told["agent-003"][-3:]))
+    content[at] ^= 1
+    (data / "store.db").write_bytes(content)
+    found = recover(data, new(data))
+    states = {agent.key.agent_id: (agent.state, agent.tokens) for agent in found.agents}
+    assert states.pop("agent-003") == ("in part", len(told["agent-003"]) - 80)
+    assert {state for state, _ in states.values()} == {"whole"} and found.damaged == ["segments"]
+    await serves(new(data), told, found.agents)
 
 
 async def test_a_whole_directory_is_copied_whole(data: Path) -> None:
