@@ -22,8 +22,9 @@ workflows.py       records of workflow runs
 blocks.py          files and rows, moved together; `publication` is what a worker hands in, and its verification
 warm.py            the warm tier's limits at work; `last_use` is when agents and files were last used
 streams.py         files as streams of bytes, for workers elsewhere; `incoming`, `spool` and `probe` are their parts
-database.py        the thread that owns SQLite; `schema` is its tables
-files.py           the data directory; `first_page` and `schema` say which version it has
+database.py        the thread that owns SQLite; `schema` and the scripts in `migrations/` are its tables, `checksums`
+                   its own, and `first_page` says which version a file has
+files.py           the data directory; `removal` is what its disk has kept
 erasure.py         deletions, finished until no byte is left
 
 offline/           what an operator does to a directory that nobody serves
