@@ -17,6 +17,11 @@ settings.register_profile("unhurried", deadline=None, max_examples=60, suppress_
 settings.load_profile("unhurried")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of whole processes first: the longest would begin last, and one core would wait for it."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/system/"))
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """The address of an S3 endpoint over HTTP, one for all tests of a process."""

@@ -110,7 +110,7 @@ def _read(path: str, most: int) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         if found.st_size > most:
-            raise BlockFileError("truncated", f"{found.st_size} bytes, where {most} are the most")
+            raise BlockFileError("digest", f"{found.st_size} bytes, where {most} are the most")
         return file.read()
 
 

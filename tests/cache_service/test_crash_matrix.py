@@ -1,7 +1,7 @@
 """SIGKILL before and after every change of a file that a call makes: all of it is there afterwards, or nothing.
 
 The child process runs the real store; shim.c counts its operations on files and holds it at one of them, until the
-whole process is killed. With AGENTMEM_FULL_MATRIX=1 every point is tested, else at most 60 of a scenario.
+whole process is killed. With AGENTMEM_FULL_MATRIX=1 every point is tested, else at most 30 of a scenario.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .invariants import View, check_directory, expect, files, holds, view
 from .scenarios import ERASED, SCENARIOS, Scenario
 
 __all__ = ["template"]
-MOST = 60
+MOST = 30
 SHARED_WITH_THE_DATABASE = "store.db"
 
 
