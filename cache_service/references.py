@@ -164,9 +164,9 @@ def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: in
         name
         for name in names
         if connection.execute(
-            "SELECT 1 FROM files WHERE kind = ?1 AND chain_hash = ?2 AND first_token + token_count <= ?3"
-            " UNION ALL SELECT 1 FROM objects WHERE kind = ?1 AND chain_hash = ?2 AND first_token + token_count <= ?3",
-            (*name, tokens),
+            "SELECT 1 FROM files WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?"
+            " UNION ALL SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?",
+            (*name, tokens, *name, tokens),
         ).fetchone()
     }
 
