@@ -95,6 +95,7 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
     assert steps <= {
         "SCAN files",
         "SCAN quarantined",
+        "SCAN agents",  # as SQLite prefers where there are few
         "SCAN agents USING INDEX agents_by_use",  # in the order of use, until there is room
         "SCAN agents USING INDEX agents_pinned",  # those that are
     }
