@@ -11,7 +11,7 @@ import pytest
 
 from tests.system.stack import Client, Stack, Turn
 
-VICTIMS = [("store",)] * 34 + [("worker",)] * 10 + [("worker", "store")] * 8
+VICTIMS = [("store",)] * 20 + [("worker",)] * 6 + [("worker", "store")] * 6
 AGENTS = 3
 UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 

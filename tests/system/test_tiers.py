@@ -113,6 +113,7 @@ async def test_a_conversation_is_found_by_its_messages_and_nonsense_refused(stac
     said.append({"role": "assistant", "content": turn.text})
     said.append({"role": "user", "content": "And the house?"})
     request = agent_pb2.FindAgentRequest(namespace="default", model_id="tiny", message_hashes=message_hashes(said))
+    await prefetch(client)  # behind the turn, whose KV goes into the pool after its answer
     found = await client.agents.FindAgent(request, timeout=10)
     assert (found.agent.key.agent_id, found.matched_messages, found.version) == ("a", 2, turn.finished.version)
     assert found.agent.tier == types_pb2.TIER_HOT
