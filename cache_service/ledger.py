@@ -25,8 +25,6 @@ from cache_service.checksums import LedgerDamaged
 Uint32 = npt.NDArray[np.uint32]
 
 _A_LEDGER = "a ledger"
-
-
 FRAGMENT = -1
 """In place of a segment's number of generated tokens: its turn is not wholly there."""
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.keys import AgentKey
 from cache_service.files import FileName, Kind
-from cache_service.references import FileOrigin, FileRow
+from cache_service.references import FileOrigin, FileRow, named
 from cache_service.remote import ObjectName
 
 
@@ -196,5 +196,5 @@ def backlog(connection: sqlite3.Connection) -> Backlog:
 
 def _object(row: tuple[Any, ...]) -> Object:
     kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent = row[:7]
-    file = FileRow(FileName(Kind(kind), chain_hash), *row[7:])
+    file = FileRow(named(kind, chain_hash), *row[7:])
     return Object(file, FileOrigin(AgentKey(namespace, agent_id, model_id), fingerprint, parent))

@@ -34,6 +34,13 @@ class FileOrigin(NamedTuple):
 _KINDS = {kind.value: kind for kind in Kind}  # to look one up costs a third of a call
 
 
+_IS_WELCOME = (
+    "uid = :uid AND published_version <= :version AND version >= :version"
+    " AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id"
+)
+"""Whether an agent is still the one that has files to publish, and nothing newer of it is published."""
+
+
 def named(kind: int, chain_hash: bytes) -> FileName:
     """A name out of the columns of a row. Raises LedgerDamaged."""
     try:
@@ -85,19 +92,12 @@ def replace(
         [(*name, uid, version) for name in names],
     )
     updated = connection.execute(
-        "UPDATE agents SET published_version = :version WHERE uid = :uid AND published_version <= :version"
-        " AND version >= :version AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id",
+        f"UPDATE agents SET published_version = :version WHERE {_IS_WELCOME}",
         {"version": version, "uid": uid, **key._asdict()},
     )
     if not updated.rowcount:
         return []
-    before = of(connection, uid)
-    connection.executemany(
-        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in before - names]
-    )
-    connection.executemany(
-        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names - before]
-    )
+    before = _change(connection, uid, names)
     connection.execute(
         "UPDATE refs SET warm = 1 WHERE uid = ? AND NOT warm AND EXISTS"
         " (SELECT 1 FROM files AS f WHERE f.kind = refs.kind AND f.chain_hash = refs.chain_hash)",
@@ -126,8 +126,7 @@ def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: It
 def extend(connection: sqlite3.Connection, key: AgentKey, uid: str, version: int, names: Iterable[FileName]) -> None:
     """Let the agent's state consist of `names`, too, until `replace` says of what. It does nothing where that would."""
     current = connection.execute(
-        "SELECT 1 FROM agents WHERE uid = :uid AND published_version <= :version AND version >= :version"
-        " AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id",
+        f"SELECT 1 FROM agents WHERE {_IS_WELCOME}",
         {"version": version, "uid": uid, **key._asdict()},
     )
     if current.fetchone() is not None:
@@ -177,13 +176,7 @@ def give(connection: sqlite3.Connection, uid: str, version: int, names: Set[File
     Older versions' references are ignored from now on.
     """
     connection.execute("UPDATE agents SET published_version = ? WHERE uid = ?", (version, uid))
-    before = of(connection, uid)
-    connection.executemany(
-        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names - before]
-    )
-    connection.executemany(
-        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in before - names]
-    )
+    _change(connection, uid, names)
 
 
 def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:
@@ -252,3 +245,15 @@ def recount(connection: sqlite3.Connection) -> None:
             " ON CONFLICT (kind) DO UPDATE SET bytes = :size WHERE bytes != :size",
             {"kind": kind, "size": size},
         )
+
+
+def _change(connection: sqlite3.Connection, uid: str, names: Set[FileName]) -> set[FileName]:
+    """Let an agent refer to `names`; what it referred to before. Only the difference is written: triggers see it."""
+    before = of(connection, uid)
+    connection.executemany(
+        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names - before]
+    )
+    connection.executemany(
+        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in before - names]
+    )
+    return before

@@ -178,12 +178,12 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self, request: pb.ListWorkflowRecordsRequest, context: Context
     ) -> pb.ListWorkflowRecordsResponse:
         namespace = conversions.namespace(request.namespace)
-        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
+        size = paging.asked_size(request)
         before = paging.number(request.page_token)
-        records = await self._database.read(partial(workflows.page, namespace=namespace, before=before, limit=size + 1))
+        found = await self._database.read(partial(workflows.page, namespace=namespace, before=before, limit=size + 1))
+        page, following = paging.cut(found, size, lambda record: (str(record.id),))
         return pb.ListWorkflowRecordsResponse(
-            records=[conversions.workflow_message(namespace, record) for record in records[:size]],
-            next_page_token=paging.token((str(records[size - 1].id),)) if len(records) > size else "",
+            records=[conversions.workflow_message(namespace, record) for record in page], next_page_token=following
         )
 
     def _messages(self, files: Iterable[FileRow]) -> list[pb.StoredFile]:

@@ -29,13 +29,12 @@ class AgentServicer(BranchServicer, TierServicer):
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
         filters = conversions.agent_filter(request)
-        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
+        size = paging.asked_size(request)
         after = paging.pair(request.page_token)
         found = await self._database.read(partial(agents.page, key=filters, after=after, limit=size + 1))
-        last = found[size - 1].key if len(found) > size else None
+        page, following = paging.cut(found, size, lambda agent: (agent.key.agent_id, agent.key.model_id))
         return pb.ListAgentsResponse(
-            agents=[conversions.agent_message(agent) for agent in found[:size]],
-            next_page_token=paging.token((last.agent_id, last.model_id)) if last else "",
+            agents=[conversions.agent_message(agent) for agent in page], next_page_token=following
         )
 
     async def FindAgent(self, request: pb.FindAgentRequest, context: Context) -> pb.FindAgentResponse:

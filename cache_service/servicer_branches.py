@@ -55,12 +55,12 @@ class BranchServicer(AgentServicerBase):
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
         key = AgentKey.from_proto(request.key)
-        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
+        size = paging.asked_size(request)
         before = paging.number(request.page_token)
         found = await self._database.read(partial(snapshots.page, key=key, before=before, limit=size + 1))
+        page, following = paging.cut(found, size, lambda snapshot: (str(snapshot.id),))
         return pb.ListSnapshotsResponse(
-            snapshots=[conversions.snapshot_message(key, snapshot) for snapshot in found[:size]],
-            next_page_token=paging.token((str(found[size - 1].id),)) if len(found) > size else "",
+            snapshots=[conversions.snapshot_message(key, snapshot) for snapshot in page], next_page_token=following
         )
 
     async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Context) -> pb.RestoreSnapshotResponse:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from agentmem.errors import NotFound, ResourceExhausted
+from agentmem.errors import ResourceExhausted
 from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from agentmem.logs import event
@@ -127,11 +127,8 @@ class WarmTier:
         """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""
 
         def work(connection: sqlite3.Connection) -> Dropped:
-            state = agents.find(connection, key)
-            if state is None:
-                raise NotFound("agent", key.agent_id)
             dropped = Dropped()
-            eviction.drop_agent(connection, state.version.uid, dropped, objects=objects)
+            eviction.drop_agent(connection, agents.existing(connection, key).version.uid, dropped, objects=objects)
             return dropped
 
         dropped = self._database.write_blocking(work)

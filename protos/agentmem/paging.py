@@ -2,8 +2,12 @@
 
 import base64
 import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from agentmem.errors import InvalidArgument
+
+_T = TypeVar("_T")
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
@@ -16,6 +20,16 @@ def page_size(value: int | None) -> int:
     if not 1 <= value <= MAX_PAGE_SIZE:
         raise InvalidArgument("page_size", f"must be 1 to {MAX_PAGE_SIZE}")
     return value
+
+
+def asked_size(request: Any) -> int:
+    """The page size of a List request, or the default. Raises InvalidArgument."""
+    return page_size(request.page_size if request.HasField("page_size") else None)
+
+
+def cut(found: Sequence[_T], size: int, key: Callable[[_T], tuple[str, ...]]) -> tuple[Sequence[_T], str]:
+    """A page of what was found with one more than its size, and the token of the next one; "" if it is the last."""
+    return found[:size], token(key(found[size - 1])) if len(found) > size else ""
 
 
 def token(key: tuple[str, ...]) -> str:
