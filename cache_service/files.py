@@ -27,7 +27,7 @@ from typing import IO, NamedTuple
 
 from agentmem import datadir
 from agentmem.datadir import ForeignDirectory
-from agentmem.errors import Internal, ResourceExhausted
+from agentmem.errors import Internal, ResourceExhausted, is_disk_full
 from agentmem.logs import event
 from cache_service.removal import Removal
 
@@ -246,7 +246,7 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise ResourceExhausted("the cache store's disk is full", retry_after=5.0) from error
         event(log, "the disk fails", logging.ERROR, error=str(error))
         raise Internal(

@@ -1,6 +1,5 @@
 """Files of agents on their way: private, without a name, and bounded in number and by the free disk."""
 
-import errno
 import os
 import shutil
 import tempfile
@@ -9,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from agentmem.errors import ResourceExhausted
+from agentmem.errors import ResourceExhausted, is_disk_full
 
 RETRY_SECONDS = 10.0
 FREE_BYTES = 256 << 20
@@ -89,6 +88,6 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise ResourceExhausted("the worker's disk is full; make room on it", RETRY_SECONDS) from error
         raise

@@ -20,6 +20,7 @@ Raise them where the fault is found; `agentmem.interceptors` turns them into ric
 status back into them, and the HTTP doors read `http_status`.
 """
 
+import errno
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, ClassVar, Final, cast
@@ -214,6 +215,11 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
             return retryable(message, retry.retry_delay.ToTimedelta().total_seconds())
         return retryable(message)
     return _PLAIN.get(code, Internal)(message)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether there is no room: on the disk, or in the user's quota of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:

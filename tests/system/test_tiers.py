@@ -119,8 +119,11 @@ async def test_a_conversation_is_found_by_its_messages_and_nonsense_refused(stac
     assert found.agent.tier == types_pb2.TIER_HOT
     request.label = "red"
     assert not (await client.agents.FindAgent(request, timeout=10)).HasField("agent")
-    hints = agent_pb2.SetTurnHintsRequest(hints=[agent_pb2.TurnHint(key=client.key("a"), steps=2)])
-    await client.agents.SetTurnHints(hints, timeout=10)
+    await client.say("a", "Nobody knows.", **ARGUMENTS)
+    request.label = ""
+    found = await client.agents.FindAgent(request, timeout=10)
+    assert (found.matched_messages, found.version) == (2, turn.finished.version), "an appended turn has none"
+    assert found.agent.version.version == turn.finished.version.version + 1
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await prefetch(client, "nobody")
     assert error.value.code() is grpc.StatusCode.NOT_FOUND
