@@ -289,15 +289,22 @@ class FindAgentRequest(_message.Message):
     MODEL_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_HASHES_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Empty means the caller's."""
     model_id: _builtins.str
     """On which model."""
     label: _builtins.str
     """Only agents found under this label (prompt_cache_key, user_id). Empty: all."""
+    request_id: _builtins.str
+    """Find the agent of the turn that was committed with this request_id; message_hashes and label must be empty then. Of
+    several agents' turns the last one is taken.
+    """
     @_builtins.property
     def message_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """One hash per message: hash of (the hash before, role, content), 16 bytes each. At most 10000."""
+        """One hash per message: hash of (the hash before, role, content), 16 bytes each; the first one's before is the hash of
+        the tools. At most 10000.
+        """
 
     def __init__(
         self,
@@ -306,10 +313,11 @@ class FindAgentRequest(_message.Message):
         model_id: _builtins.str = ...,
         message_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         label: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["label", b"label", "message_hashes", b"message_hashes", "model_id", b"model_id", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["label", b"label", "message_hashes", b"message_hashes", "model_id", b"model_id", "namespace", b"namespace", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -325,7 +333,7 @@ class FindAgentResponse(_message.Message):
     MATCHED_MESSAGES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     matched_messages: _builtins.int
-    """How many of the messages it has."""
+    """How many of the messages it has; 0 where it was found by a request_id."""
     @_builtins.property
     def agent(self) -> Global___Agent:
         """Absent if no stored conversation begins the given one."""

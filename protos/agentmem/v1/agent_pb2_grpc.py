@@ -156,7 +156,8 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindAgent(self, request, context):
-        """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages. The
+        """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest stored
+        conversation that begins the given one, by the hash chain of its messages. The
         state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
         to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
         has a conversation after a turn whose input was messages, and none after one that appended to it.

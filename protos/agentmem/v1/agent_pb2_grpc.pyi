@@ -44,7 +44,8 @@ class AgentServiceStub:
     ListAgents: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ListAgentsRequest, _agent_pb2.ListAgentsResponse]
     """ListAgents pages through the agents of a namespace, in the order of their ids."""
     FindAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.FindAgentRequest, _agent_pb2.FindAgentResponse]
-    """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages. The
+    """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest stored
+    conversation that begins the given one, by the hash chain of its messages. The
     state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
     to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
     has a conversation after a turn whose input was messages, and none after one that appended to it.
@@ -135,7 +136,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
     ListAgents: _aio.UnaryUnaryMultiCallable[_agent_pb2.ListAgentsRequest, _agent_pb2.ListAgentsResponse]  # type: ignore[assignment]
     """ListAgents pages through the agents of a namespace, in the order of their ids."""
     FindAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.FindAgentRequest, _agent_pb2.FindAgentResponse]  # type: ignore[assignment]
-    """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages. The
+    """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest stored
+    conversation that begins the given one, by the hash chain of its messages. The
     state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
     to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
     has a conversation after a turn whose input was messages, and none after one that appended to it.
@@ -238,7 +240,8 @@ class AgentServiceServicer:
         request: _agent_pb2.FindAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.FindAgentResponse, _abc.Awaitable[_agent_pb2.FindAgentResponse]]:
-        """FindAgent finds the longest stored conversation that begins the given one, by the hash chain of its messages. The
+        """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest stored
+        conversation that begins the given one, by the hash chain of its messages. The
         state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
         to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
         has a conversation after a turn whose input was messages, and none after one that appended to it.

@@ -412,6 +412,7 @@ class CommitTurnRequest(_message.Message):
     RECORD_FIELD_NUMBER: _builtins.int
     MESSAGE_HASHES_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
+    EXPIRY_FIELD_NUMBER: _builtins.int
     keep_tokens: _builtins.int
     """Tokens of the base's ledger that stay."""
     text: _builtins.bytes
@@ -450,6 +451,10 @@ class CommitTurnRequest(_message.Message):
     def message_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The conversation's hash chain, one per message, for FindAgent."""
 
+    @_builtins.property
+    def expiry(self) -> _types_pb2.Expiry:
+        """What the agent gets if this turn creates it."""
+
     def __init__(
         self,
         *,
@@ -466,10 +471,11 @@ class CommitTurnRequest(_message.Message):
         record: Global___TurnRecord | None = ...,
         message_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         label: _builtins.str = ...,
+        expiry: _types_pb2.Expiry | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "key", b"key", "record", b"record"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expiry", b"expiry", "key", b"key", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -80,6 +80,7 @@ class Model(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     RECOMMENDED_KV_BITS_FIELD_NUMBER: _builtins.int
     QUANTIZATION_KL_FIELD_NUMBER: _builtins.int
+    TOOL_PARSER_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """The name that requests use."""
     state: Global___ModelState.ValueType
@@ -124,6 +125,8 @@ class Model(_message.Message):
     """KV bits that the quality check recommends; 0 where it has not run."""
     quantization_kl: _builtins.float
     """Mean KL divergence of Q4 against unquantized KV, in nats; absent where not measured."""
+    tool_parser: _builtins.str
+    """The parser that finds calls of tools in its text; empty where it has none."""
     @_builtins.property
     def attention_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttentionPath]:
         """Attention paths that the self-test chose at load."""
@@ -154,10 +157,11 @@ class Model(_message.Message):
         error: _builtins.str = ...,
         recommended_kv_bits: _builtins.int = ...,
         quantization_kl: _builtins.float | None = ...,
+        tool_parser: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "quantization_kl", b"quantization_kl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "architecture", b"architecture", "attention_paths", b"attention_paths", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "model_id", b"model_id", "quantization_kl", b"quantization_kl", "recommended_kv_bits", b"recommended_kv_bits", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "state", b"state", "tokenizer_hash", b"tokenizer_hash", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "architecture", b"architecture", "attention_paths", b"attention_paths", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "model_id", b"model_id", "quantization_kl", b"quantization_kl", "recommended_kv_bits", b"recommended_kv_bits", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "state", b"state", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__quantization_kl: _TypeAlias = _typing.Literal["quantization_kl"]  # noqa: Y015
     _WhichOneofArgType__quantization_kl: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl"]  # noqa: Y015

@@ -154,6 +154,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The model's context is full."""
     FINISH_REASON_PREFILLED: _FinishReason.ValueType  # 5
     """Nothing was to be generated (Prefill)."""
+    FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 6
+    """The model ended its turn, and has called tools."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """FinishReason is why generation ended."""
@@ -170,6 +172,8 @@ FINISH_REASON_CONTEXT: FinishReason.ValueType  # 4
 """The model's context is full."""
 FINISH_REASON_PREFILLED: FinishReason.ValueType  # 5
 """Nothing was to be generated (Prefill)."""
+FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 6
+"""The model ended its turn, and has called tools."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -227,6 +231,36 @@ class AgentVersion(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AgentVersion: _TypeAlias = AgentVersion  # noqa: Y015
+
+@_typing.final
+class Expiry(_message.Message):
+    """Expiry is what an idle agent loses, and when; an absent time is never. Each is above 0 and at most 100 years."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TTL_FIELD_NUMBER: _builtins.int
+    DELETE_AFTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """Idle time after which its KV expires."""
+
+    @_builtins.property
+    def delete_after(self) -> _duration_pb2.Duration:
+        """Idle time after which it is deleted."""
+
+    def __init__(
+        self,
+        *,
+        ttl: _duration_pb2.Duration | None = ...,
+        delete_after: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delete_after", b"delete_after", "ttl", b"ttl"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delete_after", b"delete_after", "ttl", b"ttl"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Expiry: _TypeAlias = Expiry  # noqa: Y015
 
 @_typing.final
 class TierTokens(_message.Message):
