@@ -51,7 +51,7 @@ TEMPLATE = (
     "{% if m.role == 'tool' %}{% set ns.cue = '<|answer|>' %}{% endif %}"
     "{% if m.role == 'assistant' %}{{ ns.cue }}{% endif %}{{ m.content }}"
     "{% for tool_call in m.tool_calls %}{% set tool_call = tool_call.function %}"
-    "{% if m.content or not loop.first %}\n{% endif %}"
+    "{% if m.content or not loop.first %}{{ '\n' }}{% endif %}"
     '<tool_call>{"name": "{{ tool_call.name }}", "arguments": {{ tool_call.arguments | tojson }}}</tool_call>'
     "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{{ ns.cue }}{% endif %}"
 )
