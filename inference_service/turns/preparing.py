@@ -122,7 +122,7 @@ def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
     if request.tool_calls and model.call_syntax is None:
         raise FailedPrecondition(
             f"model {model.model_id!r} has no tool parser, so calls of tools cannot be told from its text; "
-            "take a model that has one (tool_parser in GetModel), or leave tool_calls out"
+            "take a model that has one (tool_parser in GetModel), or ask for no calls"
         )
 
 

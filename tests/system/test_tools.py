@@ -4,8 +4,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import openai
 import pytest
 import pytest_asyncio
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
 from agentmem.conversations import chain_of
 from agentmem.v1 import agent_pb2, model_pb2, types_pb2
@@ -22,6 +24,8 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
+
+TOOLS: list[Any] = [WEATHER]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -112,3 +116,77 @@ async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(clien
     second = await client.turn("found", messages=messages, tool_calls=True)
     assert (second.match, second.cached) == ("EXTEND", {"hot": tokens})
     assert (second.text, second.finished.reason) == ("It rains in Paris!", types_pb2.FINISH_REASON_STOP)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sdk(scripted: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{scripted.url}/v1", api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
+def cached(completion: ChatCompletion) -> int:
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens_details is not None
+    return completion.usage.prompt_tokens_details.cached_tokens or 0
+
+
+async def test_the_sdk_calls_a_tool_and_tells_its_result(sdk: openai.AsyncOpenAI) -> None:
+    said: list[Any] = [{"role": "user", "content": "hi, how is the weather?"}]
+    first = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
+    (choice,) = first.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "I look."
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    assert cached(first) == 0
+    said += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+    second = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
+    assert second.choices[0].message.content == "It rains in Paris!"
+    assert (second.choices[0].finish_reason, second.choices[0].message.tool_calls) == ("stop", None)
+    assert first.usage is not None
+    assert cached(second) == first.usage.prompt_tokens + first.usage.completion_tokens, "the agent was found by content"
+    said += [second.choices[0].message, {"role": "user", "content": "and now?"}]
+    third = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="auto")
+    assert third.choices[0].finish_reason == "tool_calls"
+    assert cached(third) > cached(second)
+
+
+async def test_the_sdk_gathers_calls_of_a_stream(sdk: openai.AsyncOpenAI) -> None:
+    said: list[Any] = [{"role": "user", "content": "both, please"}]
+    async with sdk.chat.completions.stream(
+        model="scripted", messages=said, tools=TOOLS, stream_options={"include_usage": True}
+    ) as stream:
+        kinds = [event.type async for event in stream]
+        completion = await stream.get_final_completion()
+    assert kinds.count("tool_calls.function.arguments.done") == 2
+    message = completion.choices[0].message
+    assert message.tool_calls is not None
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls]
+    assert calls == [("get_time", {}), ("get_weather", {"city": "Rome", "days": 2})]
+    assert completion.choices[0].finish_reason == "tool_calls"
+    said += [message, *({"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls)]
+    second = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
+    assert second.choices[0].message.content == "It rains in Paris!"
+    assert completion.usage is not None
+    assert cached(second) == completion.usage.prompt_tokens + completion.usage.completion_tokens
+
+
+async def test_the_sdk_streams_raw_chunks(sdk: openai.AsyncOpenAI) -> None:
+    said: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+    stream = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, stream=True)
+    parts = [part async for chunk in stream for part in chunk.choices[0].delta.tool_calls or ()]
+    assert [part.index for part in parts] == [0, 0]
+    assert parts[0].id
+    assert (parts[0].type, parts[1].id) == ("function", None)
+    assert "".join((part.function and part.function.arguments) or "" for part in parts) == '{"city": "Paris"}'
+
+
+async def test_tool_choice_none_calls_nothing_and_required_is_refused(sdk: openai.AsyncOpenAI) -> None:
+    said: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
+    none = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="none")
+    assert (none.choices[0].message.content, none.choices[0].message.tool_calls) == ("Nobody knows.", None)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="required")
+    assert caught.value.param == "tool_choice"

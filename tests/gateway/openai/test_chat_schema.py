@@ -65,7 +65,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("min_p", 1.5),
         ("top_k", -1),
         ("response_format", {"type": "json_object"}),
-        ("tool_choice", "auto"),
+        ("tool_choice", "required"),
         ("prompt_cache_key", "k"),
         ("made_up", 1),
     ],
