@@ -71,6 +71,11 @@ class FunctionCall(_Strict):
     name: Text
     arguments: Text
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_readings(cls, data: Any) -> Any:
+        return _without(data, "parsed_arguments")
+
 
 class ToolCall(_Strict):
     """A call that an assistant made earlier in the chat."""
@@ -138,6 +143,7 @@ class Message(_Strict):
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
         # SDKs send an assistant's earlier message back as they got it, with the null fields of its response.
+        data = _without(data, "parsed")
         return _without_nulls(data, {"refusal", "annotations", "audio", "function_call"})
 
     @model_validator(mode="after")
@@ -226,3 +232,8 @@ def _without_nulls(data: Any, names: frozenset[str] | set[str]) -> Any:
     if not isinstance(data, dict):
         return data
     return {key: value for key, value in data.items() if key not in names or not (value is None or value == [])}
+
+
+def _without(data: Any, name: str) -> Any:
+    """`data` without what SDKs have read out of an earlier answer's text, and send back beside it."""
+    return {key: value for key, value in data.items() if key != name} if isinstance(data, dict) else data
