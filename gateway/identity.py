@@ -110,12 +110,10 @@ class Finder:
 
     async def _after(self, wanted: Wanted) -> tuple[Memory, bool]:
         found = await self._find(wanted, request_id=wanted.previous)
+        hint = f"it was never kept on {wanted.model_id!r}, or is gone; send the whole conversation"
+        gone = errors.NotFound("response", wanted.previous, hint)
         if not found.HasField("agent"):
-            raise errors.NotFound(
-                "response",
-                wanted.previous,
-                f"it was never kept on {wanted.model_id!r}, or is gone; send the whole chat",
-            )
+            raise gone
         agent_id = found.agent.key.agent_id
         if wanted.agent_id not in ("", agent_id):
             raise errors.InvalidArgument(
@@ -127,7 +125,10 @@ class Finder:
             raise errors.InvalidArgument(
                 "X-Agent-ID", "the agent has gone on since previous_response_id; leave the header out to fork it there"
             )
-        return await self._fork(found)
+        try:
+            return await self._fork(found)
+        except errors.NotFound:
+            raise gone from None
 
     async def _going_on(self, wanted: Wanted, found: agent_pb2.FindAgentResponse) -> tuple[Memory, bool]:
         agent_id = found.agent.key.agent_id
@@ -153,7 +154,7 @@ class Finder:
         if self._expiry.HasField("delete_after"):
             times.delete_after.CopyFrom(self._expiry.delete_after)
         await upstream.result(self._agents.SetAgentTtl(times))
-        memory.if_version = made.version.version
+        memory.if_version, memory.expiry = made.version.version, None
         return memory, True
 
     def _new(self) -> Memory:

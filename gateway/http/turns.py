@@ -166,9 +166,7 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
     return turns
 
 
-async def _noting_commits(
-    first: tuple[int, inference_pb2.GenerateResponse], events: Events, memory: Memory
-) -> Events:
+async def _noting_commits(first: tuple[int, inference_pb2.GenerateResponse], events: Events, memory: Memory) -> Events:
     yield first
     async for choice, event in events:
         if choice == 0 and event.HasField("finished"):
