@@ -23,6 +23,9 @@ from gateway import upstream
 
 log = logging.getLogger(__name__)
 
+_MOST_HASHES = 10_000
+"""What FindAgent takes. A conversation that is stored ends close to where one that goes on from it begins."""
+
 _FOUND_BY_CONTENT = re.compile(r"conv-[0-9a-f]{32}")
 
 
@@ -102,7 +105,7 @@ class Finder:
         if not self._keep or wanted.messages is None:
             return Memory(""), False
         if not fresh:
-            chain = await asyncio.to_thread(chain_of, wanted.messages)
+            chain = (await asyncio.to_thread(chain_of, wanted.messages))[-_MOST_HASHES:]
             found = await self._find(wanted, message_hashes=chain, label=wanted.label)
             if found.HasField("agent"):
                 return await self._going_on(wanted, found)

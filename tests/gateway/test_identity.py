@@ -174,6 +174,13 @@ async def test_nothing_is_kept_where_that_is_the_setting(agents: Worker) -> None
     assert await resolved(channel, named, keep=False) == Memory("marco", committed=True)
 
 
+async def test_of_a_very_long_conversation_the_end_is_looked_for(agents: Worker) -> None:
+    worker, channel = agents
+    long = types_pb2.Messages(messages=list(TALK.messages) * 10_001)
+    await resolved(channel, Wanted("ns", "demo", messages=long))
+    assert list(worker.searches[0].message_hashes) == chain_of(long)[1:]
+
+
 async def test_a_label_narrows_the_search(agents: Worker) -> None:
     worker, channel = agents
     await resolved(channel, Wanted("ns", "demo", messages=TALK, label="team"))
