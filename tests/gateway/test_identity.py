@@ -18,7 +18,8 @@ from agentmem.channels import connect
 from agentmem.conversations import chain_of
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from gateway.identity import Finder, Memory, Wanted
+from gateway.identity import Finder, How, Memory, Wanted
+from gateway.metrics import GatewayMetrics
 
 from .doors import eventually
 
@@ -38,6 +39,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self.times: list[agent_pb2.SetAgentTtlRequest] = []
         self.deleted: list[str] = []
         self.refusal: errors.AgentmemError | None = None
+        self.no_times: errors.AgentmemError | None = None
 
     def has(self, agent_id: str, version: int, at: int | None = None) -> None:
         """An agent at `version`, that was found `at` one."""
@@ -61,6 +63,8 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     async def SetAgentTtl(self, request: Any, context: Any) -> agent_pb2.SetAgentTtlResponse:
         self.times.append(request)
+        if self.no_times is not None:
+            raise self.no_times
         return agent_pb2.SetAgentTtlResponse()
 
     async def DeleteAgent(self, request: Any, context: Any) -> agent_pb2.DeleteAgentResponse:
@@ -86,7 +90,7 @@ Worker = tuple[Agents, grpc.aio.Channel]
 
 
 def finder(channel: grpc.aio.Channel, *, keep: bool = True) -> Finder:
-    return Finder(channel, keep=keep, expiry=EXPIRY)
+    return Finder(channel, GatewayMetrics(), keep=keep, expiry=EXPIRY)
 
 
 async def resolved(channel: grpc.aio.Channel, wanted: Wanted = WANTED, *, keep: bool = True) -> Memory:
@@ -99,7 +103,7 @@ async def test_a_new_conversation_gets_an_agent_that_expires(agents: Worker) -> 
     worker, channel = agents
     memory = await resolved(channel)
     assert re.fullmatch("conv-[0-9a-f]{32}", memory.agent_id)
-    assert (memory.if_version, memory.expiry, memory.guessed) == (0, EXPIRY, True)
+    assert (memory.how, memory.if_version, memory.expiry) == (How.NEW, 0, EXPIRY)
     (search,) = worker.searches
     assert list(search.message_hashes) == chain_of(TALK)
     assert (search.namespace, search.model_id, search.label) == ("ns", "demo", "")
@@ -108,7 +112,7 @@ async def test_a_new_conversation_gets_an_agent_that_expires(agents: Worker) -> 
 async def test_an_agent_of_ours_is_gone_on_with(agents: Worker) -> None:
     worker, channel = agents
     worker.has(OURS, 3)
-    assert await resolved(channel) == Memory(OURS, 3, guessed=True, committed=True)
+    assert await resolved(channel) == Memory(How.CONTINUED, OURS, 3, committed=True)
     assert worker.forks == []
 
 
@@ -119,7 +123,7 @@ async def test_an_older_state_is_forked(agents: Worker) -> None:
     ((fork,), (times,)) = worker.forks, worker.times
     assert (fork.key.agent_id, fork.at_version, fork.new_agent_id) == (OURS, 2, memory.agent_id)
     assert (times.key.agent_id, times.delete_after.seconds, times.HasField("ttl")) == (memory.agent_id, 60, False)
-    assert (memory.if_version, memory.expiry) == (1, None)
+    assert (memory.how, memory.if_version, memory.expiry) == (How.FORKED, 1, None)
 
 
 async def test_an_agent_that_somebody_named_is_never_gone_on_with(agents: Worker) -> None:
@@ -167,11 +171,13 @@ async def test_a_fork_without_a_turn_goes_again(agents: Worker) -> None:
 
 async def test_nothing_is_kept_where_that_is_the_setting(agents: Worker) -> None:
     worker, channel = agents
-    assert await resolved(channel, keep=False) == Memory("", committed=True)
-    assert await resolved(channel, Wanted("ns", "demo")) == Memory("", committed=True), "no messages, no conversation"
+    assert await resolved(channel, keep=False) == Memory(How.NONE, committed=True)
+    assert await resolved(channel, Wanted("ns", "demo")) == Memory(How.NONE, committed=True), (
+        "no messages, no conversation"
+    )
     assert worker.searches == []
     named = Wanted("ns", "demo", agent_id="marco", messages=TALK)
-    assert await resolved(channel, named, keep=False) == Memory("marco", committed=True)
+    assert await resolved(channel, named, keep=False) == Memory(How.NAMED, "marco", committed=True)
 
 
 async def test_of_a_very_long_conversation_the_end_is_looked_for(agents: Worker) -> None:
@@ -191,7 +197,7 @@ async def test_a_retry_finds_the_agent_of_its_turn(agents: Worker) -> None:
     worker, channel = agents
     worker.has(OURS, 3, at=2)
     memory = await resolved(channel, Wanted("ns", "demo", turn="t1", messages=TALK))
-    assert (memory.agent_id, memory.if_version) == (OURS, None)
+    assert memory == Memory(How.RETRIED, OURS, committed=True)
     assert [search.request_id for search in worker.searches] == ["t1"]
     assert worker.forks == []
 
@@ -203,13 +209,22 @@ async def test_a_turn_after_another_one(agents: Worker) -> None:
         await resolved(channel, after)
     assert (missing.value.kind, missing.value.name) == ("response", "r1")
     worker.has("marco", 3)
-    assert await resolved(channel, after) == Memory("marco", 3, guessed=True, committed=True)
+    assert await resolved(channel, after) == Memory(How.CONTINUED, "marco", 3, committed=True)
     worker.has("marco", 3, at=2)
     assert (await resolved(channel, after)).agent_id == worker.forks[0].new_agent_id
     worker.refusal = errors.NotFound("version", "2")
     with pytest.raises(errors.NotFound) as gone:
         await resolved(channel, after)
     assert gone.value.kind == "response"
+
+
+async def test_a_fork_that_gets_no_times_goes_again(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has("marco", 3)
+    worker.no_times = errors.Unavailable("the store is gone")
+    with pytest.raises(errors.Unavailable):
+        await resolved(channel)
+    await eventually(lambda: worker.deleted == [worker.forks[0].new_agent_id])
 
 
 @pytest.mark.parametrize(("name", "at"), [("other", 3), ("marco", 2)])
