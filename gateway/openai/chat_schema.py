@@ -73,7 +73,7 @@ class FunctionCall(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_readings(cls, data: Any) -> Any:
+    def _drop_parsed(cls, data: Any) -> Any:
         return _without(data, "parsed_arguments")
 
 
@@ -83,6 +83,11 @@ class ToolCall(_Strict):
     id: Text
     type: Literal["function"]
     function: FunctionCall
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_index(cls, data: Any) -> Any:
+        return _without(data, "index")
 
 
 def _json_object(value: dict[str, Any]) -> dict[str, Any]:
@@ -235,5 +240,5 @@ def _without_nulls(data: Any, names: frozenset[str] | set[str]) -> Any:
 
 
 def _without(data: Any, name: str) -> Any:
-    """`data` without what SDKs have read out of an earlier answer's text, and send back beside it."""
+    """`data` without what SDKs have noted beside an earlier answer that they took from a stream, and send back."""
     return {key: value for key, value in data.items() if key != name} if isinstance(data, dict) else data
