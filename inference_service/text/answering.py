@@ -123,7 +123,7 @@ class AnswerStream:
         if calls := self._syntax.calls(bytes(self._raw[start:end]), self._tools, self._ids):
             self._say(self._text.finish())
             self._text, self._token_of_feed = TextStream(self._stops), []
-            self._space, self._after_call = "", True
+            self._after_call = True
             self._calls += calls
             self._ids |= {call.id for call in calls}
             self._drop(size)

@@ -51,7 +51,8 @@ class CallSyntax:
         """The calls that `text`, from between the markers, spells; none unless all of it makes sense.
 
         A call keeps the id that the model gave it, which its template then writes again, unless it is one of
-        `taken_ids`.
+        `taken_ids`. Some parsers take time that grows with the square of a text that repeats the beginning of a call
+        (mlx-lm's for Gemma 4: seconds for 16 KB), and whoever waits for this thread waits as long.
         """
         try:
             parsed = self.parse(text.decode(errors="replace"), [dict(tool) for tool in tools] or None)
