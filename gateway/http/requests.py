@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
+from gateway.upstream import PASSED_METADATA
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
@@ -39,6 +40,11 @@ def request_id(headers: Headers) -> str:
     if value is None:
         return ""
     return check_text(TURN_HEADER, _ascii(TURN_HEADER, value), max_bytes=MAX_REQUEST_ID_BYTES)
+
+
+def passed_metadata(headers: Headers) -> list[tuple[str, str]]:
+    """What of the headers reaches the worker."""
+    return [(name, value) for name, value in headers.items() if name in PASSED_METADATA and value.isascii()]
 
 
 def _percent_decoded(headers: Headers, name: str) -> str:
