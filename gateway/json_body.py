@@ -56,7 +56,7 @@ def _path(error: ErrorDetails, data: Any) -> list[str | int]:
 
 
 class _Path(NamedTuple):
-    """A way through data that a location may mean. `end`: its last part is there (2), may be absent (1), is left out."""
+    """A way through data that a location may mean. `end`: its last part is there (2), may be absent (1), or neither."""
 
     end: int
     path: list[str | int]
