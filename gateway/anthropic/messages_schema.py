@@ -1,7 +1,8 @@
 """What a request to /v1/messages may hold; everything else is refused by name.
 
-Supported: model, max_tokens, messages, system, stream, temperature, top_p, top_k, stop_sequences, tools (of one's own),
-tool_choice auto and none, output_config.format, metadata.user_id (which only narrows the search for the conversation).
+Supported: model, max_tokens, messages (of user, assistant and system), system, stream, temperature, top_p, top_k,
+stop_sequences, tools (of one's own), tool_choice auto and none, output_config.format, metadata.user_id (which only
+narrows the search for the conversation).
 
 Accepted without effect: cache_control, wherever the API has it, because everything is kept anyhow; thinking and
 redacted_thinking in the assistant's messages, which another server's models wrote and which belong to no later prompt;
