@@ -42,11 +42,6 @@ def request_id(headers: Headers) -> str:
     return check_text(TURN_HEADER, _ascii(TURN_HEADER, value), max_bytes=MAX_REQUEST_ID_BYTES)
 
 
-def passed_metadata(headers: Headers) -> list[tuple[str, str]]:
-    """What of the headers reaches the worker."""
-    return [(name, value) for name, value in headers.items() if name in PASSED_METADATA and value.isascii()]
-
-
 def _percent_decoded(headers: Headers, name: str) -> str:
     value = _single(headers, name)
     if value is None:
@@ -57,6 +52,11 @@ def _percent_decoded(headers: Headers, name: str) -> str:
         return check_text(name, unquote_to_bytes(value).decode("utf-8"))
     except UnicodeDecodeError:
         raise InvalidArgument(name, "is not percent-encoded UTF-8") from None
+
+
+def passed_on(headers: Headers) -> list[tuple[str, str]]:
+    """What of the headers the worker may see, as metadata."""
+    return [(name, value) for name, value in headers.items() if name in PASSED_METADATA and value.isascii()]
 
 
 def _single(headers: Headers, name: str) -> str | None:

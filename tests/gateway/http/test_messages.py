@@ -14,10 +14,8 @@ import httpx2
 import pytest
 
 from agentmem import errors
-from agentmem.channels import connect
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.callers import Caller
-from gateway.http.app import HttpDoor
+from gateway.http.rim import Rim
 from gateway.metrics import GatewayMetrics
 from gateway.process import Gateway
 
@@ -298,21 +296,15 @@ async def test_pages_of_http_follow_the_dialect(http: httpx.AsyncClient) -> None
         assert body["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
-class Nobody:
-    """Lets nobody in."""
+async def test_unknown_keys() -> None:
+    async def door(scope: Any, receive: Any, send: Any) -> None:
+        raise errors.Unauthenticated("the key is unknown")
 
-    def authenticate(self, credential: str | None) -> Caller:
-        raise errors.Unauthenticated(f"the key {'' if credential == 'mine' else 'not '}sent is unknown")
-
-
-async def test_unknown_keys(run_dir: Path) -> None:
-    async with connect(f"unix:{run_dir}/worker.sock") as channel:
-        app: Any = HttpDoor(settings(run_dir), channel, GatewayMetrics(), Nobody()).app
-        async with anthropic.AsyncAnthropic(
-            base_url="http://x", api_key="mine", http_client=httpx2.AsyncClient(transport=httpx2.ASGITransport(app))
-        ) as client:
-            with pytest.raises(anthropic.AuthenticationError, match="the key sent is unknown") as caught:
-                await client.messages.create(**ASKED)
+    transport = httpx2.ASGITransport(Rim(door, GatewayMetrics()))
+    client = httpx2.AsyncClient(transport=transport)
+    async with anthropic.AsyncAnthropic(base_url="http://x", api_key="mine", http_client=client) as claude:
+        with pytest.raises(anthropic.AuthenticationError, match="the key is unknown") as caught:
+            await claude.messages.create(**ASKED)
     assert caught.value.type == "authentication_error"
     assert caught.value.request_id is not None
 
