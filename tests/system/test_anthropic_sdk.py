@@ -168,7 +168,7 @@ async def test_whoever_leaves_frees_the_engine(stack: Stack, claude: anthropic.A
         return await stack.metric("worker", "agentmem_num_requests_running")
 
     cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
-    long: Any = [{"role": "user", "content": "The colour of the boat is green. " * 700}]
+    long: Any = [{"role": "user", "content": "The colour of the boat is green. " * 350}]
     asking = asyncio.create_task(claude.messages.create(**SHORT, messages=long))
     async with asyncio.timeout(60):
         while not await running_turns():
