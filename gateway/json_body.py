@@ -1,7 +1,7 @@
 """The body of a request as a JSON object, and pydantic's complaints about it as one of ours."""
 
 import json
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -10,12 +10,14 @@ from agentmem.errors import InvalidArgument
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _NOT_THERE = frozenset({"missing", "extra_forbidden"})  # the latter's name may be ill-formed, and not found again
+_NO_BRANCH = frozenset({"union_tag_invalid", "union_tag_not_found"})
 _MESSAGES = {
     "extra_forbidden": "is not supported",
     "missing": "is required",
     "finite_number": "must be a finite number",
     "string_unicode": "must be well-formed Unicode (it has a lone surrogate)",
     "too_long": "has too many elements",
+    "union_tag_not_found": "is required",
 }
 
 
@@ -49,17 +51,36 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 def _path(error: ErrorDetails, data: Any) -> list[str | int]:
     """Where in `data` the error is; pydantic's own location also names branches of unions, which are dropped."""
-    path: list[str | int] = []
-    for position, part in enumerate(error["loc"]):
-        last = position == len(error["loc"]) - 1
-        if isinstance(data, dict) and (part in data or (last and error["type"] in _NOT_THERE)):
-            data = data.get(part)
-        elif isinstance(data, list) and isinstance(part, int):
-            data = data[part]
-        else:
-            continue
-        path.append(part)
-    return path
+    path = _followed(error["loc"], data, absent=error["type"] in _NOT_THERE).path
+    return [*path, error["ctx"]["discriminator"].strip("'")] if error["type"] in _NO_BRANCH else path
+
+
+class _Path(NamedTuple):
+    """A way through data that a location may mean. `end`: its last part is there (2), may be absent (1), or neither."""
+
+    end: int
+    path: list[str | int]
+
+
+def _followed(loc: tuple[int | str, ...], data: Any, *, absent: bool) -> _Path:
+    """The parts of `loc` that lead through `data`; the last may be `absent` there.
+
+    A branch can have the name of a field ("text" of {"type": "text", "text": …}), so each part is tried as both, and
+    what leads to the last part counts, or else what leads farthest.
+    """
+    if not loc:
+        return _Path(2, [])
+    part, rest = loc[0], loc[1:]
+    skipped = _followed(rest, data, absent=absent) if rest else _Path(0, [])
+    if isinstance(data, dict) and part in data:
+        taken = _followed(rest, data[part], absent=absent)
+    elif isinstance(data, dict) and absent and not rest:
+        taken = _Path(1, [])
+    elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+        taken = _followed(rest, data[part], absent=absent)
+    else:
+        return skipped
+    return max(_Path(taken.end, [part, *taken.path]), skipped, key=lambda way: (way.end, len(way.path)))
 
 
 def _dotted(path: list[str | int]) -> str:
@@ -74,4 +95,6 @@ def _printable(name: str) -> str:
 def _message(error: ErrorDetails) -> str:
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
+    if error["type"] == "union_tag_invalid":
+        return f"is not supported here; supported are {error['ctx']['expected_tags'].replace(chr(39), '')}"
     return _MESSAGES.get(error["type"]) or error["msg"][0].lower() + error["msg"][1:]

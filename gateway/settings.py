@@ -25,7 +25,7 @@ def _namespace(value: str) -> str:
 
 
 class GatewaySettings(ServiceSettings):
-    """Serves OpenAI's chat API over HTTP, and the contract over gRPC, before one worker.
+    """Serves the APIs of OpenAI and Anthropic over HTTP, and the contract over gRPC, before one worker.
 
     Each flag is also a variable, AGENTMEM_GATEWAY_…, and a key of the table [gateway] in the TOML file that
     AGENTMEM_CONFIG names.

@@ -107,7 +107,7 @@ def _addresses(address_file: Path) -> dict[str, str]:
 
 
 def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
-    click.echo(f"HTTP     http://{addresses['http']}/v1   (OpenAI; X-Agent-ID names the agent)")
+    click.echo(f"HTTP     http://{addresses['http']}/v1   (OpenAI; Anthropic without /v1; X-Agent-ID names the agent)")
     click.echo(f"gRPC     {addresses['grpc']}")
     if settings.metrics:
         others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from agentmem.errors import AgentmemError
+from gateway.anthropic import errors as anthropic
 from gateway.exchange import Json
 from gateway.openai import errors as openai
 
@@ -36,6 +38,18 @@ _OPENAI = Dialect(
 )
 
 
-def dialect_of(scope: Scope) -> Dialect:  # noqa: ARG001 - there is one dialect so far
+_ANTHROPIC = Dialect(
+    page=lambda error, request_id: Page(anthropic.status(error), anthropic.error_body(error, request_id)),
+    http_body=anthropic.http_error_body,
+)
+
+
+def dialect_of(scope: Scope) -> Dialect:
     """The dialect of a request; OpenAI's where nothing says otherwise."""
-    return _OPENAI
+    return _ANTHROPIC if speaks_anthropic(scope) else _OPENAI
+
+
+def speaks_anthropic(scope: Scope) -> bool:
+    """Whether the path is Anthropic's alone, or the request has the header that its SDKs always send."""
+    path: str = scope["path"]
+    return path == "/v1/messages" or path.startswith("/v1/messages/") or "anthropic-version" in Headers(scope=scope)

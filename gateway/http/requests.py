@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
+from gateway.upstream import PASSED_METADATA
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
@@ -51,6 +52,11 @@ def _percent_decoded(headers: Headers, name: str) -> str:
         return check_text(name, unquote_to_bytes(value).decode("utf-8"))
     except UnicodeDecodeError:
         raise InvalidArgument(name, "is not percent-encoded UTF-8") from None
+
+
+def passed_on(headers: Headers) -> list[tuple[str, str]]:
+    """What of the headers the worker may see, as metadata."""
+    return [(name, value) for name, value in headers.items() if name in PASSED_METADATA and value.isascii()]
 
 
 def _single(headers: Headers, name: str) -> str | None:

@@ -29,6 +29,8 @@ _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _TOLD = "agentmem.told"
 _REQUEST_ID = "agentmem.request_id"
 _LONGEST_TOLD = 256
+_REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
+"""OpenAI's SDK reads the first, Anthropic's the second."""
 
 
 class ErrorPage(JSONResponse):
@@ -73,7 +75,7 @@ def tell(scope: Scope, **fields: str) -> None:
 
 
 class Rim:
-    """ASGI middleware: counts and logs requests, answers what nobody caught, and sets x-request-id."""
+    """ASGI middleware: counts and logs requests, answers what nobody caught, and tells the request's id."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -93,7 +95,8 @@ class Rim:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                named = [(name, request_id) for name in _REQUEST_ID_HEADERS]
+                message["headers"] = [*message.get("headers", ()), *named]
             await send(message)
 
         try:

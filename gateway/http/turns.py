@@ -16,11 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2
-from gateway import upstream
 from gateway.callers import caller
 from gateway.choices import Events, each_choice
 from gateway.exchange import Exchange, Incoming
-from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, until_disconnect
+from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, passed_on, request_id, until_disconnect
 from gateway.http.rim import as_our_error, tell
 from gateway.http.sse import EventStream, ReaderStalled
 from gateway.identity import Finder, Memory, Wanted
@@ -111,8 +110,7 @@ class _Run:
                     return
 
     def _choices(self, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
-        metadata = [(k, v) for k, v in self.request.headers.items() if k in upstream.PASSED_METADATA and v.isascii()]
-        return each_choice(self.shared.channel, turns, metadata, self.shared.stream_queue)
+        return each_choice(self.shared.channel, turns, passed_on(self.request.headers), self.shared.stream_queue)
 
     async def _answer(self, events: Events, agent: str) -> None:
         headers = {AGENT_HEADER: quote(agent, safe="")} if agent else {}

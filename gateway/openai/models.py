@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agentmem.v1 import model_pb2
+from gateway.model_report import model_report
 
 
 def model_list(models: Iterable[model_pb2.Model]) -> dict[str, Any]:
@@ -18,16 +19,5 @@ def model_object(model: model_pb2.Model) -> dict[str, Any]:
         "object": "model",
         "created": 0,
         "owned_by": "agentmem",
-        "agentmem": {
-            "state": model_pb2.ModelState.Name(model.state).removeprefix("MODEL_STATE_").lower(),
-            "default": model.is_default,
-            "context_length": model.context_length,
-            "architecture": model.architecture,
-            "dtype": model.dtype,
-            "kv_bits": model.kv_bits,
-            "kv_bytes_per_token": model.kv_bytes_per_token,
-            "tool_parser": model.tool_parser or None,
-            "fingerprint": model.fingerprint,
-            "error": model.error or None,
-        },
+        "agentmem": model_report(model),
     }

@@ -21,7 +21,7 @@ def parse(field: str, text: str, kind: type) -> Any:
         raise InvalidArgument(field, "must be well-formed Unicode (it has an escaped lone surrogate)") from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(field, "is not JSON") from error
-    if not _shallow(value):
+    if not shallow(value):
         raise InvalidArgument(field, f"must not be nested deeper than {MAX_DEPTH}")
     if not isinstance(value, kind):
         raise InvalidArgument(field, f"must be a JSON {'array' if kind is list else 'object'}")
@@ -38,7 +38,8 @@ def object_or_text(value: Any) -> Any:
         return value
 
 
-def _shallow(value: Any) -> bool:
+def shallow(value: Any) -> bool:
+    """Whether `value` is nested no deeper than MAX_DEPTH."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import anthropic
 import grpc
 import httpx
 import openai
@@ -63,4 +64,12 @@ async def sdk(gateway: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
     """The official SDK."""
     base_url = f"http://{gateway.addresses['http']}/v1"
     async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+async def claude(gateway: Gateway) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    """The official SDK of Anthropic."""
+    base_url = f"http://{gateway.addresses['http']}"
+    async with anthropic.AsyncAnthropic(base_url=base_url, api_key="none", max_retries=0, timeout=30) as client:
         yield client

@@ -1,9 +1,10 @@
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
 
 from agentmem.errors import InvalidArgument
 from gateway.json_body import parse_body
@@ -92,7 +93,7 @@ def test_lone_surrogates_are_refused_by_field(changed: dict[str, Any], field: st
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"stop": [1]}, "stop[0]"),
         ({"logit_bias": {"1": "x"}}, "logit_bias.1"),
-        ({"n": 2}, "n"),
+        ({"n": 17}, "n"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"nonsense": None}, "nonsense"),
     ],
@@ -104,6 +105,51 @@ def test_the_field_is_named(changed: dict[str, Any], field: str) -> None:
 def test_a_missing_field_is_named() -> None:
     error = refused(b'{"model": "m"}')
     assert (error.field, error.problem) == ("messages", "is required")
+
+
+class _Text(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text"]
+    text: str | list[int]
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["data"]
+    data: dict[str, int]
+
+
+class _Parts(BaseModel):
+    parts: list[Annotated[_Text | _Data, Field(discriminator="type")]]
+    untagged: _Data | None = None
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"type": "text", "text": 5}, "text"),
+        ({"type": "text"}, "text"),
+        ({"type": "text", "text": [1, "x"]}, "text[1]"),
+        ({"type": "text", "text": "x", "more": 1}, "more"),
+        ({"type": "data", "data": {"data": "x"}}, "data.data"),
+        ({"type": "data", "data": {}, "more": 1}, "more"),
+        ({"type": "image"}, "type"),
+        ({}, "type"),
+    ],
+)
+def test_a_branch_may_have_the_name_of_a_field(part: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_body(json.dumps({"parts": [{"type": "text", "text": "x"}, part]}).encode(), _Parts)
+    assert caught.value.field == f"parts[1].{field}"
+    if field == "type":
+        assert caught.value.problem == ("is not supported here; supported are text, data" if part else "is required")
+
+
+def test_a_field_may_have_the_name_of_its_type() -> None:
+    body = {"parts": [], "untagged": {"type": "data", "data": {"data": "x"}}}
+    with pytest.raises(InvalidArgument) as caught:
+        parse_body(json.dumps(body).encode(), _Parts)
+    assert caught.value.field == "untagged.data.data"
 
 
 JSON = st.recursive(

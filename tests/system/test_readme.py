@@ -28,7 +28,7 @@ async def output(stack: Stack, code: str) -> str:
 
 
 async def test_examples_do_what_they_say() -> None:
-    grpc_example, openai_example = examples()
+    grpc_example, openai_example, anthropic_example = examples()
     async with running("demo", "store", "worker", "gateway") as stack:
         client = await stack.client("gateway")
         await client.say("marco", "The key is in the cellar.", max_tokens=30)
@@ -41,3 +41,6 @@ async def test_examples_do_what_they_say() -> None:
         assert first == "Noted, the colour of the boat is green. 0 tokens from memory"
         assert re.fullmatch(r"The colour of the boat is green. [1-9]\d* tokens from memory", second)
         assert len((await stack.ledger("marco")).token_ids) == tokens, "it is another agent's example"
+        first, second = (await output(stack, anthropic_example)).splitlines()
+        assert first == "Noted, the number of the locker is 417. 0 tokens from memory"
+        assert re.fullmatch(r"The number of the locker is 417. [1-9]\d* tokens from memory", second)

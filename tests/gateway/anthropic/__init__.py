@@ -1,0 +1,1 @@
+"""Anthropic's dialect, without I/O."""

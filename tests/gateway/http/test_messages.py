@@ -1,0 +1,314 @@
+"""Anthropic's messages, mostly through the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import httpx2
+import pytest
+
+from agentmem import errors
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.http.rim import Rim
+from gateway.metrics import GatewayMetrics
+from gateway.process import Gateway
+
+from ..doors import eventually, settings
+from ..scripted import ScriptedWorker, delta, finished, started
+
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+ASKED: Any = {"model": "demo", "max_tokens": 9, "messages": MESSAGES}
+TOOL: Any = {"name": "look", "description": "looks", "input_schema": {"type": "object"}}
+
+
+def turns(worker: ScriptedWorker) -> list[inference_pb2.GenerateRequest]:
+    return [request for request in worker.requests if isinstance(request, inference_pb2.GenerateRequest)]
+
+
+async def calling(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("I look.")
+    call = inference_pb2.ToolCall(id="call_1", name="look", arguments_json='{"where": "în cellar"}')
+    yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(tool_calls=[call], token_ids=[1, 2]))
+    yield finished(types_pb2.FINISH_REASON_TOOL_CALLS)
+
+
+async def endless(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("first")
+    await asyncio.Event().wait()
+
+
+async def broken(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("half an ans")
+    raise errors.Unavailable("the engine died", retry_after=2.0)
+
+
+async def test_message(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
+    answer = await claude.messages.create(
+        **ASKED,
+        system=[{"type": "text", "text": "be nice", "cache_control": {"type": "ephemeral"}}],
+        extra_body={"temperature": 0.5},
+        stop_sequences=["\n"],
+        metadata={"user_id": "u1"},
+        extra_headers={"X-Agent-ID": "bob", "Idempotency-Key": "turn-1"},
+    )
+    assert answer.id.startswith("msg_")
+    assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": "Hello 🌍"}]
+    assert (answer.stop_reason, answer.stop_sequence, answer.role) == ("end_turn", None, "assistant")
+    told = answer.usage
+    assert (told.cache_read_input_tokens, told.cache_creation_input_tokens, told.input_tokens) == (12, 8, 0)
+    assert told.output_tokens == 3
+    assert answer.model_extra is not None
+    assert answer.model_extra["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    assert answer._request_id is not None
+    assert answer._request_id.startswith("req-")
+    (request,) = turns(worker)
+    assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("default", "bob", "demo")
+    assert (request.request_id, request.max_tokens, list(request.stop)) == ("turn-1", 9, ["\n"])
+    assert (request.label, request.sampling.temperature) == ("u1", 0.5)
+    assert [(m.role, m.content) for m in request.messages.messages] == [("system", "be nice"), ("user", "hi")]
+
+
+async def test_stream(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
+    async with claude.messages.stream(**ASKED) as stream:
+        texts = [text async for text in stream.text_stream]
+        answer = await stream.get_final_message()
+    assert texts == ["Hel", "lo", " 🌍"]
+    whole = await claude.messages.create(**ASKED)
+    assert answer.content[0].to_dict() == whole.content[0].to_dict()
+    assert (answer.stop_reason, answer.usage.to_dict()) == (whole.stop_reason, whole.usage.to_dict())
+    assert answer.usage.cache_creation_input_tokens == 8, "the conversation is kept without a name"
+
+
+async def test_raw_events(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
+    worker.script = calling
+    stream = await claude.messages.create(**ASKED, tools=[TOOL], stream=True)
+    events = [event async for event in stream]
+    assert [event.type for event in events] == [
+        "message_start",
+        *("content_block_start", "content_block_delta", "content_block_stop") * 2,
+        "message_delta",
+        "message_stop",
+    ]
+    assert events[-2].model_extra is not None
+    assert events[-2].model_extra["agentmem"]["match"] == "extend"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_tools(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic, streamed: bool) -> None:
+    worker.script = calling
+    answer: Any
+    if streamed:
+        async with claude.messages.stream(**ASKED, tools=[TOOL]) as stream:
+            answer = await stream.get_final_message()
+    else:
+        answer = await claude.messages.create(**ASKED, tools=[TOOL])
+    assert answer.stop_reason == "tool_use"
+    said, call = answer.content
+    assert (said.text, call.id, call.name, call.input) == ("I look.", "call_1", "look", {"where": "în cellar"})
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "a key"}
+    history = [*MESSAGES, {"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
+    await claude.messages.create(model="demo", max_tokens=9, messages=history, tools=[TOOL])
+    first, second = turns(worker)
+    assert first.tool_calls
+    assert json.loads(first.messages.tools_json)[0]["function"]["parameters"] == {"type": "object"}
+    assert second.messages.tools_json == first.messages.tools_json
+    _, assistant, tool = second.messages.messages
+    assert (assistant.role, assistant.content, tool.role, tool.content) == ("assistant", "I look.", "tool", "a key")
+    (spelled,) = json.loads(assistant.tool_calls_json)
+    assert json.loads(spelled["function"]["arguments"]) == {"where": "în cellar"}
+    assert tool.tool_call_id == spelled["id"] == "call_1"
+
+
+async def test_the_name_of_every_event_is_set(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/messages", json={**ASKED, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *events, empty = answer.text.split("\n\n")
+    assert empty == ""
+    for event in events:
+        name, data = event.split("\n")
+        assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
+    assert events[1] == 'event: ping\ndata: {"type":"ping"}'
+    assert "🌍" in answer.text
+
+
+async def test_nothing_kept(run_dir: Path, worker: ScriptedWorker) -> None:
+    gateway = Gateway(settings(run_dir, anonymous="forget"))
+    await gateway.start()
+    base_url = f"http://{gateway.addresses['http']}"
+    async with anthropic.AsyncAnthropic(base_url=base_url, api_key="none") as client:
+        told = (await client.messages.create(**ASKED)).usage
+    await gateway.stop()
+    assert (told.cache_read_input_tokens, told.cache_creation_input_tokens, told.input_tokens) == (12, 0, 8)
+
+
+async def test_count_tokens(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
+    counted = await claude.messages.count_tokens(model="demo", messages=MESSAGES, system="s", tools=[TOOL])
+    assert counted.input_tokens == 11
+    (request,) = worker.requests
+    assert (request.key.namespace, request.key.model_id, request.key.agent_id) == ("default", "demo", "")
+    assert [message.role for message in request.messages.messages] == ["system", "user"]
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens: is not supported"):
+        await claude.messages.count_tokens(model="demo", messages=MESSAGES, extra_body={"max_tokens": 5})
+    worker.error = errors.NotFound("model", "x")
+    with pytest.raises(anthropic.NotFoundError):
+        await claude.messages.count_tokens(model="x", messages=MESSAGES)
+
+
+async def test_models(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
+    assert [model.id async for model in claude.models.list()] == ["demo", "org/large"]
+    assert [model.id async for model in claude.models.list(limit=1)] == ["demo", "org/large"], "page by page"
+    assert [model.id async for model in claude.models.list(before_id="org/large")] == ["demo"]
+    assert (await claude.models.retrieve("org/large")).display_name == "org/large"
+    assert (await claude.models.retrieve("demo")).created_at.year == 1970
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        await claude.models.retrieve("nope")
+    assert caught.value.type == "not_found_error"
+    with pytest.raises(anthropic.BadRequestError, match="after_id: "):
+        await claude.models.list(after_id="nope")
+
+
+async def test_what_cannot_be_honoured_is_refused_by_path(
+    worker: ScriptedWorker, claude: anthropic.AsyncAnthropic
+) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    for changed, said in (
+        ({"messages": [*MESSAGES, {"role": "user", "content": [image]}]}, "messages[1].content[0].type: "),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "The "}]}, "messages[1].role: "),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking.type: "),
+        ({"tool_choice": {"type": "any"}, "tools": [TOOL]}, "tool_choice.type: "),
+        ({"extra_body": {"container": "c"}}, "container: is not supported"),
+        ({"max_tokens": 0}, "max_tokens: "),
+    ):
+        with pytest.raises(anthropic.BadRequestError) as caught:
+            await claude.messages.create(**{**ASKED, **changed})  # type: ignore[arg-type]
+        assert caught.value.api_message is not None
+        assert caught.value.api_message.startswith(said)
+        assert caught.value.type == "invalid_request_error"
+        assert caught.value.request_id == caught.value.response.headers["x-request-id"]
+        assert caught.value.body["request_id"] == caught.value.request_id  # type: ignore[index]
+    assert worker.requests == []
+
+
+REFUSALS: list[tuple[Exception, type[anthropic.APIStatusError], str]] = [
+    (errors.InvalidArgument("stop[0]", "is too long"), anthropic.BadRequestError, "invalid_request_error"),
+    (errors.FailedPrecondition("the context is full"), anthropic.BadRequestError, "invalid_request_error"),
+    (errors.NotFound("model", "demo"), anthropic.NotFoundError, "not_found_error"),
+    (errors.PermissionDenied("not yours"), anthropic.PermissionDeniedError, "permission_error"),
+    (errors.Aborted("moved on"), anthropic.ConflictError, "invalid_request_error"),
+    (errors.ResourceExhausted("queue full", 7.2), anthropic.RateLimitError, "rate_limit_error"),
+    (errors.Unavailable("loading", 3), anthropic.OverloadedError, "overloaded_error"),
+    (errors.DeadlineExceeded("late"), anthropic.GatewayTimeoutError, "timeout_error"),
+    (RuntimeError("secret"), anthropic.InternalServerError, "api_error"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_refusals_are_the_sdks_own_exceptions(
+    worker: ScriptedWorker, claude: anthropic.AsyncAnthropic, stream: bool
+) -> None:
+    for error, kind, word in REFUSALS:
+        worker.error = error
+        with pytest.raises(kind) as caught:
+            await claude.messages.create(**ASKED, stream=stream, extra_headers={"X-Agent-ID": "bob"})
+        assert caught.value.type == word
+        assert "secret" not in str(caught.value)
+        waits = {429: "8", 529: "3"}.get(caught.value.status_code)
+        assert caught.value.response.headers.get("retry-after") == waits
+
+
+async def test_the_sdk_tries_again_after_the_time_it_is_told(
+    worker: ScriptedWorker, claude: anthropic.AsyncAnthropic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        worker.error = None
+
+    monkeypatch.setattr("anthropic._base_client.anyio.sleep", sleep)
+    for error, seconds in ((errors.ResourceExhausted("queue full", 7.2), 8.0), (errors.Unavailable("loading", 3), 3.0)):
+        worker.error = error
+        answer = await claude.with_options(max_retries=1).messages.create(**ASKED)
+        assert answer.stop_reason == "end_turn"
+        assert slept.pop() == seconds
+
+
+async def test_a_failed_stream_ends_as_a_failure(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
+    worker.script = broken
+    stream = await claude.messages.create(**ASKED, stream=True)
+    with pytest.raises(anthropic.APIStatusError, match="the engine died") as caught:
+        [event async for event in stream]
+    assert caught.value.type == "overloaded_error"
+    with pytest.raises(anthropic.APIStatusError, match="the engine died"):
+        async with claude.messages.stream(**ASKED) as helper:
+            await helper.get_final_message()
+
+
+async def test_nothing_follows_a_failure(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    worker.script = broken
+    answer = await http.post("/v1/messages", json={**ASKED, "stream": True})
+    *_, last, empty = answer.text.split("\n\n")
+    assert empty == ""
+    assert last.startswith("event: error\ndata: ")
+    assert "message_stop" not in answer.text
+    assert "message_delta" not in answer.text
+
+
+async def test_leaving_a_stream_cancels_the_turn(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) -> None:
+    worker.script = endless
+    async with claude.messages.stream(**ASKED) as stream:
+        await anext(stream.text_stream)
+        assert worker.running == 1
+    await asyncio.wait_for(worker.cancelled.wait(), 20)
+    await eventually(lambda: worker.running == 0)
+
+
+VERSION = {"anthropic-version": "2023-06-01"}
+TEXT, TOO_LARGE = {"content-type": "text/plain"}, b" " * (64 * 1024 + 1)
+PAGES: list[tuple[str, str, dict[str, str], bytes, int, str]] = [
+    ("GET", "/v1/messages", {}, b"", 405, "invalid_request_error"),
+    ("GET", "/v1/messages/count_tokens", {}, b"", 405, "invalid_request_error"),
+    ("POST", "/v1/messages/batches", {}, b"", 404, "not_found_error"),
+    ("GET", "/v1/files", VERSION, b"", 404, "not_found_error"),
+    ("GET", "/v1/models/", VERSION, b"", 404, "not_found_error"),
+    ("POST", "/v1/messages", TEXT, b"", 415, "invalid_request_error"),
+    ("POST", "/v1/messages/count_tokens", TEXT, b"", 415, "invalid_request_error"),
+    ("POST", "/v1/messages", {"content-type": "application/json"}, TOO_LARGE, 413, "request_too_large"),
+    ("POST", "/v1/messages", {"content-type": "application/json"}, b"[]", 400, "invalid_request_error"),
+]
+
+
+async def test_pages_of_http_follow_the_dialect(http: httpx.AsyncClient) -> None:
+    for method, path, headers, content, status, kind in PAGES:
+        answer = await http.request(method, path, headers=headers, content=content)
+        assert answer.status_code == status, path
+        body = answer.json()
+        assert (body["type"], body["error"]["type"]) == ("error", kind)
+        assert body["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+async def test_unknown_keys() -> None:
+    async def door(scope: Any, receive: Any, send: Any) -> None:
+        raise errors.Unauthenticated("the key is unknown")
+
+    transport = httpx2.ASGITransport(Rim(door, GatewayMetrics()))
+    client = httpx2.AsyncClient(transport=transport)
+    async with anthropic.AsyncAnthropic(base_url="http://x", api_key="mine", http_client=client) as claude:
+        with pytest.raises(anthropic.AuthenticationError, match="the key is unknown") as caught:
+            await claude.messages.create(**ASKED)
+    assert caught.value.type == "authentication_error"
+    assert caught.value.request_id is not None
+
+
+async def test_other_paths_keep_openais_shape(http: httpx.AsyncClient) -> None:
+    for path in ("/v1/files", "/v1/messagesque", "/v1/chat/completions"):
+        assert "param" in (await http.get(path)).json()["error"]

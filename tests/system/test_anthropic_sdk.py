@@ -1,0 +1,179 @@
+"""The unmodified SDK of Anthropic against a real stack: nothing but the base URL is changed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.system.stack import Stack, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SYSTEM = "You are marco."
+GREEDY = {"temperature": 0}
+SHORT: Any = {"model": "demo", "max_tokens": 40, "extra_body": GREEDY}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    async with running("demo", "store", "worker", "gateway") as stack:
+        yield stack
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def claude(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="unused", timeout=120) as client:
+        yield client
+
+
+@dataclass
+class Counts:
+    """What the worker itself has counted."""
+
+    prompt: float = 0
+    cached: float = 0
+    said: float = 0
+
+    @classmethod
+    async def now(cls, stack: Stack) -> "Counts":
+        tiers = [
+            await stack.metric("worker", "agentmem_prompt_tokens_cached_total", tier=tier) for tier in ("hot", "warm")
+        ]
+        return cls(
+            await stack.metric("worker", "agentmem_prompt_tokens_total"),
+            sum(tiers),
+            await stack.metric("worker", "agentmem_generation_tokens_total"),
+        )
+
+    def __sub__(self, other: "Counts") -> "Counts":
+        return Counts(self.prompt - other.prompt, self.cached - other.cached, self.said - other.said)
+
+
+@dataclass
+class Chat:
+    """A conversation as a client has it: it sends all of it each time, and never says who it is."""
+
+    claude: anthropic.AsyncAnthropic
+    stack: Stack
+    messages: list[Any] = field(default_factory=list)
+    agent: str = ""
+
+    async def say(self, text: str, *, streamed: bool = False, **more: Any) -> anthropic.types.Message:
+        """One turn, whose usage is what the worker counted."""
+        self.messages.append({"role": "user", "content": text})
+        remembered = len((await self.stack.ledger(self.agent)).token_ids) if self.agent else 0
+        before = await Counts.now(self.stack)
+        asked = {**SHORT, "system": SYSTEM, "messages": self.messages, **more}
+        if streamed:
+            async with self.claude.messages.stream(**asked) as stream:
+                events: list[Any] = [event async for event in stream]
+                answer = await stream.get_final_message()
+            begun, ended = events[0].message.usage.to_dict(), answer.usage.to_dict()
+            assert {**begun, "output_tokens": ended["output_tokens"]} == ended, "known when it begins"
+            (report,) = [event.model_extra["agentmem"] for event in events if event.type == "message_delta"]
+        else:
+            answer = await self.claude.messages.create(**asked)
+            report = (answer.model_extra or {})["agentmem"]
+        self.messages.append({"role": "assistant", "content": answer.content})
+        told, counted = answer.usage, await Counts.now(self.stack) - before
+        assert told.cache_read_input_tokens == counted.cached == remembered
+        assert told.cache_creation_input_tokens == counted.prompt - counted.cached
+        assert (told.input_tokens, told.output_tokens) == (0, counted.said)
+        assert self.agent in ("", report["agent_id"]), "the conversation has found its agent"
+        self.agent = report["agent_id"]
+        return answer
+
+
+def text(answer: anthropic.types.Message) -> str:
+    """All that was said."""
+    return "".join(block.text for block in answer.content if block.type == "text")
+
+
+async def test_a_chat_is_remembered_without_any_header(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
+    chat = Chat(claude, stack)
+    first = await chat.say("The colour of the boat is green.")
+    assert first.stop_reason == "end_turn"
+    assert first.usage.cache_read_input_tokens == 0
+    second = await chat.say("The key is in the cellar.", streamed=True)
+    third = await chat.say("What is the colour of the boat?")
+    assert text(third) == "The colour of the boat is green."
+    reads = [answer.usage.cache_read_input_tokens or 0 for answer in (first, second, third)]
+    assert reads == sorted(set(reads)), "more each time"
+
+    counted = await claude.messages.count_tokens(model="demo", system=SYSTEM, messages=chat.messages[:-1])
+    told = third.usage
+    parts = (told.input_tokens, told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0)
+    assert sum(parts) == counted.input_tokens
+
+    # The same conversation at the other door has the same agent, and what it says there is remembered here.
+    history = [{"role": "system", "content": SYSTEM}]
+    history += [
+        {"role": m["role"], "content": m["content"] if isinstance(m["content"], str) else m["content"][0].text}
+        for m in chat.messages
+    ]
+    remembered = len((await stack.ledger(chat.agent)).token_ids)
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="unused") as other:
+        question: Any = {"role": "user", "content": "Where is the key?"}
+        asked: Any = [*history, question]
+        answer = await other.chat.completions.create(model="demo", messages=asked, temperature=0, max_tokens=40)
+    assert (answer.model_extra or {})["agentmem"]["agent_id"] == chat.agent
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == remembered
+    assert answer.choices[0].message.content == "The key is in the cellar."
+    chat.messages += [question, {"role": "assistant", "content": answer.choices[0].message.content}]
+    await chat.say("The number of the locker is 417.")
+    assert (await stack.ledger(chat.agent)).turns[-1].version == 5
+
+
+async def test_a_stream_says_what_an_answer_says(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
+    told = "The owner of the lantern is Alice."
+    whole = await Chat(claude, stack).say(told)
+    streamed = await Chat(claude, stack).say(told, streamed=True)
+    assert [block.to_dict() for block in streamed.content] == [block.to_dict() for block in whole.content]
+    assert (streamed.stop_reason, streamed.usage.output_tokens) == (whole.stop_reason, whole.usage.output_tokens)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_why_an_answer_ends(stack: Stack, claude: anthropic.AsyncAnthropic, streamed: bool) -> None:
+    chat = Chat(claude, stack)
+    await chat.say(f"The colour of the boat is {'green' if streamed else 'red'}.")
+    question = "What is the colour of the boat?"
+    stopped = await chat.say(question, streamed=streamed, stop_sequences=["nothing", " boat"])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", " boat")
+    assert text(stopped) == "The colour of the"
+    cut = await chat.say(question, streamed=streamed, max_tokens=2)
+    assert (cut.stop_reason, cut.stop_sequence, cut.usage.output_tokens) == ("max_tokens", None, 2)
+
+
+async def test_refusals(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
+    hi: Any = [{"role": "user", "content": "hi"}]
+    with pytest.raises(anthropic.NotFoundError, match="demo"):
+        await claude.messages.create(model="gpt-9", max_tokens=9, messages=hi)
+    with pytest.raises(anthropic.NotFoundError, match="demo"):
+        await claude.messages.count_tokens(model="gpt-9", messages=hi)
+    with pytest.raises(anthropic.BadRequestError, match="context holds 8192"):
+        await claude.messages.create(**SHORT, messages=[{"role": "user", "content": "boat " * 9000}])
+    assert [model.id async for model in claude.models.list()] == ["demo"]
+    assert (await claude.models.retrieve("demo")).max_input_tokens == 8192
+
+
+async def test_whoever_leaves_frees_the_engine(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
+    async def running_turns() -> float:
+        return await stack.metric("worker", "agentmem_num_requests_running")
+
+    cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
+    long: Any = [{"role": "user", "content": "The colour of the boat is green. " * 350}]
+    asking = asyncio.create_task(claude.messages.create(**SHORT, messages=long))
+    async with asyncio.timeout(60):
+        while not await running_turns():
+            await asyncio.sleep(0.02)
+        asking.cancel()
+        while await running_turns():
+            await asyncio.sleep(0.02)
+    assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 1
