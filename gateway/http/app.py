@@ -20,6 +20,8 @@ from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
 from gateway.openai.chat_request import chat_exchange
 from gateway.openai.chat_schema import ChatRequest
+from gateway.openai.completion_request import completion_exchange
+from gateway.openai.completion_schema import CompletionRequest
 from gateway.openai.models import model_list, model_object
 from gateway.settings import GatewaySettings
 
@@ -47,6 +49,7 @@ class HttpDoor:
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
+                Route("/v1/completions", TurnEndpoint(turns, CompletionRequest, completion_exchange), methods=["POST"]),
                 Route("/v1/models", self._list_models),
                 Route("/v1/models/{id:path}", self._get_model),
                 Route("/healthz", self._alive),

@@ -8,14 +8,11 @@ effect: user, metadata, store=false. A null counts as not given.
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from agentmem.keys import check_text
-from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
+from agentmem.limits import MAX_TOP_LOGPROBS
+from gateway.openai.schema import Count, Label, SampledRequest, Strict, Text, without_nulls
 
-MAX_CHOICES = 16
-MAX_LOGIT_BIASES = 1024
-_UINT32 = 2**32 - 1
 _UNSUPPORTED = frozenset(
     {
         "audio",
@@ -39,37 +36,21 @@ _UNSUPPORTED = frozenset(
 """Parameters of OpenAI that are refused, unless they are null."""
 
 
-def _well_formed(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be well-formed Unicode (it has a lone surrogate)") from None
-    return value
-
-
-Text = Annotated[str, AfterValidator(_well_formed)]
-"""JSON can spell half of a surrogate pair; UTF-8 cannot."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
-
-
-class TextPart(_Strict):
+class TextPart(Strict):
     """One part of a message's content."""
 
     type: Literal["text"]
     text: Text
 
 
-class FunctionCall(_Strict):
+class FunctionCall(Strict):
     """The function that a tool call calls; `arguments` is JSON text."""
 
     name: Text
     arguments: Text
 
 
-class ToolCall(_Strict):
+class ToolCall(Strict):
     """A call that an assistant made earlier in the chat."""
 
     id: Text
@@ -77,7 +58,7 @@ class ToolCall(_Strict):
     function: FunctionCall
 
 
-class Message(_Strict):
+class Message(Strict):
     """One message. `reasoning_content` is an extension, for templates that render it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -91,7 +72,7 @@ class Message(_Strict):
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
         # SDKs send an assistant's earlier message back as they got it, with the null fields of its response.
-        return _without_nulls(data, {"refusal", "annotations", "audio", "function_call"})
+        return without_nulls(data, {"refusal", "annotations", "audio", "function_call"})
 
     @model_validator(mode="after")
     def _fits_role(self) -> Self:
@@ -111,68 +92,18 @@ class Message(_Strict):
         return self.content or ""
 
 
-class StreamOptions(_Strict):
-    """Options of a stream."""
-
-    include_usage: bool | None = None
-
-
-def _stop(value: str) -> str:
-    if not 1 <= len(value.encode()) <= MAX_STOP_BYTES:
-        raise ValueError(f"stop strings have 1 to {MAX_STOP_BYTES} bytes")
-    return value
-
-
-def _model(value: str) -> str:
-    return check_text("model", value)
-
-
-def _label(value: str) -> str:
-    return check_text("prompt_cache_key", value)
-
-
-_StopString = Annotated[Text, AfterValidator(_stop)]
-_Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
-_Count = Annotated[int, Field(ge=1, le=_UINT32)]
-
-
-class ChatRequest(_Strict):
+class ChatRequest(SampledRequest):
     """The body of a request."""
 
-    model: Annotated[str, Field(min_length=1), AfterValidator(_model)]
     messages: Annotated[list[Message], Field(min_length=1)]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: _Count | None = None
-    max_completion_tokens: _Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    stop: _StopString | Annotated[list[_StopString], Field(max_length=MAX_STOPS)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIASES)] | None
-    ) = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=_UINT32)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    prompt_cache_key: Annotated[Text, AfterValidator(_label)] | None = None
-    user: Text | None = None
+    prompt_cache_key: Label | None = None
     metadata: dict[Text, Text] | None = None
     store: Literal[False] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
-        return _without_nulls(data, _UNSUPPORTED)
-
-
-def _without_nulls(data: Any, names: frozenset[str] | set[str]) -> Any:
-    """`data` without those of `names` that say nothing: null, or an empty list."""
-    if not isinstance(data, dict):
-        return data
-    return {key: value for key, value in data.items() if key not in names or not (value is None or value == [])}
+        return without_nulls(data, _UNSUPPORTED)
