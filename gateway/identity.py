@@ -91,14 +91,14 @@ class Finder:
                 self._erase(wanted, memory.agent_id)
 
     async def _resolve(self, wanted: Wanted, *, fresh: bool) -> tuple[Memory, bool]:
-        if wanted.previous:
-            return await self._after(wanted)
-        if wanted.agent_id:
+        if wanted.agent_id and not wanted.previous:
             return Memory(wanted.agent_id), False
         if wanted.turn:
             found = await self._find(wanted, request_id=wanted.turn)
-            if found.HasField("agent"):
+            if found.HasField("agent") and wanted.agent_id in ("", found.agent.key.agent_id):
                 return Memory(found.agent.key.agent_id), False
+        if wanted.previous:
+            return await self._after(wanted)
         if not self._keep or wanted.messages is None:
             return Memory(""), False
         if not fresh:

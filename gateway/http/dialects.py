@@ -1,7 +1,7 @@
 """Which dialect a request speaks, for the pages that tell of errors."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from starlette.types import Scope
@@ -36,6 +36,17 @@ _OPENAI = Dialect(
 )
 
 
-def dialect_of(scope: Scope) -> Dialect:  # noqa: ARG001 - there is one dialect so far
+def _openai(named: Callable[[str], str | None]) -> Dialect:
+    return replace(_OPENAI, page=lambda error, _: Page(error.http_status, openai.error_body(error, named)))
+
+
+_ENDPOINTS = {
+    "/v1/completions": _openai(openai.completion_param),
+    "/v1/responses": _openai(openai.response_param),
+}
+"""Those of OpenAI that have names of their own for fields of the contract."""
+
+
+def dialect_of(scope: Scope) -> Dialect:
     """The dialect of a request; OpenAI's where nothing says otherwise."""
-    return _OPENAI
+    return _ENDPOINTS.get(scope["path"], _OPENAI)

@@ -7,10 +7,10 @@ prompt met the agent's memory.
 from collections.abc import Iterable, Iterator
 
 from agentmem.errors import AgentmemError
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import inference_pb2
 from gateway.exchange import Json, SseEvent
 from gateway.memory_report import memory_report
-from gateway.openai.errors import error_body
+from gateway.openai.errors import completion_param, error_body
 from gateway.openai.told import DONE, finish_reason, usage
 
 
@@ -64,7 +64,7 @@ class CompletionAnswer:
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
         """The error, and no [DONE]."""
-        yield SseEvent(error_body(error))
+        yield SseEvent(error_body(error, completion_param))
 
     def _chunk(self, choice: Json, **further: Json) -> SseEvent:
         nothing_yet = {"usage": None} if self._include_usage else {}
@@ -121,7 +121,7 @@ class _Choice:
         return new
 
     def _offset(self, token: bytes) -> int:
-        """Where the next token begins in the text, in characters; one that begins inside a character, where that does."""
+        """Where the next token begins in the text, in characters; inside of one, where that one does."""
         begun = [byte for byte in token if not _continues(byte)]
         inside = bool(token) and _continues(token[0])
         offset = max(0, self._characters - inside)

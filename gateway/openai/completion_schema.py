@@ -2,8 +2,8 @@
 
 Supported: model, prompt (a string, strings, token ids, or lists of them), stream, stream_options.include_usage,
 max_tokens (16 unless given, as OpenAI has it), temperature, top_p, stop, seed, n, logprobs, logit_bias,
-presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p, repetition_penalty. Accepted without effect: user,
-echo=false, and best_of where it is n. A null counts as not given.
+presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p, repetition_penalty. Accepted without effect:
+user, echo=false, and best_of where it is n. A null counts as not given.
 """
 
 from typing import Annotated, Any, Literal
@@ -39,5 +39,5 @@ class CompletionRequest(SampledRequest):
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]
-        return self.prompt  # type: ignore[return-value]
+            return [self.prompt]
+        return self.prompt
