@@ -15,7 +15,23 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from agentmem.limits import MAX_TOP_LOGPROBS
-from gateway.openai.schema import Count, JsonObject, Label, ModelName, Strict, Temperature, Text, TopP, without_nulls
+from gateway.openai.schema import (
+    MAX_TOOLS,
+    Count,
+    JsonObject,
+    Label,
+    ModelName,
+    NotStrict,
+    ParallelToolCalls,
+    Strict,
+    Temperature,
+    Text,
+    ToolChoice,
+    ToolName,
+    TopP,
+    without,
+    without_nulls,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 MAX_METADATA = 16
@@ -58,7 +74,7 @@ class OutputText(Strict):
     @model_validator(mode="before")
     @classmethod
     def _drop_parsed(cls, data: Any) -> Any:
-        return _without(data, ("parsed",))  # the SDK's own reading of the text
+        return without(data, "parsed")
 
 
 _Part = Annotated[
@@ -96,7 +112,7 @@ class FunctionCallItem(Strict):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
-        return without_nulls(_without(data, ("parsed_arguments",)), {"async", "caller", "namespace"})
+        return without_nulls(without(data, "parsed_arguments"), {"async", "caller", "namespace"})
 
 
 class FunctionCallOutputItem(Strict):
@@ -143,13 +159,13 @@ Item: TypeAlias = Annotated[
 
 
 class FunctionTool(Strict):
-    """A function that the model may call. Its arguments are not held to the schema, so strict=true is refused."""
+    """A function that the model may call; `parameters` is a JSON Schema, which calls are not held to."""
 
     type: Literal["function"]
-    name: _NonEmpty
+    name: ToolName
     description: Text | None = None
     parameters: JsonObject | None = None
-    strict: Literal[False] | None = None
+    strict: NotStrict = None
 
     @model_validator(mode="before")
     @classmethod
@@ -212,13 +228,13 @@ class ResponseRequest(Strict):
     metadata: Annotated[dict[Text, Text], Field(max_length=MAX_METADATA)] | None = None
     prompt_cache_key: Label | None = None
     text: TextConfig | None = None
-    tools: list[FunctionTool] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice = None
     include: list[Literal["message.output_text.logprobs"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     user: Text | None = None
     safety_identifier: Text | None = None
-    parallel_tool_calls: Literal[True] | None = None
+    parallel_tool_calls: ParallelToolCalls = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
@@ -232,7 +248,3 @@ class ResponseRequest(Strict):
 def text_of(content: str | Iterable[InputText | OutputText]) -> str:
     """Content as one text; parts are joined without anything between them."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
-
-
-def _without(data: Any, names: Iterable[str]) -> Any:
-    return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data

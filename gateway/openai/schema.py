@@ -1,15 +1,16 @@
 """What requests to OpenAI's endpoints have in common: how strictly they are read, and the parameters of sampling."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from agentmem.keys import check_text
 from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS
 
 MAX_CHOICES = 16
 MAX_LOGIT_BIASES = 1024
+MAX_TOOLS = 128
 UINT32 = 2**32 - 1
 
 
@@ -39,6 +40,24 @@ def _stop(value: str) -> str:
     return value
 
 
+def _not_strict(value: Any) -> Any:
+    if value is True:
+        raise ValueError("true cannot be honoured: the model may write arguments that do not fit; check them")
+    return value
+
+
+def _parallel(value: Any) -> Any:
+    if value is False:
+        raise ValueError("false cannot be honoured: the model may make several calls; answer all of them")
+    return value
+
+
+def _choice_of_model(value: Any) -> Any:
+    if value not in ("auto", "none", None):
+        raise ValueError('only "auto" and "none" can be honoured: the model chooses what it calls')
+    return value
+
+
 def _model(value: str) -> str:
     return check_text("model", value)
 
@@ -52,6 +71,11 @@ Text = Annotated[str, AfterValidator(_well_formed)]
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
 """An object that goes on as JSON text."""
+
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+NotStrict = Annotated[Literal[False] | None, BeforeValidator(_not_strict)]
+ParallelToolCalls = Annotated[bool | None, BeforeValidator(_parallel)]
+ToolChoice = Annotated[Literal["auto", "none"] | None, BeforeValidator(_choice_of_model)]
 
 Count = Annotated[int, Field(ge=1, le=UINT32)]
 ModelName = Annotated[str, Field(min_length=1), AfterValidator(_model)]
@@ -95,6 +119,11 @@ class SampledRequest(Strict):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     user: Text | None = None
+
+
+def without(data: Any, *names: str) -> Any:
+    """`data` without what SDKs note beside an answer, and send back with it."""
+    return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data
 
 
 def without_nulls(data: Any, names: frozenset[str] | set[str]) -> Any:
