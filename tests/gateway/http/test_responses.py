@@ -163,6 +163,10 @@ async def test_an_unknown_response_is_not_found(worker: ScriptedWorker, sdk: ope
         with pytest.raises(openai.NotFoundError) as missing:
             await sdk.responses.create(model="demo", input="and?", previous_response_id=unknown)
         assert (missing.value.param, missing.value.code) == ("previous_response_id", "previous_response_not_found")
+    *_, search = worker.requests
+    assert (search.namespace, search.request_id) == ("default", first.id), (
+        "looked for among the caller's own turns only"
+    )
 
 
 async def test_another_beginning_is_refused(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
