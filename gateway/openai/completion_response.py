@@ -1,7 +1,7 @@
 """The events of turns in the shape of /v1/completions: one text_completion, or many that each tell of some more.
 
 Beyond OpenAI's fields the whole, and the chunk that ends the first choice, hold `agentmem`: how the first choice's
-prompt met the agent's memory.
+prompt met the agent's memory. text_offset says where a token begins in the choice's own text, in characters.
 """
 
 from collections.abc import Iterable, Iterator

@@ -70,7 +70,9 @@ class ResponseAnswer:
 
     def _response(self, status: str) -> Json:
         nothing_yet: Json = {"error": None, "incomplete_details": None, "output": [], "usage": None}
-        return {**self._head, "status": status, **nothing_yet}
+        # What nobody keeps cannot be followed by its id, whatever was asked for.
+        stored = self._head["store"] and bool(self.agent_id)
+        return {**self._head, "store": stored, "status": status, **nothing_yet}
 
     def _lifecycle(self, name: str, response: Json) -> SseEvent:
         return self._numbered({"type": f"response.{name}", "response": response})

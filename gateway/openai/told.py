@@ -17,7 +17,9 @@ def cut_short(reason: "types_pb2.FinishReason.ValueType") -> bool:
 
 
 def finish_reason(reason: "types_pb2.FinishReason.ValueType") -> str:
-    """OpenAI's word: "length" where max_tokens or the context ended it, else "stop"."""
+    """OpenAI's word: "length" where max_tokens or the context ended it, "tool_calls" after calls, else "stop"."""
+    if reason == types_pb2.FINISH_REASON_TOOL_CALLS:
+        return "tool_calls"
     return "length" if cut_short(reason) else "stop"
 
 

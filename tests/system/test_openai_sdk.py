@@ -240,6 +240,18 @@ async def test_responses_follow_each_other(stack: Stack, sdk: openai.AsyncOpenAI
     assert other.value.param == "instructions"
 
 
+async def test_responses_are_remembered_by_content_too(sdk: openai.AsyncOpenAI) -> None:
+    first = await respond(sdk, f"{FACT} The boat is fast.")
+    history: Any = [said(f"{FACT} The boat is fast."), *first.output, said(QUESTION)]
+    second = await sdk.responses.create(**MODEL, input=history)
+    assert second.output_text == ANSWER
+    assert cached(second) == first.usage.total_tokens
+    chat: Any = [history[0], {"role": "assistant", "content": first.output_text}, history[2]]
+    chat += [{"role": "assistant", "content": second.output_text}, said("Where is the key?")]
+    third = await sdk.chat.completions.create(**MODEL, messages=chat, max_tokens=4)
+    assert len({report(one)["agent_id"] for one in (first, second, third)}) == 1, "whichever endpoint it came through"
+
+
 async def test_responses_branch(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     root = await respond(sdk, FACTS)
     left = await respond(sdk, "Where is the key?", root)

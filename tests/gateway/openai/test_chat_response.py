@@ -1,13 +1,11 @@
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.exchange import Json, SseEvent
 from gateway.openai.chat_response import ChatAnswer
-from gateway.openai.told import finish_reason
 
 from ..scripted import delta, finished, started
 
@@ -90,16 +88,3 @@ def test_logprobs() -> None:
     (chunk,) = told(list(answer(logprobs=True).events(0, delta("", token))))
     assert chunk["choices"][0]["logprobs"]["content"] == [entry]
     assert list(answer().events(0, delta(""))) == []
-
-
-@pytest.mark.parametrize(
-    ("reason", "word"),
-    [
-        (types_pb2.FINISH_REASON_STOP, "stop"),
-        (types_pb2.FINISH_REASON_STOP_STRING, "stop"),
-        (types_pb2.FINISH_REASON_LENGTH, "length"),
-        (types_pb2.FINISH_REASON_CONTEXT, "length"),
-    ],
-)
-def test_finish_reasons(reason: Any, word: str) -> None:
-    assert finish_reason(reason) == word

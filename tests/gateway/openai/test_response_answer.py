@@ -116,3 +116,10 @@ def test_the_request_is_told() -> None:
     body = whole.body()
     assert body["text"]["format"] == {**schema, "description": None}
     assert body["store"] is False
+
+
+@pytest.mark.parametrize(("agent", "asked", "told"), [("bob", None, True), ("bob", False, False), ("", True, False)])
+def test_what_nobody_keeps_is_not_stored(agent: str, asked: bool | None, told: bool) -> None:
+    whole = answer(store=asked)
+    whole.agent_id = agent
+    assert whole.body()["store"] is told
