@@ -2,8 +2,12 @@
 
 Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
 stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, prompt_cache_key (which only
-narrows the search for the conversation); and beyond OpenAI's top_k, min_p, repetition_penalty. Accepted without
-effect: user, metadata, store=false. A null counts as not given.
+narrows the search for the conversation), tools of type function, tool_choice; and beyond OpenAI's top_k, min_p,
+repetition_penalty. Accepted without effect: user, metadata, store=false, parallel_tool_calls=true. A null counts as not
+given.
+
+What a model calls is its own choice, so of tool_choice only "auto" and "none" can be honoured; strict definitions and
+parallel_tool_calls=false cannot. With "none" the model is not told of the tools: one that sees them may call them.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -11,7 +15,21 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from agentmem.limits import MAX_TOP_LOGPROBS
-from gateway.openai.schema import Count, Label, SampledRequest, Strict, Text, without_nulls
+from gateway.openai.schema import (
+    MAX_TOOLS,
+    Count,
+    JsonObject,
+    Label,
+    NotStrict,
+    ParallelToolCalls,
+    SampledRequest,
+    Strict,
+    Text,
+    ToolChoice,
+    ToolName,
+    without,
+    without_nulls,
+)
 
 _UNSUPPORTED = frozenset(
     {
@@ -20,15 +38,12 @@ _UNSUPPORTED = frozenset(
         "functions",
         "modalities",
         "moderation",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_retention",
         "reasoning_effort",
         "response_format",
         "safety_identifier",
         "service_tier",
-        "tool_choice",
-        "tools",
         "verbosity",
         "web_search_options",
     }
@@ -49,6 +64,11 @@ class FunctionCall(Strict):
     name: Text
     arguments: Text
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_parsed(cls, data: Any) -> Any:
+        return without(data, "parsed_arguments")
+
 
 class ToolCall(Strict):
     """A call that an assistant made earlier in the chat."""
@@ -56,6 +76,27 @@ class ToolCall(Strict):
     id: Text
     type: Literal["function"]
     function: FunctionCall
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_index(cls, data: Any) -> Any:
+        return without(data, "index")
+
+
+class FunctionDefinition(Strict):
+    """A function that the model may call; `parameters` is a JSON Schema."""
+
+    name: ToolName
+    description: Text | None = None
+    parameters: JsonObject | None = None
+    strict: NotStrict = None
+
+
+class Tool(Strict):
+    """A tool that the model may call."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
 
 
 class Message(Strict):
@@ -72,7 +113,7 @@ class Message(Strict):
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
         # SDKs send an assistant's earlier message back as they got it, with the null fields of its response.
-        return without_nulls(data, {"refusal", "annotations", "audio", "function_call"})
+        return without_nulls(without(data, "parsed"), {"refusal", "annotations", "audio", "function_call"})
 
     @model_validator(mode="after")
     def _fits_role(self) -> Self:
@@ -100,6 +141,9 @@ class ChatRequest(SampledRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     prompt_cache_key: Label | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: ParallelToolCalls = None
     metadata: dict[Text, Text] | None = None
     store: Literal[False] | None = None
 

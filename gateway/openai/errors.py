@@ -20,6 +20,7 @@ _PARAMS = {
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
     "request_id": "Idempotency-Key",
+    "messages.tools_json": "tools",
     "body": None,
     "request": None,
 }
@@ -35,7 +36,7 @@ def _param(field: str) -> str | None:
     """The dialect's name for a field of the contract."""
     if field in _PARAMS:
         return _PARAMS[field]
-    return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))
+    return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling.")).removesuffix("_json")
 
 
 def completion_param(field: str) -> str | None:
@@ -45,7 +46,7 @@ def completion_param(field: str) -> str | None:
 
 def response_param(field: str) -> str | None:
     """The name of a field in /v1/responses. Places in the contract's messages are not those of the input's items."""
-    if field.endswith(".tools_json"):
+    if ".tools_json" in field:
         return "tools"
     return _RESPONSE_PARAMS.get(_outermost(field)) or _param(field)
 
