@@ -20,6 +20,7 @@ from gateway.openai.schema import (
     Count,
     JsonObject,
     Label,
+    No,
     NotStrict,
     ParallelToolCalls,
     SampledRequest,
@@ -145,7 +146,7 @@ class ChatRequest(SampledRequest):
     tool_choice: ToolChoice = None
     parallel_tool_calls: ParallelToolCalls = None
     metadata: dict[Text, Text] | None = None
-    store: Literal[False] | None = None
+    store: No | None = None
 
     @model_validator(mode="before")
     @classmethod

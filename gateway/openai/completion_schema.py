@@ -6,11 +6,11 @@ presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p, repetitio
 user, echo=false, and best_of where it is n. A null counts as not given.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from gateway.openai.schema import UINT32, SampledRequest, Text, without_nulls
+from gateway.openai.schema import UINT32, No, SampledRequest, Text, without_nulls
 
 MAX_PROMPTS = 64
 _MAX_LOGPROBS = 5
@@ -25,7 +25,7 @@ class CompletionRequest(SampledRequest):
 
     prompt: Text | Annotated[list[Text], _Several] | _TokenIds | Annotated[list[_TokenIds], _Several]
     logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None
-    echo: Literal[False] | None = None
+    echo: No | None = None
     best_of: int | None = None
 
     @model_validator(mode="before")

@@ -21,6 +21,7 @@ from gateway.openai.schema import (
     JsonObject,
     Label,
     ModelName,
+    No,
     NotStrict,
     ParallelToolCalls,
     Strict,
@@ -209,7 +210,7 @@ class TextConfig(Strict):
 class ResponseStreamOptions(Strict):
     """Options of a stream."""
 
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: No | None = None
 
 
 class ResponseRequest(Strict):
@@ -236,7 +237,7 @@ class ResponseRequest(Strict):
     safety_identifier: Text | None = None
     parallel_tool_calls: ParallelToolCalls = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
+    background: No | None = None
     service_tier: Literal["auto", "default"] | None = None
 
     @model_validator(mode="before")

@@ -40,6 +40,12 @@ def _stop(value: str) -> str:
     return value
 
 
+def _false(value: bool) -> bool:
+    if value:
+        raise ValueError("true is not supported")
+    return value
+
+
 def _not_strict(value: Any) -> Any:
     if value is True:
         raise ValueError("true cannot be honoured: the model may write arguments that do not fit; check them")
@@ -72,8 +78,11 @@ Text = Annotated[str, AfterValidator(_well_formed)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
 """An object that goes on as JSON text."""
 
+No = Annotated[bool, AfterValidator(_false), Field(json_schema_extra={"const": False})]
+"""false, and not 0, which Literal[False] takes."""
+
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-NotStrict = Annotated[Literal[False] | None, BeforeValidator(_not_strict)]
+NotStrict = Annotated[bool | None, BeforeValidator(_not_strict)]
 ParallelToolCalls = Annotated[bool | None, BeforeValidator(_parallel)]
 ToolChoice = Annotated[Literal["auto", "none"] | None, BeforeValidator(_choice_of_model)]
 

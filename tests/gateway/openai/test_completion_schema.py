@@ -51,6 +51,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("prompt", ["\ud800"]),
         ("prompt", ["a"] * 65),
         ("echo", True),
+        ("echo", 0),
         ("suffix", "x"),
         ("logprobs", 6),
         ("logprobs", True),
