@@ -25,13 +25,15 @@ class Incoming(NamedTuple):
     """What a dialect may need of a request besides its body.
 
     `turn` is what Idempotency-Key names the turn, empty without one; `unique` is a hexadecimal number that no other
-    request has, and `created` the present second of the Unix epoch.
+    request has, and `created` the present second of the Unix epoch. `agent_id` is what X-Agent-ID names, empty
+    without it.
     """
 
     namespace: str
     turn: str
     unique: str
     created: int
+    agent_id: str = ""
 
 
 class Answer(Protocol):

@@ -115,14 +115,14 @@ class Finder:
                 )
 
     async def _resolve(self, wanted: Wanted, *, fresh: bool) -> Memory:
+        if wanted.agent_id and not wanted.previous:
+            return Memory(How.NAMED, wanted.agent_id)
+        if wanted.turn:  # before `previous`, whose agent has gone on where this is a retry
+            found = await self._find(wanted, request_id=wanted.turn)
+            if found.HasField("agent") and wanted.agent_id in ("", found.agent.key.agent_id):
+                return Memory(How.RETRIED, found.agent.key.agent_id)
         if wanted.previous:
             return await self._after(wanted)
-        if wanted.agent_id:
-            return Memory(How.NAMED, wanted.agent_id)
-        if wanted.turn:
-            found = await self._find(wanted, request_id=wanted.turn)
-            if found.HasField("agent"):
-                return Memory(How.RETRIED, found.agent.key.agent_id)
         if not self._keep or wanted.messages is None:
             return Memory(How.NONE)
         if not fresh:

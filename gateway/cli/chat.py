@@ -26,7 +26,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.models import registered
 from gateway.memory_report import memory_report
-from gateway.openai.chat_response import finish_reason
+from gateway.openai.told import finish_reason
 
 _INTERRUPTED = 130
 

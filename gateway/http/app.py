@@ -23,6 +23,10 @@ from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
 from gateway.openai.chat_request import chat_exchange
 from gateway.openai.chat_schema import ChatRequest
+from gateway.openai.completion_request import completion_exchange
+from gateway.openai.completion_schema import CompletionRequest
+from gateway.openai.response_request import response_exchange
+from gateway.openai.response_schema import ResponseRequest
 from gateway.settings import GatewaySettings
 
 INFERENCE_SERVICE = "agentmem.v1.InferenceService"
@@ -48,6 +52,9 @@ class HttpDoor:
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
+                Route("/v1/completions", TurnEndpoint(turns, CompletionRequest, completion_exchange), methods=["POST"]),
+                Route("/v1/responses", TurnEndpoint(turns, ResponseRequest, response_exchange), methods=["POST"]),
+                Route("/v1/responses/{id:path}", _kept_response, methods=["GET", "POST", "DELETE"]),
                 Route("/v1/messages", TurnEndpoint(turns, MessagesRequest, messages_exchange), methods=["POST"]),
                 Route("/v1/messages/count_tokens", CountEndpoint(turns), methods=["POST"]),
                 Route("/v1/models", models.list),
@@ -75,3 +82,11 @@ class HttpDoor:
 
     async def _metrics_page(self, _: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _kept_response(_: Request) -> Response:
+    raise HTTPException(
+        404,
+        "only POST /v1/responses is served; what is kept of a response is the agent's memory, which "
+        "previous_response_id goes on from",
+    )

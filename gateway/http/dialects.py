@@ -1,7 +1,7 @@
 """Which dialect a request speaks, for the pages that tell of errors."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from starlette.datastructures import Headers
@@ -44,9 +44,20 @@ _ANTHROPIC = Dialect(
 )
 
 
+def _openai(named: Callable[[str], str | None]) -> Dialect:
+    return replace(_OPENAI, page=lambda error, _: Page(error.http_status, openai.error_body(error, named)))
+
+
+_ENDPOINTS = {
+    "/v1/completions": _openai(openai.completion_param),
+    "/v1/responses": _openai(openai.response_param),
+}
+"""Those of OpenAI that have names of their own for fields of the contract."""
+
+
 def dialect_of(scope: Scope) -> Dialect:
     """The dialect of a request; OpenAI's where nothing says otherwise."""
-    return _ANTHROPIC if speaks_anthropic(scope) else _OPENAI
+    return _ANTHROPIC if speaks_anthropic(scope) else _ENDPOINTS.get(scope["path"], _OPENAI)
 
 
 def speaks_anthropic(scope: Scope) -> bool:

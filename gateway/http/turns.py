@@ -60,7 +60,8 @@ class TurnEndpoint(Generic[_Schema]):
         agent, turn = agent_id(request.headers), request_id(request.headers)
         tell(scope, agent=agent)
         body = parse_body(await json_bytes(request, self.shared.max_body_bytes), self.schema)
-        exchange = self.translate(body, Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time())))
+        incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
+        exchange = self.translate(body, incoming)
         first = exchange.turns[0]
         tell(scope, model=first.key.model_id)
         if turn and len(exchange.turns) > 1:
@@ -69,7 +70,8 @@ class TurnEndpoint(Generic[_Schema]):
             namespace=first.key.namespace,
             model_id=first.key.model_id,
             agent_id=agent,
-            turn=turn,
+            # The dialect may give the turn another name than the key, but the same one to each attempt.
+            turn=first.request_id if turn else "",
             previous=exchange.previous,
             messages=first.messages if first.HasField("messages") else None,
             label=exchange.label,

@@ -12,9 +12,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from gateway.exchange import Json, SseEvent
 from gateway.memory_report import memory_report
 from gateway.openai.errors import error_body
-
-_LENGTH = frozenset({types_pb2.FINISH_REASON_LENGTH, types_pb2.FINISH_REASON_CONTEXT})
-_DONE = SseEvent("[DONE]")
+from gateway.openai.told import DONE, finish_reason, logprobs_of, usage
 
 
 class _Choice:
@@ -33,7 +31,7 @@ class _Choice:
                 self.started = event.started
             case "delta":
                 self.texts.append(event.delta.text)
-                self.logprobs += _logprobs(event.delta.logprobs)
+                self.logprobs += logprobs_of(event.delta.logprobs)
                 self.calls += event.delta.tool_calls
             case "finished":
                 self.finished = event.finished
@@ -70,7 +68,7 @@ class ChatAnswer:
             **self._head,
             "object": "chat.completion",
             "choices": choices,
-            "usage": usage(self._usages()),
+            "usage": usage(self._usages()[:1], self._usages()),
             "agentmem": self._report(),
         }
 
@@ -83,7 +81,7 @@ class ChatAnswer:
                 yield self._chunk(choice, {"role": "assistant", "content": "", "refusal": None})
             case "delta":
                 if event.delta.text or (self._wants_logprobs and event.delta.logprobs):
-                    yield self._chunk(choice, {"content": event.delta.text}, logprobs=_logprobs(event.delta.logprobs))
+                    yield self._chunk(choice, {"content": event.delta.text}, logprobs=logprobs_of(event.delta.logprobs))
                 for index, call in enumerate(event.delta.tool_calls, called):
                     for part in _parts(index, call):
                         yield self._chunk(choice, {"tool_calls": [part]})
@@ -96,8 +94,8 @@ class ChatAnswer:
         """The usage, if it was asked for, and [DONE]."""
         if self._include_usage:
             head = {**self._head, "object": "chat.completion.chunk"}
-            yield SseEvent({**head, "choices": [], "usage": usage(self._usages())})
-        yield _DONE
+            yield SseEvent({**head, "choices": [], "usage": usage(self._usages()[:1], self._usages())})
+        yield DONE
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
         """The error, and no [DONE]."""
@@ -132,28 +130,6 @@ class ChatAnswer:
         return memory_report(first.started, first.finished, self.agent_id)
 
 
-def finish_reason(reason: "types_pb2.FinishReason.ValueType") -> str:
-    """OpenAI's word: "length" where max_tokens or the context ended it, "tool_calls" after calls, else "stop"."""
-    if reason == types_pb2.FINISH_REASON_TOOL_CALLS:
-        return "tool_calls"
-    return "length" if reason in _LENGTH else "stop"
-
-
-def usage(choices: Iterable[types_pb2.Usage]) -> Json:
-    """Token counts: of the prompt once, as the first choice found it, and of what all choices said.
-
-    cached_tokens are those of all tiers.
-    """
-    first, *others = choices
-    said = first.completion_tokens + sum(other.completion_tokens for other in others)
-    return {
-        "prompt_tokens": first.prompt_tokens,
-        "completion_tokens": said,
-        "total_tokens": first.prompt_tokens + said,
-        "prompt_tokens_details": {"cached_tokens": sum(part.tokens for part in first.cached)},
-    }
-
-
 def _message(text: str, calls: Sequence[inference_pb2.ToolCall]) -> Json:
     message: Json = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
     return {**message, "tool_calls": [_call(call) for call in calls]} if calls else message
@@ -167,15 +143,3 @@ def _parts(index: int, call: inference_pb2.ToolCall) -> Iterator[Json]:
     """A call as deltas, as OpenAI orders them: what it is, and then its arguments."""
     yield {"index": index, **_call(call), "function": {"name": call.name, "arguments": ""}}
     yield {"index": index, "function": {"arguments": call.arguments_json}}
-
-
-def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob]) -> list[Json]:
-    return [{**_token(token), "top_logprobs": [_token(alternative) for alternative in token.top]} for token in tokens]
-
-
-def _token(token: inference_pb2.TokenLogprob | inference_pb2.TokenAlternative) -> Json:
-    return {
-        "token": token.token_bytes.decode("utf-8", "replace"),
-        "logprob": token.logprob,
-        "bytes": list(token.token_bytes),
-    }

@@ -1,6 +1,7 @@
 """Our errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from agentmem import errors
@@ -23,21 +24,12 @@ _PARAMS = {
     "body": None,
     "request": None,
 }
-
-
-def error_body(error: errors.AgentmemError) -> dict[str, Any]:
-    """The JSON that tells of `error`."""
-    fallback = "server_error" if error.http_status >= 500 else "invalid_request_error"
-    param: str | None = None
-    message = error.message
-    code = error.code.name.lower()
-    if isinstance(error, errors.InvalidArgument):
-        param = _param(error.field)
-        message = f"{param or error.field}: {error.problem}"
-    elif isinstance(error, errors.NotFound) and error.kind == "model":
-        param, code = "model", "model_not_found"
-    kind = _TYPES.get(error.http_status, fallback)
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+_RESPONSE_PARAMS = {
+    "messages": "input",
+    "append": "input",
+    "max_tokens": "max_output_tokens",
+    "json_schema": "text.format",
+}
 
 
 def _param(field: str) -> str | None:
@@ -45,6 +37,39 @@ def _param(field: str) -> str | None:
     if field in _PARAMS:
         return _PARAMS[field]
     return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling.")).removesuffix("_json")
+
+
+def completion_param(field: str) -> str | None:
+    """The name of a field in /v1/completions."""
+    return "prompt" if _outermost(field) == "token_ids" else _param(field)
+
+
+def response_param(field: str) -> str | None:
+    """The name of a field in /v1/responses. Places in the contract's messages are not those of the input's items."""
+    if ".tools_json" in field:
+        return "tools"
+    return _RESPONSE_PARAMS.get(_outermost(field)) or _param(field)
+
+
+def _outermost(field: str) -> str:
+    return re.split(r"[.\[]", field, maxsplit=1)[0]
+
+
+def error_body(error: errors.AgentmemError, named: Callable[[str], str | None] = _param) -> dict[str, Any]:
+    """The JSON that tells of `error`; `named` gives the caller's name for a field of the contract, if there is one."""
+    fallback = "server_error" if error.http_status >= 500 else "invalid_request_error"
+    param: str | None = None
+    message = error.message
+    code = error.code.name.lower()
+    if isinstance(error, errors.InvalidArgument):
+        param = named(error.field)
+        message = f"{param or error.field}: {error.problem}"
+    elif isinstance(error, errors.NotFound) and error.kind == "model":
+        param, code = "model", "model_not_found"
+    elif isinstance(error, errors.NotFound) and error.kind == "response":
+        param, code = "previous_response_id", "previous_response_not_found"
+    kind = _TYPES.get(error.http_status, fallback)
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def http_error_body(status: int, detail: str) -> dict[str, Any]:

@@ -83,6 +83,8 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         self.metadata: list[dict[str, str]] = []
         self.time_remaining: list[float | None] = []
         self.agents: list[agent_pb2.Agent] = []
+        self.turns: dict[str, agent_pb2.FindAgentResponse] = {}
+        """What FindAgent finds by request_id; by content it finds nothing."""
         self.models: list[model_pb2.Model] = [
             model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, context_length=4096),
             model_pb2.Model(model_id="org/large", state=model_pb2.MODEL_STATE_REGISTERED),
@@ -91,6 +93,11 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         self.running = 0
         self.cancelled = asyncio.Event()
         self.server = GrpcServer(self.target, _services(self))
+
+    @property
+    def generated(self) -> list[inference_pb2.GenerateRequest]:
+        """The requests for turns."""
+        return [request for request in self.requests if isinstance(request, inference_pb2.GenerateRequest)]
 
     async def start(self, *, serving: bool = True) -> None:
         await self.server.start()
@@ -159,6 +166,10 @@ class _Agents:
                 yield agent_pb2.ExportAgentResponse(chunk=chunk)
 
         return upload if method.client_streaming else stream if method.server_streaming else unary
+
+    async def FindAgent(self, request: Any, context: Any) -> agent_pb2.FindAgentResponse:
+        self._worker.note(request, context)
+        return self._worker.turns.get(request.request_id, agent_pb2.FindAgentResponse())
 
     async def ListAgents(self, request: Any, context: Any) -> agent_pb2.ListAgentsResponse:
         self._worker.note(request, context)

@@ -202,6 +202,16 @@ async def test_a_retry_finds_the_agent_of_its_turn(agents: Worker) -> None:
     assert worker.forks == []
 
 
+async def test_a_retry_is_looked_for_before_the_turn_that_it_follows(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has(OURS, 3, at=2)
+    for name in ("", OURS):
+        memory = await resolved(channel, Wanted("ns", "demo", agent_id=name, turn="t1", previous="r1"))
+        assert memory == Memory(How.RETRIED, OURS, committed=True)
+    assert [search.request_id for search in worker.searches] == ["t1", "t1"]
+    assert worker.forks == []
+
+
 async def test_a_turn_after_another_one(agents: Worker) -> None:
     worker, channel = agents
     after = Wanted("ns", "demo", previous="r1")

@@ -191,3 +191,34 @@ async def test_tool_choice_none_calls_nothing_and_required_is_refused(sdk: opena
     with pytest.raises(openai.BadRequestError) as caught:
         await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="required")
     assert caught.value.param == "tool_choice"
+
+
+def result(call_id: str) -> dict[str, str]:
+    return {"type": "function_call_output", "call_id": call_id, "output": "rain"}
+
+
+async def test_responses_call_a_tool_and_are_told_its_result(sdk: openai.AsyncOpenAI) -> None:
+    tools: Any = {"model": "scripted", "tools": [{"type": "function", **WEATHER["function"], "strict": False}]}
+    question = {"role": "user", "content": "hi there, how is the weather?"}
+    async with sdk.responses.stream(**tools, input=[question]) as stream:
+        deltas = [event.delta async for event in stream if event.type == "response.function_call_arguments.delta"]
+        first = await stream.get_final_response()
+    message, call = first.output
+    assert (message.type, first.output_text) == ("message", "I look.")
+    assert call.type == "function_call"
+    assert (call.name, call.arguments) == ("get_weather", "".join(deltas))
+    assert json.loads(call.arguments) == {"city": "Paris"}
+    assert first.usage is not None
+
+    by_content: list[Any] = [question, *first.output, result(call.call_id)]
+    whole = await sdk.responses.create(**tools, input=by_content)
+    followed = await sdk.responses.create(**tools, input=[result(call.call_id)], previous_response_id=first.id)
+    for second in (whole, followed):
+        assert second.output_text == "It rains in Paris!"
+        assert [item.type for item in second.output] == ["message"]
+    assert whole.usage is not None and followed.usage is not None
+    assert whole.usage.input_tokens_details.cached_tokens == first.usage.total_tokens, "the agent was found by content"
+    assert whole.usage.input_tokens == followed.usage.input_tokens, "what is appended is what the whole chat would be"
+    with pytest.raises(openai.BadRequestError) as untold:
+        await sdk.responses.create(model="scripted", input="and now?", previous_response_id=followed.id)
+    assert untold.value.param == "tools"

@@ -90,7 +90,7 @@ async def test_the_sdks_own_answer_can_be_sent_back(worker: ScriptedWorker, sdk:
     answer = await sdk.chat.completions.create(model="demo", messages=MESSAGES)
     history: Any = [*MESSAGES, answer.choices[0].message, *MESSAGES]
     await sdk.chat.completions.create(model="demo", messages=history)
-    roles = [message.role for message in worker.requests[1].messages.messages]
+    roles = [message.role for message in worker.generated[1].messages.messages]
     assert roles == ["user", "assistant", "user"]
 
 
@@ -103,10 +103,12 @@ async def test_a_stream_ends_with_done(worker: ScriptedWorker, http: httpx.Async
     assert "🌍" in answer.text
 
 
-async def test_without_an_agent_nothing_is_kept(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    await http.post("/v1/chat/completions", json=BODY)
-    assert worker.requests[0].key.agent_id == ""
-    assert worker.requests[0].request_id == ""
+async def test_without_an_agent_one_is_made(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/chat/completions", json=BODY)
+    (request,) = worker.generated
+    assert request.key.agent_id.startswith("conv-")
+    assert request.request_id == ""
+    assert answer.headers["x-agent-id"] == request.key.agent_id == answer.json()["agentmem"]["agent_id"]
 
 
 async def test_agent_ids_are_percent_decoded(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
@@ -134,8 +136,10 @@ async def test_the_idempotency_key_names_the_turn(worker: ScriptedWorker, http: 
         headers = {"Idempotency-Key": "k1", "X-Request-ID": attempt}
         answer = await http.post("/v1/chat/completions", json=BODY, headers=headers)
         assert answer.headers["x-request-id"] == attempt
-    assert [request.request_id for request in worker.requests] == ["k1", "k1"]
-    assert [metadata["x-request-id"] for metadata in worker.metadata] == ["r1", "r2"]
+    assert [request.request_id for request in worker.generated] == ["k1", "k1"]
+    generations = zip(worker.requests, worker.metadata, strict=True)
+    traced = [metadata["x-request-id"] for request, metadata in generations if request in worker.generated]
+    assert traced == ["r1", "r2"]
     answer = await http.post("/v1/chat/completions", json=BODY, headers={"Idempotency-Key": "k" * 129})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Idempotency-Key")
 
@@ -145,7 +149,7 @@ async def test_the_request_id_is_for_tracing_only(worker: ScriptedWorker, http: 
         answer = await http.post("/v1/chat/completions", json=BODY, headers=given)
         assert answer.status_code == 200
         assert answer.headers["x-request-id"].startswith(sent)
-    assert [request.request_id for request in worker.requests] == ["", "", ""]
+    assert [request.request_id for request in worker.generated] == ["", "", ""]
 
 
 async def test_one_line_of_the_log_per_request(
@@ -231,7 +235,7 @@ async def test_a_refusal_has_its_status(worker: ScriptedWorker, http: httpx.Asyn
         assert answer.status_code == status
         assert answer.headers["content-type"] == "application/json"
         assert "secret" not in answer.text
-        assert answer.headers.get("retry-after") == {429: "7", 503: "3"}.get(status)
+        assert answer.headers.get("retry-after") == {429: "8", 503: "3"}.get(status)
 
 
 async def test_no_worker(http: httpx.AsyncClient) -> None:

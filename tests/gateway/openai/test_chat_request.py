@@ -7,18 +7,19 @@ from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
+from gateway.exchange import Incoming
 from gateway.openai.chat_request import to_generate
 from gateway.openai.chat_schema import ChatRequest
 
 
 def translate(**fields: Any) -> inference_pb2.GenerateRequest:
     data = {"model": "org/m", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return to_generate(ChatRequest.model_validate(data), "agent", "r1", "ns")
+    return to_generate(ChatRequest.model_validate(data), Incoming("ns", "r1", "f" * 32, 7))
 
 
 def test_whose_turn_it_is() -> None:
     request = translate()
-    assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("ns", "agent", "org/m")
+    assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("ns", "", "org/m")
     assert request.request_id == "r1"
     assert not request.HasField("max_tokens")
     assert not request.HasField("top_logprobs")

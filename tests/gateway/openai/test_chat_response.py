@@ -1,24 +1,28 @@
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.openai.chat_response import ChatAnswer, finish_reason
+from gateway.exchange import Json, SseEvent
+from gateway.openai.chat_response import ChatAnswer
 
 from ..scripted import delta, finished, started
 
 
 def answer(**options: Any) -> ChatAnswer:
-    return ChatAnswer("chatcmpl-1", 7, "demo", **{"logprobs": False, **options})
+    return ChatAnswer("chatcmpl-1", 7, "demo", 1, **{"logprobs": False, **options})
+
+
+def told(events: list[SseEvent]) -> list[Json]:
+    return [data for data, _ in events if isinstance(data, dict)]
 
 
 def test_completion() -> None:
     whole = answer()
     for event in (started(), delta("Hel"), delta("lo"), finished()):
-        whole.add(event)
-    told = whole.completion()
+        whole.add(0, event)
+    told = whole.body()
     assert told["object"] == "chat.completion"
     assert told["choices"][0]["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
     assert told["choices"][0]["logprobs"] is None
@@ -38,8 +42,8 @@ def test_completion() -> None:
 def test_nothing_kept() -> None:
     whole = answer()
     for event in (started(types_pb2.MATCH_NEW, hot=0, warm=0), finished(kept=False)):
-        whole.add(event)
-    report = whole.completion()["agentmem"]
+        whole.add(0, event)
+    report = whole.body()["agentmem"]
     assert (report["match"], report["version"], report["durable"], report["miss_reason"]) == ("new", None, False, None)
 
 
@@ -47,7 +51,7 @@ def test_nothing_kept() -> None:
 def test_chunks_tell_the_whole_text(texts: list[str], include_usage: bool) -> None:
     stream = answer(include_usage=include_usage)
     events = [started(), *(delta(text) for text in texts), finished(types_pb2.FINISH_REASON_LENGTH)]
-    chunks = [chunk for event in events for chunk in stream.chunks(event)]
+    chunks = told([said for event in events for said in stream.events(0, event)] + list(stream.closing())[:-1])
     with_choices = [chunk for chunk in chunks if chunk["choices"]]
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in with_choices) == "".join(texts)
     assert with_choices[0]["choices"][0]["delta"]["role"] == "assistant"
@@ -78,22 +82,9 @@ def test_logprobs() -> None:
     }
     whole = answer(logprobs=True)
     for event in (started(), delta("", token), finished()):
-        whole.add(event)
-    assert whole.completion()["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
+        whole.add(0, event)
+    assert whole.body()["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
     # A token inside a character has no text yet, but its log-probability is told.
-    (chunk,) = answer(logprobs=True).chunks(delta("", token))
+    (chunk,) = told(list(answer(logprobs=True).events(0, delta("", token))))
     assert chunk["choices"][0]["logprobs"]["content"] == [entry]
-    assert list(answer().chunks(delta(""))) == []
-
-
-@pytest.mark.parametrize(
-    ("reason", "word"),
-    [
-        (types_pb2.FINISH_REASON_STOP, "stop"),
-        (types_pb2.FINISH_REASON_STOP_STRING, "stop"),
-        (types_pb2.FINISH_REASON_LENGTH, "length"),
-        (types_pb2.FINISH_REASON_CONTEXT, "length"),
-    ],
-)
-def test_finish_reasons(reason: Any, word: str) -> None:
-    assert finish_reason(reason) == word
+    assert list(answer().events(0, delta(""))) == []

@@ -1,7 +1,7 @@
 import pytest
 
 from agentmem import errors
-from gateway.openai.errors import error_body
+from gateway.openai.errors import completion_param, error_body, response_param
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,32 @@ def test_fields_have_the_dialects_names(field: str, param: str | None) -> None:
     assert error["param"] == param
     assert error["message"] == f"{param or field}: is wrong"
     assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_argument")
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ("messages.messages[2].role", "input"),
+        ("append.messages.messages[0].content", "input"),
+        ("append.messages.tools_json", "tools"),
+        ("max_tokens", "max_output_tokens"),
+        ("json_schema", "text.format"),
+        ("sampling.top_p", "top_p"),
+        ("instructions", "instructions"),
+        ("body", None),
+    ],
+)
+def test_responses_have_names_of_their_own(field: str, param: str | None) -> None:
+    assert error_body(errors.InvalidArgument(field, "is wrong"), response_param)["error"]["param"] == param
+
+
+def test_completions_call_their_tokens_the_prompt() -> None:
+    assert [completion_param(field) for field in ("token_ids.ids[3]", "prompt", "stop")] == ["prompt", "prompt", "stop"]
+
+
+def test_unknown_response() -> None:
+    error = error_body(errors.NotFound("response", "resp_1"))["error"]
+    assert (error["param"], error["code"]) == ("previous_response_id", "previous_response_not_found")
 
 
 def test_unknown_model() -> None:

@@ -1,0 +1,193 @@
+"""A request for a response as one turn of the contract.
+
+`instructions` are the system message in front. A request with previous_response_id appends its input to the memory
+that the turn of that response made, which was begun with the instructions and tools of then: with others it is refused.
+store=false keeps a response from being followed by its id; memory is kept all the same, as that of chat completions is.
+"""
+
+import json
+from collections.abc import Iterable
+
+from agentmem.errors import InvalidArgument, NotFound
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.exchange import Exchange, Incoming, Json
+from gateway.openai.response_answer import ResponseAnswer
+from gateway.openai.response_ids import Beginning, beginning_of, number_of_key, response_id
+from gateway.openai.response_schema import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    FunctionTool,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    ResponseRequest,
+    SchemaFormat,
+    text_of,
+)
+from gateway.openai.sampling import DEFAULT_TEMPERATURE
+
+DEFAULT_TOP_P = 1.0
+_LONGEST_TOLD = 64
+
+
+def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
+    """A request as an exchange.
+
+    Raises InvalidArgument where parameters contradict each other or what the previous response began with, and NotFound
+    for a previous response that cannot be.
+    """
+    _refuse_contradictions(request)
+    tools = _tools(request)
+    beginning = Beginning.of(request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "")
+    if request.previous_response_id is not None:
+        _refuse_other_beginning(request.previous_response_id, beginning)
+    number = number_of_key(incoming.turn) if incoming.turn else incoming.unique
+    identifier = response_id(number, beginning)
+    turn = _turn(request, incoming, tools)
+    if request.store is not False:
+        turn.request_id = identifier
+    elif incoming.turn:
+        turn.request_id = f"unstored_{number}"
+    answer = ResponseAnswer(_head(request, identifier, incoming.created), number, logprobs=_wants_logprobs(request))
+    return Exchange(
+        (turn,),
+        answer,
+        bool(request.stream),
+        label=request.prompt_cache_key or "",
+        previous=request.previous_response_id or "",
+    )
+
+
+def _refuse_contradictions(request: ResponseRequest) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise InvalidArgument("stream_options", "is only allowed with stream")
+    if request.top_logprobs and not _wants_logprobs(request):
+        raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
+
+
+def _refuse_other_beginning(previous: str, beginning: Beginning) -> None:
+    before = beginning_of(previous)
+    if before is None:
+        told = previous if len(previous) <= _LONGEST_TOLD else f"{previous[:_LONGEST_TOLD]}…"
+        raise NotFound("response", told, "no response of this server has such an id; send the whole conversation")
+    for field, then, now in zip(Beginning._fields, before, beginning, strict=True):
+        if then != now:
+            raise InvalidArgument(
+                field,
+                "must be those that previous_response_id ran under, since its memory begins with them; send the same "
+                "ones, or leave previous_response_id out and send the whole conversation as input",
+            )
+
+
+def _turn(request: ResponseRequest, incoming: Incoming, tools: list[Json]) -> inference_pb2.GenerateRequest:
+    turn = inference_pb2.GenerateRequest(
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model),
+        sampling=types_pb2.Sampling(
+            temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
+            top_p=request.top_p,
+        ),
+        max_tokens=request.max_output_tokens,
+        top_logprobs=(request.top_logprobs or 0) if _wants_logprobs(request) else None,
+        json_schema=_json_schema(request),
+        tool_calls=bool(tools),
+    )
+    messages = to_messages(request.input)
+    if request.previous_response_id is None:
+        if request.instructions:
+            messages.insert(0, types_pb2.ChatMessage(role="system", content=request.instructions))
+        told = turn.messages
+    else:
+        told = turn.append.messages
+    told.messages.extend(messages)
+    if tools:
+        told.tools_json = json.dumps(tools, ensure_ascii=False)
+    return turn
+
+
+def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
+    """Input as messages of a chat.
+
+    What the model said and called between two messages of others is one message there: calls belong to the text before
+    them, and so does text that follows a call which nobody has answered yet.
+    """
+    if isinstance(given, str):
+        return [types_pb2.ChatMessage(role="user", content=given)]
+    messages: list[types_pb2.ChatMessage] = []
+    calls: list[Json] = []
+    for item in given:
+        match item:
+            case MessageItem():
+                text = text_of(item.content)
+                if item.role == "assistant" and calls:
+                    messages[-1].content += text
+                    continue
+                calls = []
+                role = "system" if item.role == "developer" else item.role
+                messages.append(types_pb2.ChatMessage(role=role, content=text))
+            case FunctionCallItem():
+                if not messages or messages[-1].role != "assistant":
+                    messages.append(types_pb2.ChatMessage(role="assistant"))
+                function = {"name": item.name, "arguments": item.arguments}
+                calls.append({"id": item.call_id, "type": "function", "function": function})
+                messages[-1].tool_calls_json = json.dumps(calls, ensure_ascii=False)
+            case FunctionCallOutputItem():
+                calls = []
+                output = text_of(item.output)
+                messages.append(types_pb2.ChatMessage(role="tool", content=output, tool_call_id=item.call_id))
+            case ReasoningItem():
+                pass
+    if not messages:
+        raise InvalidArgument("input", "must say something")
+    return messages
+
+
+def _tools(request: ResponseRequest) -> list[Json]:
+    """The tools that the model is told of, in the shape of chat completions."""
+    if request.tool_choice == "none":
+        return []
+    return [{"type": "function", "function": _definition(tool)} for tool in request.tools or ()]
+
+
+def _definition(tool: FunctionTool) -> Json:
+    return tool.model_dump(include={"name", "description", "parameters"}, exclude_none=True)
+
+
+def _wants_logprobs(request: ResponseRequest) -> bool:
+    return bool(request.include)
+
+
+def _json_schema(request: ResponseRequest) -> str | None:
+    wanted = request.text.format if request.text else None
+    if isinstance(wanted, SchemaFormat):
+        return json.dumps(wanted.schema_, ensure_ascii=False)
+    return json.dumps({"type": "object"}) if wanted and wanted.type == "json_object" else None
+
+
+def _head(request: ResponseRequest, identifier: str, created: int) -> Json:
+    """What the response says of the request."""
+    text_format = request.text.format if request.text else None
+    return {
+        "id": identifier,
+        "object": "response",
+        "created_at": created,
+        "model": request.model,
+        "background": False,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": request.metadata or {},
+        "parallel_tool_calls": True,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default",
+        "store": request.store is not False,
+        "temperature": DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
+        "text": {"format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"}},
+        "tool_choice": request.tool_choice or "auto",
+        "tools": [tool.model_dump() for tool in request.tools or ()],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": DEFAULT_TOP_P if request.top_p is None else request.top_p,
+        "truncation": "disabled",
+        "user": request.user,
+    }

@@ -1,0 +1,251 @@
+"""What a request to /v1/responses may hold; everything else is refused by name.
+
+Supported: model, input (text, or items: messages with text, function_call, function_call_output), instructions, stream,
+max_output_tokens, temperature, top_p, previous_response_id, store, metadata (echoed), prompt_cache_key (which only
+narrows the search for the conversation), text.format, tools that are functions, tool_choice "auto" and "none",
+top_logprobs with include=["message.output_text.logprobs"]. Accepted without effect: user, safety_identifier, and what
+says no more than how it is anyway: parallel_tool_calls=true, truncation="disabled", background=false,
+service_tier "auto" and "default", stream_options.include_obfuscation=false, empty reasoning items. A null counts as
+not given.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from agentmem.limits import MAX_TOP_LOGPROBS
+from gateway.openai.schema import (
+    MAX_TOOLS,
+    Count,
+    JsonObject,
+    Label,
+    ModelName,
+    No,
+    NotStrict,
+    ParallelToolCalls,
+    Strict,
+    Temperature,
+    Text,
+    ToolChoice,
+    ToolName,
+    TopP,
+    without,
+    without_nulls,
+)
+
+LOGPROBS = "message.output_text.logprobs"
+MAX_METADATA = 16
+_UNSUPPORTED = frozenset(
+    {
+        "access_programs",
+        "context_management",
+        "conversation",
+        "image",
+        "max_tool_calls",
+        "moderation",
+        "prompt",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+    }
+)
+"""Parameters of OpenAI that are refused, unless they are null."""
+
+_Status = Literal["in_progress", "completed", "incomplete"]
+_Nothing = Annotated[list[Any], Field(max_length=0)]
+_NonEmpty = Annotated[Text, Field(min_length=1)]
+
+
+class InputText(Strict):
+    """One part of what somebody told the model."""
+
+    type: Literal["input_text"]
+    text: Text
+
+
+class OutputText(Strict):
+    """One part of what the model said. Log-probabilities that come back with it have no effect."""
+
+    type: Literal["output_text"]
+    text: Text
+    annotations: _Nothing | None = None
+    logprobs: list[Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_parsed(cls, data: Any) -> Any:
+        return without(data, "parsed")
+
+
+_Part = Annotated[
+    InputText | OutputText,
+    Discriminator("type", custom_error_type="part", custom_error_message="must be an input_text or an output_text"),
+]
+_Content: TypeAlias = Text | list[_Part]
+
+
+class MessageItem(Strict):
+    """A message. Of one that a response brought the id and status have no effect."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: _Content
+    id: Text | None = None
+    status: _Status | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return without_nulls(data, {"phase"})
+
+
+class FunctionCallItem(Strict):
+    """A call that the model made; `arguments` is JSON text."""
+
+    type: Literal["function_call"]
+    call_id: _NonEmpty
+    name: _NonEmpty
+    arguments: Text
+    id: Text | None = None
+    status: _Status | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return without_nulls(without(data, "parsed_arguments"), {"async", "caller", "namespace"})
+
+
+class FunctionCallOutputItem(Strict):
+    """What a call gave."""
+
+    type: Literal["function_call_output"]
+    call_id: _NonEmpty
+    output: _Content
+    id: Text | None = None
+    status: _Status | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return without_nulls(data, {"caller", "name", "namespace"})
+
+
+class ReasoningItem(Strict):
+    """Reasoning that says nothing; what says something cannot be put back into the model's context."""
+
+    type: Literal["reasoning"]
+    id: Text | None = None
+    summary: _Nothing | None = None
+    content: _Nothing | None = None
+    encrypted_content: None = None
+    status: _Status | None = None
+
+
+def _kind(item: Any) -> Any:
+    return item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
+
+
+Item: TypeAlias = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(
+        _kind,
+        custom_error_type="item",
+        custom_error_message="must be a message, a function_call or a function_call_output",
+    ),
+]
+
+
+class FunctionTool(Strict):
+    """A function that the model may call; `parameters` is a JSON Schema, which calls are not held to."""
+
+    type: Literal["function"]
+    name: ToolName
+    description: Text | None = None
+    parameters: JsonObject | None = None
+    strict: NotStrict = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return without_nulls(data, {"allowed_callers", "async", "defer_loading", "output_schema"})
+
+
+class PlainFormat(Strict):
+    """Text as the model writes it, or any JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(Strict):
+    """JSON that fits a schema. It always does: `strict` has no effect, nor have name and description."""
+
+    type: Literal["json_schema"]
+    name: _NonEmpty
+    schema_: JsonObject = Field(alias="schema")
+    description: Text | None = None
+    strict: bool | None = None
+
+
+class TextConfig(Strict):
+    """How the text is to be."""
+
+    format: (
+        Annotated[
+            Annotated[PlainFormat, Tag("plain")] | Annotated[SchemaFormat, Tag("json_schema")],
+            Discriminator(lambda given: "json_schema" if _kind(given) == "json_schema" else "plain"),
+        ]
+        | None
+    ) = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return without_nulls(data, {"verbosity"})
+
+
+class ResponseStreamOptions(Strict):
+    """Options of a stream."""
+
+    include_obfuscation: No | None = None
+
+
+class ResponseRequest(Strict):
+    """The body of a request."""
+
+    model: ModelName
+    input: Text | Annotated[list[Item], Field(min_length=1)]
+    instructions: Text | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: Count | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    previous_response_id: Text | None = None
+    store: bool | None = None
+    metadata: Annotated[dict[Text, Text], Field(max_length=MAX_METADATA)] | None = None
+    prompt_cache_key: Label | None = None
+    text: TextConfig | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice = None
+    include: list[Literal["message.output_text.logprobs"]] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    user: Text | None = None
+    safety_identifier: Text | None = None
+    parallel_tool_calls: ParallelToolCalls = None
+    truncation: Literal["disabled"] | None = None
+    background: No | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return without_nulls(data, _UNSUPPORTED)
+
+
+def text_of(content: str | Iterable[InputText | OutputText]) -> str:
+    """Content as one text; parts are joined without anything between them."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)

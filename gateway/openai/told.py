@@ -1,0 +1,54 @@
+"""What OpenAI's endpoints tell of a turn in the same words: why it ended, its tokens' log-probabilities, and usage."""
+
+from collections.abc import Iterable
+
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.exchange import Json, SseEvent
+
+DONE = SseEvent("[DONE]")
+"""How streams of completions end that went well."""
+
+_LENGTH = frozenset({types_pb2.FINISH_REASON_LENGTH, types_pb2.FINISH_REASON_CONTEXT})
+
+
+def cut_short(reason: "types_pb2.FinishReason.ValueType") -> bool:
+    """Whether the limit of tokens, or the context, ended the turn."""
+    return reason in _LENGTH
+
+
+def finish_reason(reason: "types_pb2.FinishReason.ValueType") -> str:
+    """OpenAI's word: "length" where max_tokens or the context ended it, "tool_calls" after calls, else "stop"."""
+    if reason == types_pb2.FINISH_REASON_TOOL_CALLS:
+        return "tool_calls"
+    return "length" if cut_short(reason) else "stop"
+
+
+def cached_tokens(usage: types_pb2.Usage) -> int:
+    """Prompt tokens that came from memory, of all tiers."""
+    return sum(part.tokens for part in usage.cached)
+
+
+def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -> Json:
+    """Token counts: of each prompt once, as its first choice found it, and of what all choices said."""
+    prompts = list(prompts)
+    asked = sum(prompt.prompt_tokens for prompt in prompts)
+    answered = sum(choice.completion_tokens for choice in said)
+    return {
+        "prompt_tokens": asked,
+        "completion_tokens": answered,
+        "total_tokens": asked + answered,
+        "prompt_tokens_details": {"cached_tokens": sum(cached_tokens(prompt) for prompt in prompts)},
+    }
+
+
+def logprobs_of(tokens: Iterable[inference_pb2.TokenLogprob]) -> list[Json]:
+    """Log-probabilities as chat completions and responses tell of them."""
+    return [{**_token(token), "top_logprobs": [_token(alternative) for alternative in token.top]} for token in tokens]
+
+
+def _token(token: inference_pb2.TokenLogprob | inference_pb2.TokenAlternative) -> Json:
+    return {
+        "token": token.token_bytes.decode("utf-8", "replace"),
+        "logprob": token.logprob,
+        "bytes": list(token.token_bytes),
+    }

@@ -1,0 +1,88 @@
+"""Completions through the official SDK."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from agentmem import errors
+from agentmem.v1 import inference_pb2
+
+from ..scripted import ScriptedWorker, delta, finished, started
+
+
+async def echo(request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    """Says what it was asked, so that mixed up choices show."""
+    yield started()
+    for character in f"{request.prompt}{request.sampling.seed}":
+        yield delta(character)
+    yield finished()
+
+
+async def broken(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("half an ans")
+    raise errors.Unavailable("the engine died")
+
+
+async def test_completion(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    headers = {"X-Agent-ID": "bob", "Idempotency-Key": "turn-1"}
+    answer = await sdk.completions.create(model="demo", prompt="hi", extra_headers=headers)
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("Hello 🌍", "stop")
+    assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 12
+    (request,) = worker.generated
+    assert (request.key.agent_id, request.request_id, request.prompt, request.max_tokens) == ("bob", "turn-1", "hi", 16)
+
+
+async def test_without_an_agent_nothing_is_kept(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    await sdk.completions.create(model="demo", prompt="hi")
+    (request,) = worker.requests
+    assert request.key.agent_id == ""
+
+
+async def test_choices_come_prompt_by_prompt(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    worker.script = echo
+    asked: Any = {"model": "demo", "prompt": ["a", "b", "c"], "n": 2, "seed": 5}
+    wanted = ["a5", "a6", "b5", "b6", "c5", "c6"]
+    answer = await sdk.completions.create(**asked)
+    assert [choice.text for choice in answer.choices] == wanted
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (60, 18)
+    texts = [""] * 6
+    async for chunk in await sdk.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+        usage = chunk.usage
+    assert texts == wanted
+    assert usage is not None and usage.prompt_tokens == 60
+
+
+async def test_an_agent_takes_one_prompt(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await sdk.completions.create(model="demo", prompt=["a", "b"], extra_headers={"X-Agent-ID": "bob"})
+    assert refused.value.param == "prompt"
+    assert worker.requests == []
+
+
+async def test_the_worker_s_fields_have_the_endpoint_s_names(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    worker.error = errors.InvalidArgument("token_ids.ids[0]", "is not below the vocabulary's 512")
+    with pytest.raises(openai.BadRequestError) as refused:
+        await sdk.completions.create(model="demo", prompt=[513])
+    assert refused.value.param == "prompt"
+
+
+async def test_a_failed_stream_raises(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    worker.script = broken
+    stream = await sdk.completions.create(model="demo", prompt="hi", stream=True)
+    with pytest.raises(openai.APIError, match="the engine died"):
+        [chunk async for chunk in stream]
+
+
+async def test_a_stream_ends_with_done(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/completions", json={"model": "demo", "prompt": "hi", "stream": True})
+    assert answer.text.endswith("data: [DONE]\n\n")

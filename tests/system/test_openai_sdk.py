@@ -1,0 +1,305 @@
+"""OpenAI's SDK, unmodified, against a real stack: uvicorn, the worker with the demo model, the store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import agent_pb2
+from tests.system.stack import Stack, running
+
+FACT = "The colour of the boat is green."
+QUESTION = "What is the colour of the boat?"
+ANSWER = "The colour of the boat is green."
+FACTS = "The number of the locker is 417. " * 36
+"""More than a block, which an older state still has when its tail is gone."""
+LOCKER = "What is the number of the locker?"
+MODEL: Any = {"model": "demo", "temperature": 0}
+ENDLESS: Any = {"model": "demo", "max_tokens": 4000, "logit_bias": {"2": -100}, "stream": True}
+"""No end of turn: nothing below waits for its end."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    async with running("demo", "store", "worker", "gateway", worker_flags=("--max-requests", "2")) as started:
+        await reachable(started)
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def reachable(stack: Stack) -> None:
+    """The gateway has found the worker: it may have looked before that one was there."""
+    async with asyncio.timeout(60), httpx.AsyncClient(base_url=stack.url) as http:
+        while (await http.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.05)
+
+
+def report(answer: Any) -> dict[str, Any]:
+    """What it says of the agent's memory."""
+    told: dict[str, Any] = answer.model_extra["agentmem"]
+    return told
+
+
+def said(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+async def idle(stack: Stack) -> None:
+    """The worker runs nothing."""
+    async with asyncio.timeout(30):
+        while await stack.metric("worker", "agentmem_num_requests_running"):
+            await asyncio.sleep(0.02)
+
+
+async def asked(sdk: openai.AsyncOpenAI, messages: list[Any], stream: bool) -> tuple[str, Any, dict[str, Any]]:
+    """A chat completion: its text, usage, and report."""
+    if not stream:
+        whole = await sdk.chat.completions.create(**MODEL, messages=messages, max_tokens=20)
+        return whole.choices[0].message.content or "", whole.usage, report(whole)
+    text, usage, told = "", None, {}
+    options: Any = {"stream": True, "stream_options": {"include_usage": True}}
+    async for chunk in await sdk.chat.completions.create(**MODEL, messages=messages, max_tokens=20, **options):
+        text += "".join(choice.delta.content or "" for choice in chunk.choices)
+        usage = chunk.usage or usage
+        told = (chunk.model_extra or {}).get("agentmem", told)
+    return text, usage, told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chat_is_remembered_without_any_header(sdk: openai.AsyncOpenAI, stream: bool) -> None:
+    messages = [said(f"{FACT} The name of the dog is {'Rex' if stream else 'Tom'}.")]
+    cached, agents, held = [], set(), 0
+    for question in (QUESTION, "Where is the key?", QUESTION):
+        text, usage, told = await asked(sdk, messages, stream)
+        assert usage.prompt_tokens_details.cached_tokens == held, "all that was said before, and no token more"
+        held = usage.total_tokens
+        cached.append(usage.prompt_tokens_details.cached_tokens)
+        agents.add(told["agent_id"])
+        messages += [{"role": "assistant", "content": text}, said(question)]
+    text, _, told = await asked(sdk, messages, stream)
+    assert text == ANSWER
+    assert 0 == cached[0] < cached[1] < cached[2]
+    assert agents == {told["agent_id"]}
+
+
+async def test_stop_strings(sdk: openai.AsyncOpenAI) -> None:
+    noted, _, _ = await asked(sdk, [said(FACT)], stream=False)
+    messages = [said(FACT), {"role": "assistant", "content": noted}, said(QUESTION)]
+    whole = await sdk.chat.completions.create(**MODEL, messages=messages)
+    assert whole.choices[0].message.content == ANSWER
+    stopped = await sdk.chat.completions.create(**MODEL, messages=messages, stop=["nothing like it", " is gr"])
+    assert stopped.choices[0].message.content == "The colour of the boat"
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+async def test_choices_and_seeds(sdk: openai.AsyncOpenAI) -> None:
+    async def texts(seed: int) -> list[str | None]:
+        answer = await sdk.chat.completions.create(
+            model="demo", messages=[said("sea Rex 12 house")], n=2, temperature=2, seed=seed, max_tokens=12
+        )
+        return [choice.message.content for choice in answer.choices]
+
+    first = await texts(1)
+    assert first[0] != first[1]
+    assert await texts(1) == first
+    assert await texts(9) != first
+
+
+async def test_errors_are_the_sdk_s_own(sdk: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        await sdk.chat.completions.create(model="gpt-9", messages=[said(FACT)])
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await sdk.chat.completions.create(**MODEL, messages=[said(FACT)], top_p=2)
+    assert wrong.value.param == "top_p"
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="context"):
+            await sdk.completions.create(**MODEL, prompt="boat " * 10_000, stream=stream)
+
+
+async def test_a_full_worker_is_tried_again_when_it_says(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    chat = sdk.chat.completions
+    long = [await chat.create(messages=[said(text)], **ENDLESS) for text in ("one", "two")]
+    with pytest.raises(openai.RateLimitError) as full:
+        await chat.create(**MODEL, messages=[said(FACT)])
+    wait = float(full.value.response.headers["retry-after"])
+    answered: list[tuple[int, float]] = []
+
+    async def note(response: Any) -> None:
+        answered.append((response.status_code, time.monotonic()))
+        for stream in long:
+            await stream.close()
+        await idle(stack)
+
+    async with openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]}) as http:
+        patient = sdk.with_options(max_retries=1, http_client=http)
+        await patient.chat.completions.create(**MODEL, messages=[said(FACT)], max_tokens=2)
+    (refused, first), (served, second) = answered
+    assert (refused, served) == (429, 200)
+    assert second - first >= wait, "the SDK by itself would wait for half a second at most"
+
+
+async def test_closing_a_stream_cancels_the_turn(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named: Any = {"extra_headers": {"X-Agent-ID": "leaving"}}
+    await sdk.chat.completions.create(**MODEL, messages=[said(FACT)], max_tokens=4, **named)
+    before = await stack.ledger("leaving")
+    cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
+    requests: list[Any] = [
+        sdk.chat.completions.create(messages=[said(FACT), said("Go on.")], **ENDLESS, **named),
+        sdk.completions.create(prompt="boat", **ENDLESS),
+    ]
+    for request in requests:
+        stream = await request
+        await anext(aiter(stream))
+        assert await stack.metric("worker", "agentmem_num_requests_running") == 1
+        await stream.close()
+        await idle(stack)
+    assert await stack.ledger("leaving") == before
+    assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 2
+
+
+async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> None:
+    named: Any = {"extra_headers": {"X-Agent-ID": "raw"}, "max_tokens": 8}
+    prompt = "The colour of the boat is green . The key is in the"
+    first = await sdk.completions.create(**MODEL, prompt=prompt, **named)
+    assert first.usage is not None
+    more = f"{prompt}{first.choices[0].text} Where"
+    second = await sdk.completions.create(**MODEL, prompt=more, **named)
+    assert (report(first)["match"], report(second)["match"]) == ("new", "extend")
+    assert second.usage is not None and second.usage.prompt_tokens_details is not None
+    assert first.usage.prompt_tokens <= (second.usage.prompt_tokens_details.cached_tokens or 0)
+    unnamed = await sdk.completions.create(**MODEL, prompt=more)
+    assert report(unnamed)["agent_id"] is None
+
+
+async def test_completions_of_several_prompts(sdk: openai.AsyncOpenAI) -> None:
+    prompts = ["The colour of the boat", "Where is the"]
+    asked: Any = {**MODEL, "max_tokens": 6, "logprobs": 2}
+    alone = [await sdk.completions.create(prompt=prompt, **asked) for prompt in prompts]
+    together = await sdk.completions.create(prompt=prompts, **asked)
+    assert [choice.text for choice in together.choices] == [one.choices[0].text for one in alone]
+    assert together.usage is not None
+    assert together.usage.prompt_tokens == sum(one.usage.prompt_tokens for one in alone if one.usage)
+    streamed = ["", ""]
+    tokens: list[list[str]] = [[], []]
+    async for chunk in await sdk.completions.create(prompt=prompts, stream=True, **asked):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.text
+            tokens[choice.index] += (choice.logprobs and choice.logprobs.tokens) or []
+    assert streamed == [choice.text for choice in together.choices]
+    for choice, told in zip(together.choices, tokens, strict=True):
+        assert choice.logprobs is not None and choice.logprobs.text_offset is not None
+        assert choice.logprobs.tokens == told and "".join(told) == choice.text
+        assert [choice.text[at:].startswith(token) for at, token in zip(choice.logprobs.text_offset, told, strict=True)]
+        assert choice.logprobs.top_logprobs is not None
+        assert all(2 <= len(top) <= 3 for top in choice.logprobs.top_logprobs)
+
+
+async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **fields: Any) -> Any:
+    """A response, perhaps after another one."""
+    previous = after.id if after is not None else openai.omit
+    asked: Any = {**MODEL, "input": text, "previous_response_id": previous, "max_output_tokens": 20, **fields}
+    return await sdk.responses.create(**asked)
+
+
+def cached(response: Any) -> int:
+    return int(response.usage.input_tokens_details.cached_tokens)
+
+
+async def test_responses_follow_each_other(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    under: Any = {"instructions": "You are a keeper of facts."}
+    first = await respond(sdk, FACT, **under)
+    second = await respond(sdk, "Where is the key?", first, **under)
+    async with sdk.responses.stream(
+        model="demo", temperature=0, input=QUESTION, previous_response_id=second.id, **under
+    ) as stream:
+        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        third = await stream.get_final_response()
+    assert third.output_text == "".join(deltas) == ANSWER
+    assert cached(first) == 0
+    assert cached(second) == first.usage.total_tokens
+    assert third.usage is not None and cached(third) == second.usage.total_tokens
+    assert len({report(one)["agent_id"] for one in (first, second, third)}) == 1
+    with pytest.raises(openai.BadRequestError) as other:
+        await respond(sdk, QUESTION, third)
+    assert other.value.param == "instructions"
+
+
+async def test_responses_are_remembered_by_content_too(sdk: openai.AsyncOpenAI) -> None:
+    first = await respond(sdk, f"{FACT} The boat is fast.")
+    history: Any = [said(f"{FACT} The boat is fast."), *first.output, said(QUESTION)]
+    second = await sdk.responses.create(**MODEL, input=history)
+    assert second.output_text == ANSWER
+    assert cached(second) == first.usage.total_tokens
+    chat: Any = [history[0], {"role": "assistant", "content": first.output_text}, history[2]]
+    chat += [{"role": "assistant", "content": second.output_text}, said("Where is the key?")]
+    third = await sdk.chat.completions.create(**MODEL, messages=chat, max_tokens=4)
+    assert len({report(one)["agent_id"] for one in (first, second, third)}) == 1, "whichever endpoint it came through"
+
+
+async def test_responses_branch(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    root = await respond(sdk, FACTS)
+    left = await respond(sdk, "Where is the key?", root)
+    right, other = await asyncio.gather(*(respond(sdk, "Where is the dog?", root) for _ in range(2)))
+    agents = [report(one)["agent_id"] for one in (root, left, right, other)]
+    assert agents[0] == agents[1] and len(set(agents)) == 3
+    assert 256 <= cached(right) < right.usage.input_tokens, "the fork has the blocks that they share"
+    again = [await respond(sdk, LOCKER, one) for one in (left, right, other)]
+    assert [report(one)["agent_id"] for one in again] == agents[1:], "each goes on with its own"
+    for one, before in zip(again, (left, right, other), strict=True):
+        assert "417" in one.output_text
+        assert cached(one) >= before.usage.total_tokens
+    late = await respond(sdk, LOCKER, root)
+    assert "417" in late.output_text and report(late)["agent_id"] not in agents
+
+
+async def test_a_retry_of_a_response_is_the_same_turn(sdk: openai.AsyncOpenAI) -> None:
+    first = await respond(sdk, f"{FACT} Once.")
+    once: Any = {"extra_headers": {"Idempotency-Key": "once"}}
+    second = await respond(sdk, QUESTION, first, **once)
+    again = await respond(sdk, QUESTION, first, **once)
+    assert (again.id, again.output_text) == (second.id, second.output_text)
+    assert [report(one)["replayed"] for one in (second, again)] == [False, True]
+    assert report(again)["agent_id"] == report(first)["agent_id"]
+
+
+async def test_what_is_unknown_or_not_stored_cannot_be_followed(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    stored = await respond(sdk, "The name of the cat is Tim.")
+    hidden = await respond(sdk, "The name of the cat is Tim.", stored, store=False)
+    gone = await respond(sdk, "The name of the cat is Kim.")
+    client = await stack.client("gateway")
+    key = client.key(report(gone)["agent_id"])
+    await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), timeout=30)
+    for unknown in (hidden, gone, stored.model_copy(update={"id": f"resp_{'0' * 32}{stored.id[-16:]}"})):
+        with pytest.raises(openai.NotFoundError) as missing:
+            await respond(sdk, "What is the name of the cat?", unknown)
+        assert missing.value.param == "previous_response_id"
+    with pytest.raises(openai.NotFoundError, match="previous_response_id"):
+        await sdk.responses.retrieve(stored.id)
+
+
+async def test_a_response_is_followed_after_a_restart(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    first = await respond(sdk, f"Listen: {FACTS}")
+    await stack.on_disk(report(first)["agent_id"])
+    stack.kill("gateway", "worker", "store")
+    await stack.up("store", "worker", "gateway")
+    await reachable(stack)
+    second = await respond(sdk, LOCKER, first)
+    assert "417" in second.output_text
+    assert report(second)["agent_id"] == report(first)["agent_id"]
+    assert report(second)["cached"] == {"warm": first.usage.total_tokens}
