@@ -21,6 +21,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.openai.chat_request import chat_exchange
 from gateway.openai.chat_schema import ChatRequest
 from gateway.openai.models import model_list, model_object
+from gateway.rest.routes import rest_routes
 from gateway.settings import GatewaySettings
 
 INFERENCE_SERVICE = "agentmem.v1.InferenceService"
@@ -49,6 +50,7 @@ class HttpDoor:
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
                 Route("/v1/models", self._list_models),
                 Route("/v1/models/{id:path}", self._get_model),
+                *rest_routes(turns, settings.max_import_bytes),
                 Route("/healthz", self._alive),
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics_page),

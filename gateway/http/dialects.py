@@ -36,6 +36,15 @@ _OPENAI = Dialect(
 )
 
 
-def dialect_of(scope: Scope) -> Dialect:  # noqa: ARG001 - there is one dialect so far
+_REST = Dialect(
+    page=lambda error, _: Page(error.http_status, openai.error_body(error, named=str)),
+    http_body=_OPENAI.http_body,
+)
+"""OpenAI's shape, under the contract's names of fields."""
+
+_REST_PATHS = ("/v1/agents", "/v1/turn-hints", "/v1/generations/")
+
+
+def dialect_of(scope: Scope) -> Dialect:
     """The dialect of a request; OpenAI's where nothing says otherwise."""
-    return _OPENAI
+    return _REST if scope["path"].startswith(_REST_PATHS) else _OPENAI

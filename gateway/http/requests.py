@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
+from gateway.upstream import PASSED_METADATA
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
@@ -27,7 +28,8 @@ def agent_id(headers: Headers) -> str:
     Headers are ASCII, so an id is percent-encoded UTF-8: `caf%C3%A9` is "café", and a "%" itself is `%25`. Raises
     InvalidArgument for an empty, over-long or ill-formed id.
     """
-    return _percent_decoded(headers, AGENT_HEADER)
+    value = _single(headers, AGENT_HEADER)
+    return "" if value is None else percent_decoded(AGENT_HEADER, value)
 
 
 def request_id(headers: Headers) -> str:
@@ -41,16 +43,24 @@ def request_id(headers: Headers) -> str:
     return check_text(TURN_HEADER, _ascii(TURN_HEADER, value), max_bytes=MAX_REQUEST_ID_BYTES)
 
 
-def _percent_decoded(headers: Headers, name: str) -> str:
-    value = _single(headers, name)
-    if value is None:
-        return ""
-    if _BAD_ESCAPE.search(_ascii(name, value)):
-        raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
+def percent_decoded(name: str, value: str) -> str:
+    """Percent-encoded UTF-8, decoded. Raises InvalidArgument that names `name` for an empty or ill-formed text."""
+    check_percent_encoding(name, value)
     try:
         return check_text(name, unquote_to_bytes(value).decode("utf-8"))
     except UnicodeDecodeError:
         raise InvalidArgument(name, "is not percent-encoded UTF-8") from None
+
+
+def check_percent_encoding(name: str, value: str) -> None:
+    """Raises InvalidArgument for a `value` that is not ASCII, or has a "%" that encodes nothing."""
+    if _BAD_ESCAPE.search(_ascii(name, value)):
+        raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
+
+
+def passed_on(headers: Headers) -> list[tuple[str, str]]:
+    """What of the headers the worker may see, as metadata."""
+    return [(name, value) for name, value in headers.items() if name in PASSED_METADATA and value.isascii()]
 
 
 def _single(headers: Headers, name: str) -> str | None:
@@ -72,19 +82,26 @@ async def json_bytes(request: Request, limit: int) -> bytes:
     Raises HTTPException 415 for another content type (which also keeps web pages from posting here unasked), and 413
     for a body over `limit` bytes, read no further than that.
     """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise HTTPException(415, "send the body as content-type: application/json")
-    declared = request.headers.get("content-length", "0")
+    body = bytearray()
+    async for chunk in limited(request, "application/json", limit):
+        body += chunk
+    return bytes(body)
+
+
+async def limited(request: Request, content_type: str, limit: int) -> AsyncIterator[bytes]:
+    """The body of a request as it comes. Raises HTTPException as json_bytes does."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != content_type:
+        raise HTTPException(415, f"send the body as content-type: {content_type}")
     too_large = HTTPException(413, f"the body is larger than {limit} bytes", {"connection": "close"})
+    declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limit:
         raise too_large
-    body = bytearray()
+    size = 0
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
+        size += len(chunk)
+        if size > limit:
             raise too_large
-    return bytes(body)
+        yield chunk
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:

@@ -1,6 +1,7 @@
 """Our errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from agentmem import errors
@@ -24,26 +25,26 @@ _PARAMS = {
 }
 
 
-def error_body(error: errors.AgentmemError) -> dict[str, Any]:
-    """The JSON that tells of `error`."""
-    fallback = "server_error" if error.http_status >= 500 else "invalid_request_error"
-    param: str | None = None
-    message = error.message
-    code = error.code.name.lower()
-    if isinstance(error, errors.InvalidArgument):
-        param = _param(error.field)
-        message = f"{param or error.field}: {error.problem}"
-    elif isinstance(error, errors.NotFound) and error.kind == "model":
-        param, code = "model", "model_not_found"
-    kind = _TYPES.get(error.http_status, fallback)
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
 def _param(field: str) -> str | None:
     """The dialect's name for a field of the contract."""
     if field in _PARAMS:
         return _PARAMS[field]
     return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))
+
+
+def error_body(error: errors.AgentmemError, named: Callable[[str], str | None] = _param) -> dict[str, Any]:
+    """The JSON that tells of `error`; `named` gives the caller's name for a field of the contract, if there is one."""
+    fallback = "server_error" if error.http_status >= 500 else "invalid_request_error"
+    param: str | None = None
+    message = error.message
+    code = error.code.name.lower()
+    if isinstance(error, errors.InvalidArgument):
+        param = named(error.field)
+        message = f"{param or error.field}: {error.problem}"
+    elif isinstance(error, errors.NotFound) and error.kind == "model":
+        param, code = "model", "model_not_found"
+    kind = _TYPES.get(error.http_status, fallback)
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def http_error_body(status: int, detail: str) -> dict[str, Any]:
