@@ -1,5 +1,9 @@
 """The HTTP door as one ASGI application."""
 
+import asyncio
+from functools import cached_property
+from typing import Any
+
 import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -21,6 +25,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.openai.chat_request import chat_exchange
 from gateway.openai.chat_schema import ChatRequest
 from gateway.openai.models import model_list, model_object
+from gateway.openapi.document import document
 from gateway.rest.routes import rest_routes
 from gateway.settings import GatewaySettings
 
@@ -54,6 +59,7 @@ class HttpDoor:
                 Route("/healthz", self._alive),
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics_page),
+                Route("/openapi.json", self._openapi),
             ],
             middleware=[Middleware(Rim, metrics=metrics), Middleware(Authentication, authenticator=authenticator)],
             exception_handlers={AgentmemError: error_page, HTTPException: http_error_page},
@@ -89,6 +95,13 @@ class HttpDoor:
 
     async def _worker_unready(self) -> str:
         return await upstream.unready_reason(self._channel, INFERENCE_SERVICE, self._settings.ready_timeout)
+
+    async def _openapi(self, _: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(lambda: self._document))  # the first time it takes a while
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        return document(self.app.routes)
 
     async def _metrics_page(self, _: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
