@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -17,6 +18,8 @@ from gateway.upstream import PASSED_METADATA
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
+
+_READ_ON_SECONDS = 2.0
 
 _T = TypeVar("_T")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -95,13 +98,25 @@ async def limited(request: Request, content_type: str, limit: int) -> AsyncItera
     too_large = HTTPException(413, f"the body is larger than {limit} bytes", {"connection": "close"})
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limit:
+        if "expect" not in request.headers:  # or nothing of it was sent yet
+            await read_on(request.stream())
         raise too_large
     size = 0
-    async for chunk in request.stream():
+    stream = request.stream()
+    async for chunk in stream:
         size += len(chunk)
         if size > limit:
+            await read_on(stream)
             raise too_large
         yield chunk
+
+
+async def read_on(body: AsyncIterable[bytes]) -> None:
+    """Read the rest of a refused body for a while: a client that is cut off while it writes may not read why."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_READ_ON_SECONDS):
+            async for _ in body:
+                pass
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:

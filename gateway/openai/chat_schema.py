@@ -131,6 +131,13 @@ def _label(value: str) -> str:
     return check_text("prompt_cache_key", value)
 
 
+def _not_stored(value: bool) -> bool:
+    # Not Literal[False], which takes 0.
+    if value:
+        raise ValueError("must be false: answers are not stored")
+    return value
+
+
 _StopString = Annotated[Text, AfterValidator(_stop)]
 _Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
 _Count = Annotated[int, Field(ge=1, le=_UINT32)]
@@ -163,7 +170,7 @@ class ChatRequest(_Strict):
     prompt_cache_key: Annotated[Text, AfterValidator(_label)] | None = None
     user: Text | None = None
     metadata: dict[Text, Text] | None = None
-    store: Literal[False] | None = None
+    store: Annotated[bool, AfterValidator(_not_stored), Field(json_schema_extra={"const": False})] | None = None
 
     @model_validator(mode="before")
     @classmethod

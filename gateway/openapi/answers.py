@@ -80,6 +80,12 @@ CHAT_COMPLETION: Final = _object(
     agentmem=_REPORT,
 )
 
+EVENT: Final = _object(data=_STRING)
+"""A server-sent event; its data is JSON, or a word of the dialect."""
+
+NAMED_EVENT: Final = _object(event={"enum": ["started", "delta", "finished", "error"]}, data=_STRING)
+"""An event of REST's Generate; `error` is the last one where there is no `finished`."""
+
 STATUS: Final = _object(status=_STRING)
 UNREADY: Final = _object(status=_STRING, reason=_STRING)
 

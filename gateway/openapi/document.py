@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import BaseRoute, Route
 
 from gateway.http.turns import TurnEndpoint
-from gateway.openapi.answers import ANTHROPIC_ERROR, OPENAI_ERROR
+from gateway.openapi.answers import ANTHROPIC_ERROR, NAMED_EVENT, OPENAI_ERROR
 from gateway.openapi.operations import (
     EVENTS,
     FILE,
@@ -87,7 +87,7 @@ def _rest(endpoint: Endpoint) -> Operation:
     answers: dict[str, Any]
     body: type[BaseModel] | str | None = None
     if endpoint.rpc.name == "Generate":
-        answers = {JSON: model_of_answer(), EVENTS: {"type": "string"}}
+        answers = {JSON: model_of_answer(), EVENTS: NAMED_EVENT}
     elif endpoint.rpc.server_streaming:
         answers = {FILE: {}}
     else:
@@ -114,7 +114,7 @@ def _query(endpoint: Endpoint, parameter: Parameter) -> Json:
     if kind == FieldDescriptor.TYPE_BOOL:
         schema = {"type": "boolean"}
     elif kind == FieldDescriptor.TYPE_INT32:
-        schema = {"type": "integer", "minimum": 1, "maximum": 1000}
+        schema = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
     elif parameter.field != "page_token":
         schema |= {"minLength": 1, "maxLength": 256}
     return {

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from gateway.openapi.answers import ANY, CHAT_COMPLETION, MODEL, MODELS, STATUS, UNREADY
+from gateway.openapi.answers import ANY, CHAT_COMPLETION, EVENT, MODEL, MODELS, STATUS, UNREADY
 
 Json = dict[str, Any]
 
@@ -52,7 +52,7 @@ def turn(
     dialect: Literal["openai", "anthropic"] = "openai",
 ) -> Operation:
     """A route that runs turns: JSON, or events where `stream` asks for them."""
-    answers: dict[str, Json | type[BaseModel]] = {JSON: answer, EVENTS: {"type": "string"}}
+    answers: dict[str, Json | type[BaseModel]] = {JSON: answer, EVENTS: EVENT}
     parameters = (AGENT, IDEMPOTENCY_KEY)
     return Operation(
         summary, tag, answers, example=example, parameters=parameters, errors=WRITE_ERRORS, dialect=dialect

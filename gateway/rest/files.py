@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,7 +11,7 @@ from starlette.types import Send
 
 from agentmem.v1 import agent_pb2
 from gateway import upstream
-from gateway.http.requests import limited, until_disconnect
+from gateway.http.requests import limited, read_on, until_disconnect
 from gateway.http.responses import ReaderStalled, StreamedResponse
 
 CHUNK: Final = 256 * 1024
@@ -21,7 +20,6 @@ CHUNK: Final = 256 * 1024
 FILE_TYPE: Final = "application/octet-stream"
 
 _CHUNKS_AHEAD: Final = 8
-_DRAIN_SECONDS: Final = 2.0
 
 
 async def send_file(
@@ -69,7 +67,7 @@ async def take_file(
             await call.write(agent_pb2.ImportAgentRequest(chunk=piece))
         await call.done_writing()
     except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-        await _drain(body)  # the worker has ended the call, and its status says why
+        await read_on(body)  # the worker has ended the call, and its status says why
     except BaseException:
         call.cancel()
         raise
@@ -87,11 +85,3 @@ async def _pieces(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             del held[:CHUNK]
     if held:
         yield bytes(held)
-
-
-async def _drain(body: AsyncIterable[bytes]) -> None:
-    """Read on for a while: a client that is cut off while it writes may not read why."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in body:
-                pass

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
 
+from agentmem.errors import InvalidArgument, NotFound
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -163,6 +165,8 @@ class _Agents:
     async def ListAgents(self, request: Any, context: Any) -> agent_pb2.ListAgentsResponse:
         self._worker.note(request, context)
         wanted = [a for a in self._worker.agents if not request.agent_id or a.key.agent_id == request.agent_id]
+        if request.page_token and not re.fullmatch("[0-9]{1,9}", request.page_token):
+            raise InvalidArgument("page_token", "is none that was given out")
         first = int(request.page_token or 0)
         size = 2
         more = str(first + size) if first + size < len(wanted) else ""
@@ -182,8 +186,6 @@ class _Models(model_pb2_grpc.ModelServiceServicer):
         return model_pb2.ListModelsResponse(models=self._worker.models)
 
     async def GetModel(self, request: Any, context: Any) -> model_pb2.GetModelResponse:
-        from agentmem.errors import NotFound
-
         self._worker.note(request, context)
         for model in self._worker.models:
             if model.model_id == request.model_id:
