@@ -27,7 +27,8 @@ def to_json(message: Message) -> Json:
                 written[field.name] = None
         elif field.message_type is TIER_TOKENS:
             tiers = short_names(types_pb2.Tier.DESCRIPTOR)
-            written[field.name] = {tiers[part.tier]: part.tokens for part in getattr(message, field.name)}
+            parts = [part for part in getattr(message, field.name) if part.tier in tiers]
+            written[field.name] = {tiers[part.tier]: part.tokens for part in parts}
         elif is_map(field):
             _, values = map_fields(field)
             written[field.name] = {str(k): _written(values, v) for k, v in getattr(message, field.name).items()}

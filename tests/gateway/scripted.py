@@ -89,6 +89,7 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
             model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, context_length=4096),
             model_pb2.Model(model_id="org/large", state=model_pb2.MODEL_STATE_REGISTERED),
         ]
+        self.file: list[bytes | Exception] = [b"one", b"two"]
         self.error: Exception | None = None
         self.running = 0
         self.cancelled = asyncio.Event()
@@ -151,13 +152,19 @@ class _Agents:
             return response()
 
         async def upload(requests: Any, context: Any) -> Any:
-            async for request in requests:
-                self._worker.note(request, context)
+            try:
+                async for request in requests:
+                    self._worker.note(request, context)
+            except asyncio.CancelledError:
+                self._worker.cancelled.set()
+                raise
             return response()
 
         async def stream(request: Any, context: Any) -> Any:
             self._worker.note(request, context)
-            for chunk in (b"one", b"two"):
+            for chunk in self._worker.file:
+                if isinstance(chunk, Exception):
+                    raise chunk
                 yield agent_pb2.ExportAgentResponse(chunk=chunk)
 
         return upload if method.client_streaming else stream if method.server_streaming else unary
