@@ -93,6 +93,7 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         self.error: Exception | None = None
         self.running = 0
         self.cancelled = asyncio.Event()
+        self.ended = asyncio.Event()
         self.server = GrpcServer(self.target, _services(self))
 
     async def start(self, *, serving: bool = True) -> None:
@@ -155,9 +156,8 @@ class _Agents:
             try:
                 async for request in requests:
                     self._worker.note(request, context)
-            except asyncio.CancelledError:
-                self._worker.cancelled.set()
-                raise
+            finally:  # a cancelled stream just ends here, as a whole one does
+                self._worker.ended.set()
             return response()
 
         async def stream(request: Any, context: Any) -> Any:
