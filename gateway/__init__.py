@@ -11,6 +11,8 @@ A gateway keeps no state and knows only the contract: whatever it tells a caller
     memory_report.py  what a turn tells of the agent's memory, as JSON
     metrics.py        what the doors count
     http/             the HTTP door: routes, error pages, server-sent events
+    openapi/          the OpenAPI document of the HTTP door
     openai/           OpenAI's dialect, as pure translation
+    rest/             REST for agents, transcoded from the contract
     cli/              the `agentmem` command
 """

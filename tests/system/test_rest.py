@@ -226,6 +226,6 @@ def map_path_parameters(_: Any, parameters: Any) -> Any:
 
 
 @SCHEMA.parametrize()
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_the_document_is_true(case: schemathesis.Case, stack: Stack) -> None:
     case.call_and_validate(base_url=stack.url, excluded_checks=[positive_data_acceptance], timeout=60)
