@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentmem.expiry import NEVER, IdleTimes
 from agentmem.keys import AgentKey
 from agentmem.v1 import inference_pb2
 
@@ -59,7 +60,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """One turn. `digest` is the hash of all arguments but the request id; `generates` is False for Prefill."""
+    """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
+
+    `expiry` is the agent's if the turn creates it.
+    """
 
     key: AgentKey
     input: TurnInput
@@ -74,6 +78,14 @@ class TurnRequest:
     parse_special: bool = False
     generates: bool = True
     label: str = ""
+    tool_calls: bool = False
+    expiry: IdleTimes = NEVER
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The definitions of tools that the input brings."""
+        content = self.input.content if isinstance(self.input, AppendInput) else self.input
+        return content.tools if isinstance(content, MessagesInput) else ()
 
     @property
     def anonymous(self) -> bool:
@@ -87,10 +99,20 @@ class TurnRequest:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool that the model made; its arguments are a JSON object, as text."""
+
+    id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True)
 class TokenEvent:
-    """One generated token: its log-probability before filters, the most likely others, and the text it completed."""
+    """One generated token: its log-probability before filters, the most likely others, what text and calls it ended."""
 
     token_id: int
     logprob: float | None
     top: tuple[tuple[int, float], ...]
     text: str
+    calls: tuple[ToolCall, ...] = ()

@@ -20,6 +20,7 @@ _PARAMS = {
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
     "request_id": "Idempotency-Key",
+    "messages.tools_json": "tools",
     "body": None,
     "request": None,
 }
@@ -29,7 +30,7 @@ def _param(field: str) -> str | None:
     """The dialect's name for a field of the contract."""
     if field in _PARAMS:
         return _PARAMS[field]
-    return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))
+    return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling.")).removesuffix("_json")
 
 
 def error_body(error: errors.AgentmemError, named: Callable[[str], str | None] = _param) -> dict[str, Any]:
