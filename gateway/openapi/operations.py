@@ -54,9 +54,8 @@ def turn(
     """A route that runs turns: JSON, or events where `stream` asks for them."""
     answers: dict[str, Json | type[BaseModel]] = {JSON: answer, EVENTS: EVENT}
     parameters = (AGENT, IDEMPOTENCY_KEY)
-    return Operation(
-        summary, tag, answers, example=example, parameters=parameters, errors=WRITE_ERRORS, dialect=dialect
-    )
+    statuses = (*WRITE_ERRORS, 529) if dialect == "anthropic" else WRITE_ERRORS
+    return Operation(summary, tag, answers, example=example, parameters=parameters, errors=statuses, dialect=dialect)
 
 
 def _header(name: str, what: str, most: int) -> Json:
