@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from agentmem.errors import InvalidArgument, NotFound
+from agentmem.errors import AgentmemError, InvalidArgument, NotFound
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -153,11 +153,19 @@ class _Agents:
             return response()
 
         async def upload(requests: Any, context: Any) -> Any:
+            refusal: AgentmemError | None = None
             try:
-                async for request in requests:
-                    self._worker.note(request, context)
+                async for (
+                    request
+                ) in requests:  # to its end, as the worker does: a client that is cut off learns nothing
+                    try:
+                        self._worker.note(request, context)
+                    except AgentmemError as error:
+                        refusal = error
             finally:  # a cancelled stream just ends here, as a whole one does
                 self._worker.ended.set()
+            if refusal is not None:
+                raise refusal
             return response()
 
         async def stream(request: Any, context: Any) -> Any:
