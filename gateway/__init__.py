@@ -16,7 +16,9 @@ A gateway keeps no state and knows only the contract: whatever it tells a caller
     memory_report.py  what a turn tells of the agent's memory, as JSON; of a model: model_report.py
     metrics.py        what the doors count
     http/             the HTTP door: routes, error pages, server-sent events
+    openapi/          the OpenAPI document of the HTTP door
     openai/           OpenAI's dialect, as pure translation
     anthropic/        Anthropic's dialect, as pure translation
+    rest/             REST for agents, transcoded from the contract
     cli/              the `agentmem` command
 """

@@ -1,6 +1,7 @@
 """The body of a request as a JSON object, and pydantic's complaints about it as one of ours."""
 
 import json
+import re
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +12,9 @@ from agentmem.errors import InvalidArgument
 _Model = TypeVar("_Model", bound=BaseModel)
 _NOT_THERE = frozenset({"missing", "extra_forbidden"})  # the latter's name may be ill-formed, and not found again
 _NO_BRANCH = frozenset({"union_tag_invalid", "union_tag_not_found"})
+_NAME = re.compile(r"[A-Za-z0-9_.$-]{1,64}")
+_MAX_DEPTH = 100
+_TOO_DEEP = f"is nested more than {_MAX_DEPTH} deep"
 _MESSAGES = {
     "extra_forbidden": "is not supported",
     "missing": "is required",
@@ -35,18 +39,44 @@ def parse_body(body: bytes, schema: type[_Model]) -> _Model:
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        data = json.loads(body.decode("utf-8"))
+        data = json.loads(body.decode("utf-8"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise InvalidArgument("body", f"must be UTF-8; byte {error.start} is not") from None
     except json.JSONDecodeError as error:
         raise InvalidArgument("body", f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
     except RecursionError:
-        raise InvalidArgument("body", "is nested too deeply") from None
+        raise InvalidArgument("body", _TOO_DEEP) from None
     except ValueError:
         raise InvalidArgument("body", "holds a number that is out of range") from None
     if not isinstance(data, dict):
         raise InvalidArgument("body", "must be a JSON object")
+    if body.count(b"[") + body.count(b"{") > _MAX_DEPTH:  # or it cannot be that deep
+        _check_depth(data)
     return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):  # readers differ on which one counts, so what one of them checked another might not see
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgument(_printable(twice), "is given more than once")
+    return made
+
+
+def _check_depth(data: Any) -> None:
+    """Raises InvalidArgument for what may be too deep for those who read it after us."""
+    level = [data]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise InvalidArgument("body", _TOO_DEEP)
 
 
 def _path(error: ErrorDetails, data: Any) -> list[str | int]:
@@ -89,7 +119,8 @@ def _dotted(path: list[str | int]) -> str:
 
 
 def _printable(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")[:128]
+    """A name that a caller made up, if it looks like one; it may be anything, what was said included."""
+    return name if _NAME.fullmatch(name) else "(a name)"
 
 
 def _message(error: ErrorDetails) -> str:

@@ -51,7 +51,10 @@ class GatewaySettings(ServiceSettings):
     conversation_delete_after: float = Field(
         30 * _DAY, ge=0, description="idle seconds until such a conversation is deleted; 0: never"
     )
-    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="largest body of an HTTP request")
+    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="largest JSON body of an HTTP request")
+    max_import_bytes: int = Field(
+        64 * 1024**3, ge=1024, description="largest file of an agent that is imported over HTTP"
+    )
     stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     ready_timeout: float = Field(1.0, gt=0, description="seconds /readyz waits for the worker's health")

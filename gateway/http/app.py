@@ -1,5 +1,9 @@
 """The HTTP door as one ASGI application."""
 
+import asyncio
+from functools import cached_property
+from typing import Any
+
 import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -27,6 +31,8 @@ from gateway.openai.completion_request import completion_exchange
 from gateway.openai.completion_schema import CompletionRequest
 from gateway.openai.response_request import response_exchange
 from gateway.openai.response_schema import ResponseRequest
+from gateway.openapi.document import document
+from gateway.rest.routes import rest_routes
 from gateway.settings import GatewaySettings
 
 INFERENCE_SERVICE = "agentmem.v1.InferenceService"
@@ -59,9 +65,11 @@ class HttpDoor:
                 Route("/v1/messages/count_tokens", CountEndpoint(turns), methods=["POST"]),
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
+                *rest_routes(turns, settings.max_import_bytes),
                 Route("/healthz", self._alive),
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics_page),
+                Route("/openapi.json", self._openapi),
             ],
             middleware=[Middleware(Rim, metrics=metrics), Middleware(Authentication, authenticator=authenticator)],
             exception_handlers={AgentmemError: error_page, HTTPException: http_error_page},
@@ -79,6 +87,13 @@ class HttpDoor:
 
     async def _worker_unready(self) -> str:
         return await upstream.unready_reason(self._channel, INFERENCE_SERVICE, self._settings.ready_timeout)
+
+    async def _openapi(self, _: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(lambda: self._document))  # the first time it takes a while
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        return document(self.app.routes)
 
     async def _metrics_page(self, _: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)

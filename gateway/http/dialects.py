@@ -54,10 +54,21 @@ _ENDPOINTS = {
 }
 """Those of OpenAI that have names of their own for fields of the contract."""
 
+_REST = Dialect(
+    page=lambda error, _: Page(error.http_status, openai.error_body(error, named=str)),
+    http_body=_OPENAI.http_body,
+)
+"""OpenAI's shape, under the contract's names of fields."""
+
+_REST_PATHS = ("/v1/agents", "/v1/turn-hints", "/v1/generations/")
+
 
 def dialect_of(scope: Scope) -> Dialect:
     """The dialect of a request; OpenAI's where nothing says otherwise."""
-    return _ANTHROPIC if speaks_anthropic(scope) else _ENDPOINTS.get(scope["path"], _OPENAI)
+    path: str = scope["path"]
+    if path.startswith(_REST_PATHS):
+        return _REST
+    return _ANTHROPIC if speaks_anthropic(scope) else _ENDPOINTS.get(path, _OPENAI)
 
 
 def speaks_anthropic(scope: Scope) -> bool:

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -18,6 +19,8 @@ from gateway.upstream import PASSED_METADATA
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
 
+_READ_ON_SECONDS = 2.0
+
 _T = TypeVar("_T")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -28,7 +31,8 @@ def agent_id(headers: Headers) -> str:
     Headers are ASCII, so an id is percent-encoded UTF-8: `caf%C3%A9` is "café", and a "%" itself is `%25`. Raises
     InvalidArgument for an empty, over-long or ill-formed id.
     """
-    return _percent_decoded(headers, AGENT_HEADER)
+    value = _single(headers, AGENT_HEADER)
+    return "" if value is None else percent_decoded(AGENT_HEADER, value)
 
 
 def request_id(headers: Headers) -> str:
@@ -42,16 +46,19 @@ def request_id(headers: Headers) -> str:
     return check_text(TURN_HEADER, _ascii(TURN_HEADER, value), max_bytes=MAX_REQUEST_ID_BYTES)
 
 
-def _percent_decoded(headers: Headers, name: str) -> str:
-    value = _single(headers, name)
-    if value is None:
-        return ""
-    if _BAD_ESCAPE.search(_ascii(name, value)):
-        raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
+def percent_decoded(name: str, value: str) -> str:
+    """Percent-encoded UTF-8, decoded. Raises InvalidArgument that names `name` for an empty or ill-formed text."""
+    check_percent_encoding(name, value)
     try:
         return check_text(name, unquote_to_bytes(value).decode("utf-8"))
     except UnicodeDecodeError:
         raise InvalidArgument(name, "is not percent-encoded UTF-8") from None
+
+
+def check_percent_encoding(name: str, value: str) -> None:
+    """Raises InvalidArgument for a `value` that is not ASCII, or has a "%" that encodes nothing."""
+    if _BAD_ESCAPE.search(_ascii(name, value)):
+        raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
 
 
 def passed_on(headers: Headers) -> list[tuple[str, str]]:
@@ -78,19 +85,38 @@ async def json_bytes(request: Request, limit: int) -> bytes:
     Raises HTTPException 415 for another content type (which also keeps web pages from posting here unasked), and 413
     for a body over `limit` bytes, read no further than that.
     """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise HTTPException(415, "send the body as content-type: application/json")
-    declared = request.headers.get("content-length", "0")
-    too_large = HTTPException(413, f"the body is larger than {limit} bytes", {"connection": "close"})
-    if declared.isdigit() and int(declared) > limit:
-        raise too_large
     body = bytearray()
-    async for chunk in request.stream():
+    async for chunk in limited(request, "application/json", limit):
         body += chunk
-        if len(body) > limit:
-            raise too_large
     return bytes(body)
+
+
+async def limited(request: Request, content_type: str, limit: int) -> AsyncIterator[bytes]:
+    """The body of a request as it comes. Raises HTTPException as json_bytes does."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != content_type:
+        raise HTTPException(415, f"send the body as content-type: {content_type}")
+    too_large = HTTPException(413, f"the body is larger than {limit} bytes", {"connection": "close"})
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > limit:
+        if "expect" not in request.headers:  # or nothing of it was sent yet
+            await read_on(request.stream())
+        raise too_large
+    size = 0
+    stream = request.stream()
+    async for chunk in stream:
+        size += len(chunk)
+        if size > limit:
+            await read_on(stream)
+            raise too_large
+        yield chunk
+
+
+async def read_on(body: AsyncIterable[bytes]) -> None:
+    """Read the rest of a refused body for a while: a client that is cut off while it writes may not read why."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_READ_ON_SECONDS):
+            async for _ in body:
+                pass
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:

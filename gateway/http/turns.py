@@ -2,8 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import quote
@@ -20,8 +20,9 @@ from gateway.callers import caller
 from gateway.choices import Events, each_choice
 from gateway.exchange import Exchange, Incoming
 from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, passed_on, request_id, until_disconnect
+from gateway.http.responses import ReaderStalled
 from gateway.http.rim import as_our_error, tell
-from gateway.http.sse import EventStream, ReaderStalled
+from gateway.http.sse import EventStream
 from gateway.identity import Finder, Memory, Wanted
 from gateway.json_body import parse_body
 from gateway.metrics import GatewayMetrics
@@ -62,26 +63,42 @@ class TurnEndpoint(Generic[_Schema]):
         body = parse_body(await json_bytes(request, self.shared.max_body_bytes), self.schema)
         incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
         exchange = self.translate(body, incoming)
-        first = exchange.turns[0]
-        tell(scope, model=first.key.model_id)
-        if turn and len(exchange.turns) > 1:
-            raise errors.InvalidArgument("Idempotency-Key", "names one turn; ask for one choice with it")
-        wanted = Wanted(
-            namespace=first.key.namespace,
-            model_id=first.key.model_id,
-            agent_id=agent,
-            # The dialect may give the turn another name than the key, but the same one to each attempt.
-            turn=first.request_id if turn else "",
-            previous=exchange.previous,
-            messages=first.messages if first.HasField("messages") else None,
-            label=exchange.label,
-        )
-        began = time.monotonic()
-        self.shared.metrics.generation_began("http")
-        try:
-            await until_disconnect(receive, _Run(self.shared, request, send, exchange, wanted).run())
-        finally:
-            self.shared.metrics.generation_ended("http", time.monotonic() - began)
+        await answer(self.shared, request, send, exchange, agent=agent)
+
+
+async def answer(shared: Turns, request: Request, send: Send, exchange: Exchange, *, agent: str) -> None:
+    """Run an exchange, whose request was read to its end, and answer it. An empty `agent` is not named.
+
+    Raises AgentmemError where nothing of the answer was sent.
+    """
+    first = exchange.turns[0]
+    tell(request.scope, model=first.key.model_id)
+    named = request_id(request.headers) != ""
+    if named and len(exchange.turns) > 1:
+        raise errors.InvalidArgument("Idempotency-Key", "names one turn; ask for one choice with it")
+    wanted = Wanted(
+        namespace=first.key.namespace,
+        model_id=first.key.model_id,
+        agent_id=agent,
+        # The dialect may give the turn another name than the key, but the same one to each attempt.
+        turn=first.request_id if named else "",
+        previous=exchange.previous,
+        messages=first.messages if first.HasField("messages") else None,
+        label=exchange.label,
+    )
+    with generation(shared.metrics):
+        await until_disconnect(request.receive, _Run(shared, request, send, exchange, wanted).run())
+
+
+@contextmanager
+def generation(metrics: GatewayMetrics) -> Iterator[None]:
+    """Counts a generation of the HTTP door."""
+    began = time.monotonic()
+    metrics.generation_began("http")
+    try:
+        yield
+    finally:
+        metrics.generation_ended("http", time.monotonic() - began)
 
 
 @dataclass(frozen=True)

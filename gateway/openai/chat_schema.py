@@ -15,17 +15,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from agentmem.limits import MAX_TOP_LOGPROBS
+from gateway.fields import Count, JsonObject, Strict, Text
 from gateway.openai.schema import (
     MAX_TOOLS,
-    Count,
-    JsonObject,
     Label,
     No,
     NotStrict,
     ParallelToolCalls,
     SampledRequest,
-    Strict,
-    Text,
     ToolChoice,
     ToolName,
     without,

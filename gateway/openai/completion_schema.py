@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from gateway.openai.schema import UINT32, No, SampledRequest, Text, without_nulls
+from gateway.fields import UINT32, Text
+from gateway.openai.schema import No, SampledRequest, without_nulls
 
 MAX_PROMPTS = 64
 _MAX_LOGPROBS = 5

@@ -15,18 +15,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from agentmem.limits import MAX_TOP_LOGPROBS
+from gateway.fields import Count, JsonObject, ModelName, Strict, Text
 from gateway.openai.schema import (
     MAX_TOOLS,
-    Count,
-    JsonObject,
     Label,
-    ModelName,
     No,
     NotStrict,
     ParallelToolCalls,
-    Strict,
     Temperature,
-    Text,
     ToolChoice,
     ToolName,
     TopP,

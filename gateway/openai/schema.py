@@ -1,43 +1,16 @@
-"""What requests to OpenAI's endpoints have in common: how strictly they are read, and the parameters of sampling."""
+"""What requests to OpenAI's endpoints have in common: tools, and the parameters of sampling."""
 
-import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agentmem.keys import check_text
-from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS
+from agentmem.limits import MAX_PENALTY, MAX_STOPS
+from gateway.fields import UINT32, Count, ModelName, StopString, Strict, Text
 
 MAX_CHOICES = 16
 MAX_LOGIT_BIASES = 1024
 MAX_TOOLS = 128
-UINT32 = 2**32 - 1
-
-
-def _well_formed(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be well-formed Unicode (it has a lone surrogate)") from None
-    return value
-
-
-def _json_object(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be well-formed Unicode (it has a lone surrogate)") from None
-    except ValueError:
-        raise ValueError("must hold finite numbers only") from None
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
-    return value
-
-
-def _stop(value: str) -> str:
-    if not 1 <= len(value.encode()) <= MAX_STOP_BYTES:
-        raise ValueError(f"stop strings have 1 to {MAX_STOP_BYTES} bytes")
-    return value
 
 
 def _false(value: bool) -> bool:
@@ -64,19 +37,9 @@ def _choice_of_model(value: Any) -> Any:
     return value
 
 
-def _model(value: str) -> str:
-    return check_text("model", value)
-
-
 def _label(value: str) -> str:
     return check_text("prompt_cache_key", value)
 
-
-Text = Annotated[str, AfterValidator(_well_formed)]
-"""JSON can spell half of a surrogate pair; UTF-8 cannot."""
-
-JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
-"""An object that goes on as JSON text."""
 
 No = Annotated[bool, AfterValidator(_false), Field(json_schema_extra={"const": False})]
 """false, and not 0, which Literal[False] takes."""
@@ -86,19 +49,10 @@ NotStrict = Annotated[bool | None, BeforeValidator(_not_strict)]
 ParallelToolCalls = Annotated[bool | None, BeforeValidator(_parallel)]
 ToolChoice = Annotated[Literal["auto", "none"] | None, BeforeValidator(_choice_of_model)]
 
-Count = Annotated[int, Field(ge=1, le=UINT32)]
-ModelName = Annotated[str, Field(min_length=1), AfterValidator(_model)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Label = Annotated[Text, AfterValidator(_label)]
-_StopString = Annotated[Text, AfterValidator(_stop)]
 _Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
-
-
-class Strict(BaseModel):
-    """Base of all that is read from a request: no conversions, no unknown fields, and nothing of it in errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class StreamOptions(Strict):
@@ -116,7 +70,7 @@ class SampledRequest(Strict):
     max_tokens: Count | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
-    stop: _StopString | Annotated[list[_StopString], Field(max_length=MAX_STOPS)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     logit_bias: (
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIASES)] | None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
 
+from agentmem.errors import AgentmemError, InvalidArgument, NotFound
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -89,9 +91,11 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
             model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, context_length=4096),
             model_pb2.Model(model_id="org/large", state=model_pb2.MODEL_STATE_REGISTERED),
         ]
+        self.file: list[bytes | Exception] = [b"one", b"two"]
         self.error: Exception | None = None
         self.running = 0
         self.cancelled = asyncio.Event()
+        self.ended = asyncio.Event()
         self.server = GrpcServer(self.target, _services(self))
 
     @property
@@ -156,13 +160,26 @@ class _Agents:
             return response()
 
         async def upload(requests: Any, context: Any) -> Any:
-            async for request in requests:
-                self._worker.note(request, context)
+            refusal: AgentmemError | None = None
+            try:
+                async for (
+                    request
+                ) in requests:  # to its end, as the worker does: a client that is cut off learns nothing
+                    try:
+                        self._worker.note(request, context)
+                    except AgentmemError as error:
+                        refusal = error
+            finally:  # a cancelled stream just ends here, as a whole one does
+                self._worker.ended.set()
+            if refusal is not None:
+                raise refusal
             return response()
 
         async def stream(request: Any, context: Any) -> Any:
             self._worker.note(request, context)
-            for chunk in (b"one", b"two"):
+            for chunk in self._worker.file:
+                if isinstance(chunk, Exception):
+                    raise chunk
                 yield agent_pb2.ExportAgentResponse(chunk=chunk)
 
         return upload if method.client_streaming else stream if method.server_streaming else unary
@@ -174,6 +191,8 @@ class _Agents:
     async def ListAgents(self, request: Any, context: Any) -> agent_pb2.ListAgentsResponse:
         self._worker.note(request, context)
         wanted = [a for a in self._worker.agents if not request.agent_id or a.key.agent_id == request.agent_id]
+        if request.page_token and not re.fullmatch("[0-9]{1,9}", request.page_token):
+            raise InvalidArgument("page_token", "is none that was given out")
         first = int(request.page_token or 0)
         size = 2
         more = str(first + size) if first + size < len(wanted) else ""
@@ -193,8 +212,6 @@ class _Models(model_pb2_grpc.ModelServiceServicer):
         return model_pb2.ListModelsResponse(models=self._worker.models)
 
     async def GetModel(self, request: Any, context: Any) -> model_pb2.GetModelResponse:
-        from agentmem.errors import NotFound
-
         self._worker.note(request, context)
         for model in self._worker.models:
             if model.model_id == request.model_id:

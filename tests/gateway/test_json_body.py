@@ -102,6 +102,32 @@ def test_the_field_is_named(changed: dict[str, Any], field: str) -> None:
     assert refused_json(**changed).field == field
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"model": "m", "model": "m"}', "model"),
+        (b'{"model": "m", "messages": [{"role": "user", "role": "user", "content": "x"}]}', "role"),
+        (b'{"said in secret": 1, "said in secret": 1}', "(a name)"),
+    ],
+)
+def test_a_name_may_be_given_once(body: bytes, field: str) -> None:
+    error = refused(body)
+    assert (error.field, error.problem) == (field, "is given more than once")
+
+
+def test_nesting_is_limited_wherever_it_is() -> None:
+    for depth, field in ((100, "body"), (99, "nothing")):
+        nested = b"[" * depth + b"]" * depth
+        assert refused(json.dumps(GOOD).encode()[:-1] + b', "nothing": ' + nested + b"}").field == field
+    wide = json.dumps({**GOOD, "stop": ["x"], "messages": GOOD["messages"] * 500}).encode()
+    assert len(parse_body(wide, ChatRequest).messages) == 500
+
+
+def test_names_are_shown_only_if_they_look_like_names() -> None:
+    assert refused_json(best_of=1).field == "best_of"
+    assert refused_json(**{"the key is in the cellar": 1}).field == "(a name)"
+
+
 def test_a_missing_field_is_named() -> None:
     error = refused(b'{"model": "m"}')
     assert (error.field, error.problem) == ("messages", "is required")

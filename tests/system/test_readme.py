@@ -1,10 +1,12 @@
 """README's Python examples, as they are printed, against a running stack with the demo model."""
 
 import asyncio
+import json
 import re
 import sys
 from pathlib import Path
 
+from tests.system.files import metadata
 from tests.system.stack import Stack, running
 
 README = Path(__file__).parents[2] / "README.md"
@@ -12,6 +14,23 @@ README = Path(__file__).parents[2] / "README.md"
 
 def examples() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+async def test_curl_does_what_it_says(tmp_path: Path) -> None:
+    (script,) = re.findall(r"```bash\n(curl .*?)```", README.read_text(), re.DOTALL)
+    async with running("demo", "store", "worker", "gateway") as stack:
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-ec", script.replace("http://127.0.0.1:8080", stack.url)),
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()
+        turn = json.loads(out)
+        assert turn["text"]
+        assert turn["finished"]["durable"]
+        assert json.loads(metadata((tmp_path / "marco.safetensors").read_bytes())["total_tokens"]) > 8
 
 
 async def output(stack: Stack, code: str) -> str:

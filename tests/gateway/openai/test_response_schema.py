@@ -112,9 +112,9 @@ def test_items(item: dict[str, Any]) -> None:
     [
         ({"role": "tool", "content": "x"}, "input[1].role"),
         ({"role": "user"}, "input[1].content"),
-        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "input[1].content[0]"),
-        ({"role": "user", "content": [{"type": "\ud800"}]}, "input[1].content[0]"),
-        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "x"}]}, "input[1].content[0]"),
+        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "input[1].content[0].type"),
+        ({"role": "user", "content": [{"type": "\ud800"}]}, "input[1].content[0].type"),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "x"}]}, "input[1].content[0].type"),
         ({"role": "user", "content": "\ud800"}, "input[1].content"),
         ({"type": "item_reference", "id": "x"}, "input[1]"),
         ({"type": ["x"]}, "input[1]"),

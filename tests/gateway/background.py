@@ -1,0 +1,70 @@
+"""A gateway before a scripted worker, on an event loop of its own: for tests whose client is not async."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from starlette.routing import BaseRoute
+
+from agentmem.channels import connect
+from gateway.callers import Everyone
+from gateway.http.app import HttpDoor
+from gateway.metrics import GatewayMetrics
+from gateway.process import Gateway
+
+from .doors import settings
+from .scripted import ScriptedWorker
+
+
+class Served(NamedTuple):
+    """What runs, and where."""
+
+    url: str
+    worker: ScriptedWorker
+
+
+@contextmanager
+def served(**changed: Any) -> Iterator[Served]:
+    """A gateway, with settings changed, and its worker, while the block runs."""
+    run_dir = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> tuple[Gateway, ScriptedWorker]:
+        worker = ScriptedWorker(f"{run_dir}/worker.sock")
+        await worker.start()
+        gateway = Gateway(settings(run_dir, **changed))
+        await gateway.start()
+        return gateway, worker
+
+    gateway, worker = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
+    try:
+        yield Served(f"http://{gateway.addresses['http']}", worker)
+    finally:
+        asyncio.run_coroutine_threadsafe(gateway.stop(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(worker.stop(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
+        shutil.rmtree(run_dir)
+
+
+def routes() -> list[BaseRoute]:
+    """The routes of the HTTP door, for tests that have one case for each."""
+
+    async def door() -> HttpDoor:
+        channel = connect("unix:/tmp/am-nobody.sock")
+        try:
+            return HttpDoor(settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"))
+        finally:
+            await channel.close(None)
+
+    return asyncio.run(door()).app.routes

@@ -1,0 +1,62 @@
+"""The document is of the door that is served: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import validate
+from starlette.routing import Route
+
+from gateway.json_body import parse_body
+from gateway.openapi.document import document, served
+from gateway.openapi.operations import OPERATIONS
+from gateway.rest.endpoints import ENDPOINTS
+from gateway.rest.examples import EXAMPLES
+from gateway.rest.turns import model_of_body
+
+from ..background import routes
+from ..scripted import ScriptedWorker
+
+ROUTES = routes()
+
+
+async def test_it_is_served_and_valid(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answer = await http.get("/openapi.json")
+    assert answer.json() == document(ROUTES)
+    validate(answer.json())
+
+
+def test_every_route_is_in_it_and_nothing_else() -> None:
+    described = {
+        (method.upper(), path) for path, operations in document(ROUTES)["paths"].items() for method in operations
+    }
+    assert all(isinstance(route, Route) for route in ROUTES), "a mount would hide its routes from the document"
+    assert described == {(method, path) for method, path, _ in served(ROUTES)}
+    assert described == set(OPERATIONS) | {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+
+
+def test_a_route_without_a_line_is_refused() -> None:
+    async def nothing(_: Any) -> None:
+        pass
+
+    with pytest.raises(KeyError, match="/v1/new"):
+        document([*ROUTES, Route("/v1/new", nothing, methods=["POST"])])
+
+
+def test_everything_that_takes_json_has_an_example() -> None:
+    for operations in document(ROUTES)["paths"].values():
+        for operation in operations.values():
+            for media, content in operation.get("requestBody", {}).get("content", {}).items():
+                assert media != "application/json" or "example" in content, operation["summary"]
+
+
+def test_no_field_is_a_namespace() -> None:
+    assert '"namespace"' not in json.dumps(document(ROUTES)["components"])
+
+
+@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.has_body], ids=lambda one: one.rpc.name)
+def test_rests_examples_are_good(endpoint: Any) -> None:
+    parse_body(json.dumps(EXAMPLES[endpoint.rpc.name]).encode(), model_of_body(endpoint))

@@ -1,0 +1,1 @@
+"""REST on real sockets, and its transcoding."""
