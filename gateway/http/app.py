@@ -1,10 +1,13 @@
 """The HTTP door as one ASGI application."""
 
+from collections.abc import Sequence
+
 import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -12,8 +15,11 @@ from starlette.routing import Route
 from agentmem.errors import AgentmemError
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from gateway import upstream
+from gateway.admission import Admission
 from gateway.callers import Authenticator
 from gateway.http.authentication import Authentication
+from gateway.http.limits import RequestLimits
+from gateway.http.requests import AGENT_HEADER
 from gateway.http.rim import Rim, error_page, http_error_page
 from gateway.http.turns import TurnEndpoint, Turns
 from gateway.identity import Finder
@@ -36,6 +42,7 @@ class HttpDoor:
         channel: grpc.aio.Channel,
         metrics: GatewayMetrics,
         authenticator: Authenticator,
+        admission: Admission,
     ) -> None:
         self._settings = settings
         self._channel = channel
@@ -53,7 +60,14 @@ class HttpDoor:
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics_page),
             ],
-            middleware=[Middleware(Rim, metrics=metrics), Middleware(Authentication, authenticator=authenticator)],
+            middleware=[
+                *_cors(settings.cors_origin),
+                Middleware(Rim, metrics=metrics),
+                Middleware(
+                    RequestLimits, max_header_bytes=settings.max_header_bytes, body_timeout=settings.body_timeout
+                ),
+                Middleware(Authentication, authenticator=authenticator, admission=admission),
+            ],
             exception_handlers={AgentmemError: error_page, HTTPException: http_error_page},
         )
         self.app.router.redirect_slashes = False
@@ -90,3 +104,21 @@ class HttpDoor:
 
     async def _metrics_page(self, _: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    """What lets web pages of `origins` call, none by default. Outermost, so that they can read errors, too.
+
+    Browsers may not send cookies or client certificates along (no credentials): a page has a key, and sends it itself.
+    """
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", AGENT_HEADER.lower(), "retry-after"],
+        )
+    ]
