@@ -14,6 +14,7 @@ from typing import Any, cast
 import uvicorn
 
 from agentmem.addresses import Address, AddressError, parse_address
+from agentmem.blockfile import CHUNK_BYTES
 from agentmem.channels import connect
 from agentmem.exposition import MetricsServer
 from agentmem.layout import GATEWAY_FILE
@@ -139,7 +140,8 @@ class Gateway:
             [AuthenticationInterceptor(self._authenticator, self._admission)],
             self._tls.grpc_credentials() if self._tls else None,
             {
-                "grpc.max_receive_message_length": settings.max_body_bytes,
+                # A chunk of an import fits, however small a body must be.
+                "grpc.max_receive_message_length": max(settings.max_body_bytes, 2 * CHUNK_BYTES),
                 "grpc.max_metadata_size": settings.max_header_bytes,
                 "grpc.absolute_max_metadata_size": settings.max_header_bytes,
                 "grpc.max_concurrent_streams": settings.max_streams,
@@ -168,6 +170,13 @@ class _HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         # Both doors stop together, so signals are `run`'s.
         yield
+
+
+def check_files(settings: GatewaySettings) -> None:
+    """Raises SettingsError for files of keys and TLS that a gateway of these settings would refuse."""
+    _authenticator(settings)
+    if settings.tls:
+        Tls(settings.tls)
 
 
 def _authenticator(settings: GatewaySettings) -> Authenticator:

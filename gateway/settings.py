@@ -2,19 +2,18 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.addresses import OptionalLoopbackAddress, TcpAddress, is_loopback, parse_address
+from agentmem.addresses import OptionalLoopbackAddress
 from agentmem.errors import InvalidArgument
 from agentmem.keys import DEFAULT_NAMESPACE, check_text
-from agentmem.settings import ServiceSettings
 from agentmem.v1 import types_pb2
 from gateway.callers import Limits
-from gateway.tls import TlsFiles
+from gateway.door_settings import DoorSettings
 
 _DAY: Final = 24 * 3600.0
 
@@ -26,7 +25,7 @@ def _namespace(value: str) -> str:
         raise ValueError(error.problem) from None
 
 
-class GatewaySettings(ServiceSettings):
+class GatewaySettings(DoorSettings):
     """Serves OpenAI's chat API over HTTP, and the contract over gRPC, before one worker.
 
     Each flag is also a variable, AGENTMEM_GATEWAY_…, and a key of the table [gateway] in the TOML file that
@@ -38,16 +37,10 @@ class GatewaySettings(ServiceSettings):
 
     run_dir: Path | None = Field(None, description=f"directory of the sockets (default: {layout.DATA / layout.RUN})")
     worker: str = Field("", description="the worker's gRPC target (default: unix:RUN_DIR/worker.sock)")
-    http: TcpAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP door; port 0 takes any")
-    grpc: TcpAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC door; port 0 takes any")
     metrics: OptionalLoopbackAddress = Field(layout.metrics(), description="HOST:PORT of /metrics; empty: none")
     namespace: Annotated[str, AfterValidator(_namespace)] = Field(
         DEFAULT_NAMESPACE, description="the namespace of all callers; with --keys each key has its own"
     )
-    keys: Path | None = Field(None, description="file of the keys that callers must show (agentmem keys makes it)")
-    tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain: TLS at both doors")
-    tls_key: Path | None = Field(None, description="PEM file of its private key")
-    tls_client_ca: Path | None = Field(None, description="PEM file of who signs clients' certificates, required then")
     cors_origin: list[str] = Field(
         default_factory=list, description="origin of web pages that may call the HTTP door, or *; repeatable"
     )
@@ -67,7 +60,9 @@ class GatewaySettings(ServiceSettings):
         None, ge=0, description="requests of a caller in a minute; 0: any number (default: with --keys 1200)"
     )
     max_body_bytes: int = Field(
-        16 * 1024 * 1024, ge=1024, description="largest body of an HTTP request, and message over gRPC"
+        16 * 1024 * 1024,
+        ge=1024,
+        description="largest body of an HTTP request, and message over gRPC (there at least 512 KiB)",
     )
     body_timeout: float = Field(
         30.0, gt=0, description="seconds to wait for an HTTP request's body; 1 more for each 16 KiB of it"
@@ -80,33 +75,6 @@ class GatewaySettings(ServiceSettings):
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     ready_timeout: float = Field(1.0, gt=0, description="seconds /readyz waits for the worker's health")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key go together")
-        if self.tls_client_ca is not None and self.tls_cert is None:
-            raise ValueError("tls_client_ca: clients' certificates need TLS; set tls_cert and tls_key too")
-        for name, address in self.public.items():
-            if self.keys is None and self.tls_client_ca is None:
-                raise ValueError(
-                    f"{name}: refuses to listen on {address}: callers are not authenticated; set --keys (the file is "
-                    "made by `agentmem keys create`) or --tls-client-ca, or listen on 127.0.0.1, [::1] or localhost"
-                )
-        return self
-
-    @property
-    def public(self) -> dict[str, str]:
-        """The doors that others than this machine can reach, and their addresses."""
-        doors = {"http": self.http, "grpc": self.grpc}
-        return {name: text for name, text in doors.items() if not is_loopback(parse_address(text).host)}
-
-    @property
-    def tls(self) -> TlsFiles | None:
-        """The files of TLS, if it is on."""
-        if self.tls_cert is None or self.tls_key is None:
-            return None
-        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     def limits(self, default: Limits) -> Limits:
         """What a caller may ask for; `default` where nothing is set."""
