@@ -43,7 +43,7 @@ async def test_canaries(
     async def breaking(_: Any) -> AsyncIterator[Any]:
         yield started()
         yield delta(ANSWER)
-        raise RuntimeError(ANSWER)
+        raise RuntimeError("the worker is broken")
 
     async with secured(run_dir) as gateway, showing(gateway, key) as (http, channel):
         for script in (well, breaking):

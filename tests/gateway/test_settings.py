@@ -48,7 +48,7 @@ def test_a_public_door_asks_for_something(door: str) -> None:
     [["--tls-cert", "c"], ["--tls-key", "k"], ["--tls-client-ca", "a"], ["--tls-client-ca", "a", "--tls-key", "k"]],
 )
 def test_tls_by_halves(arguments: list[str]) -> None:
-    with pytest.raises(SettingsError, match="^tls_"):
+    with pytest.raises(SettingsError, match=r"^tls_"):
         load(GatewaySettings, arguments)
 
 

@@ -102,6 +102,6 @@ def test_moments(text: str, meant: datetime) -> None:
 
 
 def test_no_moment() -> None:
-    for text in ("", "30", "d", "999999d", "2025-01-31", "30D "):
+    for text in ("", "30", "d", "9999999d", "2025-01-31", "30D "):
         with pytest.raises(Mistake):
             moment(text, NOW)
