@@ -145,6 +145,7 @@ class Gateway:
                 "grpc.max_metadata_size": settings.max_header_bytes,
                 "grpc.absolute_max_metadata_size": settings.max_header_bytes,
                 "grpc.max_concurrent_streams": settings.max_streams,
+                "grpc.max_allowed_incoming_connections": settings.max_connections,
             },
         )
 
