@@ -46,4 +46,5 @@ class DoorSettings(ServiceSettings):
         """The files of TLS, if it is on."""
         if self.tls_cert is None or self.tls_key is None:
             return None
-        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+        client_ca = self.tls_client_ca.expanduser() if self.tls_client_ca else None
+        return TlsFiles(self.tls_cert.expanduser(), self.tls_key.expanduser(), client_ca)

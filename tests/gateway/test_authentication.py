@@ -15,8 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.errors import ResourceExhausted, from_rpc
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc
+from gateway.process import Gateway
 
-from .doors import eventually
+from .doors import eventually, settings
 from .scripted import ScriptedWorker, started
 from .secured import add_key, revoke, secured, showing
 
@@ -173,3 +174,29 @@ async def test_limits_of_a_key_hold_at_both_doors_together(worker: ScriptedWorke
             assert isinstance(refused, ResourceExhausted)
             assert 15 < refused.retry_after <= 20
             assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_everybody_is_one_caller_without_keys(worker: ScriptedWorker, run_dir: Path) -> None:
+    gateway = Gateway(settings(run_dir, max_per_minute=2))
+    await gateway.start()
+    try:
+        for key, status in (("", 200), ("one", 200), ("another", 429)):
+            async with showing(gateway, key) as (http, _):
+                assert (await http.get("/v1/models")).status_code == status
+    finally:
+        await gateway.stop()
+
+
+async def test_clear_text_to_the_world_is_warned_of(
+    worker: ScriptedWorker, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = add_key(run_dir)
+    async with secured(run_dir, http="0.0.0.0:0") as gateway:
+        port = gateway.addresses["http"].rpartition(":")[2]
+        async with httpx.AsyncClient(headers={"x-api-key": key}) as client:
+            assert (await client.get(f"http://127.0.0.1:{port}/v1/models")).status_code == 200
+    assert "in clear text" in caplog.text
+    caplog.clear()
+    async with secured(run_dir):
+        pass
+    assert "in clear text" not in caplog.text
