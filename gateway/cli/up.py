@@ -20,6 +20,7 @@ from gateway.cli.preflight import WrongSetting, check, check_data
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
 from gateway.cli.up_lock import DirectoryTaken, UpLock
 from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.settings import GatewaySettings
 
 _PROBE_TIMEOUT = 2.0
 
@@ -128,9 +129,10 @@ def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
         others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"
         click.echo(f"metrics  http://{addresses['metrics']}/metrics{others}")
     click.echo(f"data     {settings.data_directory}")
+    asked_for = load(GatewaySettings, service_arguments(settings).gateway).keys  # which has an environment, too
     unused = layout.key_file(settings.data)
-    if settings.keys is not None:
-        click.echo(f"keys     {settings.keys}")
+    if asked_for is not None:
+        click.echo(f"keys     {asked_for}")
     elif unused.exists():
         click.echo(f"keys     none are asked for; `--keys {unused}` asks for those of that file")
     click.echo("Ready. Ctrl-C stops.")

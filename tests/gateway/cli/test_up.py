@@ -29,6 +29,7 @@ async def line_with(output: asyncio.StreamReader, wanted: str) -> str:
 
 
 async def test_up(run_dir: Path) -> None:
+    add_key(run_dir)  # which nobody asks for, as up says
     doors = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
     up = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway.cli.main", "up", "--model", "demo", "--data", str(run_dir), *doors,
@@ -36,6 +37,7 @@ async def test_up(run_dir: Path) -> None:
     )  # fmt: skip
     assert up.stdout is not None
     try:
+        assert "none are asked for" in await line_with(up.stdout, "keys  ")
         await line_with(up.stdout, "Ready")
         addresses = json.loads((run_dir / "run" / "gateway.json").read_text())
         names = [child.cmdline()[5] for child in psutil.Process(up.pid).children()]
