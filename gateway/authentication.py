@@ -1,18 +1,20 @@
-"""The gRPC door's question who is calling, asked before a request is read."""
+"""The gRPC door's questions before a request is served: who is calling, and may they now?"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 from grpc_status import rpc_status
 
-from agentmem.errors import Unauthenticated
+from agentmem.errors import AgentmemError
 from gateway import callers
-from gateway.callers import Authenticator
+from gateway.admission import Admission
+from gateway.callers import Authenticator, Caller
 
 if TYPE_CHECKING:  # generic in the stubs only
+    _Context = grpc.aio.ServicerContext[Any, Any]
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _ServerInterceptor = grpc.aio.ServerInterceptor[Any, Any]
 else:
@@ -21,12 +23,19 @@ else:
 OPEN = ("/grpc.health.", "/grpc.reflection.")
 """Services that everybody may call: what they tell is public."""
 
+ADMIN = frozenset({"/agentmem.v1.ModelService/LoadModel", "/agentmem.v1.ModelService/UnloadModel"})
+"""RPCs that concern the callers of all namespaces."""
+
 
 class AuthenticationInterceptor(_ServerInterceptor):
-    """Only callers that the authenticator lets in reach a handler, which runs in the context that is set here."""
+    """Only callers whom the authenticator lets in reach a handler, which runs in the context that is set here.
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    A caller who asks too much is refused, and one who is revoked meanwhile is cut off with UNAUTHENTICATED.
+    """
+
+    def __init__(self, authenticator: Authenticator, admission: Admission) -> None:
         self._authenticator = authenticator
+        self._admission = admission
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
@@ -34,11 +43,36 @@ class AuthenticationInterceptor(_ServerInterceptor):
         if details.method.startswith(OPEN):
             return await continuation(details)
         try:
-            callers.serve(self._authenticator.authenticate(_credential(details)))
-        except Unauthenticated as error:
+            who = self._authenticator.authenticate(_credential(details))
+            if details.method in ADMIN:
+                callers.require_admin(who)
+        except AgentmemError as error:
             refusal: _Handler = _refusal(await continuation(details), error)
             return refusal
-        return await continuation(details)
+        callers.serve(who)
+        handler = await continuation(details)
+        return handler if handler is None else self._admitted(handler, who)
+
+    def _admitted(self, handler: _Handler, who: Caller) -> _Handler:
+        async def unary(request: Any, context: _Context) -> Any:
+            try:
+                async with self._admission.admitted(who):
+                    return await inner(request, context)
+            except AgentmemError as error:
+                await _abort(context, error)
+
+        async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
+            try:
+                async with self._admission.admitted(who):
+                    async for response in inner(request, context):
+                        yield response
+            except AgentmemError as error:
+                await _abort(context, error)
+
+        make, inner = _arity(handler)
+        behaviour = stream if handler.response_streaming else unary
+        admitted: _Handler = make(behaviour, handler.request_deserializer, handler.response_serializer)
+        return admitted
 
 
 def _credential(details: grpc.HandlerCallDetails) -> str | None:
@@ -49,18 +83,27 @@ def _credential(details: grpc.HandlerCallDetails) -> str | None:
     return None
 
 
-def _refusal(handler: _Handler | None, error: Unauthenticated) -> Any:
+def _refusal(handler: _Handler | None, error: AgentmemError) -> Any:
     """A handler of the same kind that refuses, and parses nothing."""
     if handler is None:
         return None
 
-    async def refuse(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await cast(Any, context).abort_with_status(rpc_status.to_status(error.to_status()))
+    async def refuse(_: Any, context: _Context) -> None:
+        await _abort(context, error)
 
-    make: Any = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(refuse)
+    return _arity(handler)[0](refuse)
+
+
+async def _abort(context: _Context, error: AgentmemError) -> None:
+    await cast(Any, context).abort_with_status(rpc_status.to_status(error.to_status()))
+
+
+def _arity(handler: _Handler) -> tuple[Any, Any]:
+    """What makes a handler of this kind, and this one's behaviour."""
+    kinds: dict[tuple[bool, bool], tuple[Any, Any]] = {
+        (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
+        (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
+        (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
+        (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
+    }
+    return kinds[handler.request_streaming, handler.response_streaming]

@@ -11,47 +11,51 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import grpc
 import uvicorn
 
 from agentmem.addresses import Address, AddressError, parse_address
+from agentmem.blockfile import CHUNK_BYTES
 from agentmem.channels import connect
 from agentmem.exposition import MetricsServer
 from agentmem.layout import GATEWAY_FILE
 from agentmem.logs import event
 from agentmem.server import GrpcServer
+from agentmem.settings import SettingsError
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
+from gateway.admission import Admission
 from gateway.authentication import AuthenticationInterceptor
-from gateway.callers import Authenticator, Everyone
+from gateway.callers import Authenticator, Everyone, Limits
 from gateway.forwarding import Forwarder
 from gateway.http.app import HttpDoor
+from gateway.http.connections import connection_type
+from gateway.keys.file import KeyFileError
+from gateway.keys.ring import DEFAULT_LIMITS, KeyRing
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
+from gateway.tls import Tls
 
 log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 0.5
+"""How often revoked callers are looked for among those who are being served, and a renewed certificate on the disk."""
 
 
 class Gateway:
     """One gateway. Use from one event loop: `start`, then `stop`, each once."""
 
     def __init__(self, settings: GatewaySettings) -> None:
+        """Raises SettingsError for files of keys and TLS that cannot be used."""
         self._settings = settings
         self.metrics = GatewayMetrics()
+        self._tls = Tls(settings.tls) if settings.tls else None
+        self._authenticator = _authenticator(settings)
+        self._admission = Admission()
         self._channel = connect(settings.worker_target)
-        authenticator = Everyone(settings.namespace)
-        self._door = HttpDoor(settings, self._channel, self.metrics, authenticator)
-        self._grpc = _grpc_server(settings, self._channel, self.metrics, authenticator)
+        self._door = HttpDoor(settings, self._channel, self.metrics, self._authenticator, self._admission)
+        self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
-        self._http = _HttpServer(
-            uvicorn.Config(
-                self._door.app,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=max(1, round(settings.grace)),
-            )
-        )
+        self._http = _HttpServer(_uvicorn_config(self._door.app, settings, self._tls))
+        self._watching: asyncio.Task[None] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._exposition: MetricsServer | None = None
         self.addresses: dict[str, str] = {}
@@ -69,12 +73,22 @@ class Gateway:
                 await asyncio.to_thread(self._exposition.stop)
             raise
         self._serving = asyncio.create_task(self._http.serve([http]))
+        self._watching = asyncio.create_task(self._watch())
         await self._grpc.set_serving(True)
         self.addresses = {
             "http": str(parse_address(settings.http)._replace(port=http.getsockname()[1])),
             "grpc": str(parse_address(settings.grpc)._replace(port=self._grpc.port)),
             "metrics": self._exposition.address,
         }
+        if self._tls is not None:
+            self.addresses["tls"] = "on"
+        elif settings.public:
+            event(
+                log,
+                "keys and prompts travel in clear text; set --tls-cert and --tls-key, or put a TLS proxy in front",
+                logging.WARNING,
+                **settings.public,
+            )
         await asyncio.to_thread(_publish, self._address_file, self.addresses)
         fields: dict[str, Any] = dict(self.addresses)
         event(log, "listening", worker=settings.worker_target, **fields)
@@ -88,8 +102,52 @@ class Gateway:
         self._http.should_exit = True
         await asyncio.gather(self._grpc.stop(self._settings.grace), *([self._serving] if self._serving else ()))
         await self._channel.close(None)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
+
+    async def watched(self) -> None:
+        """Raises whatever ends the watch for revoked keys: nothing may be served without it."""
+        assert self._watching is not None
+        await asyncio.shield(self._watching)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if ended := self._admission.end(self._authenticator.stands):
+                event(log, "requests of revoked keys ended", requests=ended)
+            if self._tls is not None:
+                self._tls.reload()
+
+    def _grpc_server(self) -> GrpcServer:
+        settings = self._settings
+        forwarder = Forwarder(self._channel, settings.stream_queue, settings.stall_limit, self.metrics)
+        workflows = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
+        return GrpcServer(
+            settings.grpc,
+            [
+                forwarder.service(inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]),
+                forwarder.service(agent_pb2.DESCRIPTOR.services_by_name["AgentService"]),
+                forwarder.service(model_pb2.DESCRIPTOR.services_by_name["ModelService"]),
+                (
+                    workflows,
+                    workflow_pb2_grpc.add_WorkflowServiceServicer_to_server,
+                    cast(Any, workflow_pb2_grpc.WorkflowServiceServicer)(),  # the base answers UNIMPLEMENTED
+                ),
+            ],
+            [AuthenticationInterceptor(self._authenticator, self._admission)],
+            self._tls.grpc_credentials() if self._tls else None,
+            {
+                # A chunk of an import fits, however small a body must be.
+                "grpc.max_receive_message_length": max(settings.max_body_bytes, 2 * CHUNK_BYTES),
+                "grpc.max_metadata_size": settings.max_header_bytes,
+                "grpc.absolute_max_metadata_size": settings.max_header_bytes,
+                "grpc.max_concurrent_streams": settings.max_streams,
+                "grpc.max_allowed_incoming_connections": settings.max_connections,
+            },
+        )
 
 
 async def run(settings: GatewaySettings) -> None:
@@ -100,7 +158,11 @@ async def run(settings: GatewaySettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     gateway = Gateway(settings)
     await gateway.start()
-    await stopping.wait()
+    stop, watched = asyncio.create_task(stopping.wait()), asyncio.create_task(gateway.watched())
+    await asyncio.wait({stop, watched}, return_when=asyncio.FIRST_COMPLETED)
+    if watched.done():
+        watched.result()
+    watched.cancel()
     await gateway.stop()
 
 
@@ -111,24 +173,34 @@ class _HttpServer(uvicorn.Server):
         yield
 
 
-def _grpc_server(
-    settings: GatewaySettings, channel: grpc.aio.Channel, metrics: GatewayMetrics, authenticator: Authenticator
-) -> GrpcServer:
-    forwarder = Forwarder(channel, settings.stream_queue, settings.stall_limit, metrics)
-    workflows = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
-    return GrpcServer(
-        settings.grpc,
-        [
-            forwarder.service(inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]),
-            forwarder.service(agent_pb2.DESCRIPTOR.services_by_name["AgentService"]),
-            forwarder.service(model_pb2.DESCRIPTOR.services_by_name["ModelService"]),
-            (
-                workflows,
-                workflow_pb2_grpc.add_WorkflowServiceServicer_to_server,
-                cast(Any, workflow_pb2_grpc.WorkflowServiceServicer)(),  # the base answers UNIMPLEMENTED
-            ),
-        ],
-        [AuthenticationInterceptor(authenticator)],
+def check_files(settings: GatewaySettings) -> None:
+    """Raises SettingsError for files of keys and TLS that a gateway of these settings would refuse."""
+    _authenticator(settings)
+    if settings.tls:
+        Tls(settings.tls)
+
+
+def _authenticator(settings: GatewaySettings) -> Authenticator:
+    if settings.keys is None:
+        return Everyone(settings.namespace, settings.limits(Limits()))
+    try:
+        return KeyRing(settings.keys.expanduser(), settings.limits(DEFAULT_LIMITS))
+    except KeyFileError as error:
+        raise SettingsError(f"keys: {error}") from error
+
+
+def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=connection_type(settings.max_connections, settings.header_timeout),
+        h11_max_incomplete_event_size=settings.max_header_bytes,
+        ssl_context_factory=(lambda *_: tls.context) if tls else None,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.grace)),
     )
 
 

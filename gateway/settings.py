@@ -8,11 +8,12 @@ from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.addresses import LoopbackAddress, OptionalLoopbackAddress
+from agentmem.addresses import OptionalLoopbackAddress
 from agentmem.errors import InvalidArgument
 from agentmem.keys import DEFAULT_NAMESPACE, check_text
-from agentmem.settings import ServiceSettings
 from agentmem.v1 import types_pb2
+from gateway.callers import Limits
+from gateway.door_settings import DoorSettings
 
 _DAY: Final = 24 * 3600.0
 
@@ -24,7 +25,7 @@ def _namespace(value: str) -> str:
         raise ValueError(error.problem) from None
 
 
-class GatewaySettings(ServiceSettings):
+class GatewaySettings(DoorSettings):
     """Serves the APIs of OpenAI and Anthropic over HTTP, and the contract over gRPC, before one worker.
 
     Each flag is also a variable, AGENTMEM_GATEWAY_…, and a key of the table [gateway] in the TOML file that
@@ -36,11 +37,12 @@ class GatewaySettings(ServiceSettings):
 
     run_dir: Path | None = Field(None, description=f"directory of the sockets (default: {layout.DATA / layout.RUN})")
     worker: str = Field("", description="the worker's gRPC target (default: unix:RUN_DIR/worker.sock)")
-    http: LoopbackAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP door; port 0 takes any")
-    grpc: LoopbackAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC door; port 0 takes any")
     metrics: OptionalLoopbackAddress = Field(layout.metrics(), description="HOST:PORT of /metrics; empty: none")
     namespace: Annotated[str, AfterValidator(_namespace)] = Field(
-        DEFAULT_NAMESPACE, description="the namespace of all callers"
+        DEFAULT_NAMESPACE, description="the namespace of all callers; with --keys each key has its own"
+    )
+    cors_origin: list[str] = Field(
+        default_factory=list, description="origin of web pages that may call the HTTP door, or *; repeatable"
     )
     anonymous: Literal["keep", "forget"] = Field(
         "keep", description="what happens to conversations without X-Agent-ID: keep (found again by content), or forget"
@@ -51,14 +53,38 @@ class GatewaySettings(ServiceSettings):
     conversation_delete_after: float = Field(
         30 * _DAY, ge=0, description="idle seconds until such a conversation is deleted; 0: never"
     )
-    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="largest JSON body of an HTTP request")
+    max_running: int | None = Field(
+        None, ge=0, description="requests of a caller that may run at once; 0: any number (default: with --keys 64)"
+    )
+    max_per_minute: int | None = Field(
+        None, ge=0, description="requests of a caller in a minute; 0: any number (default: with --keys 1200)"
+    )
+    max_body_bytes: int = Field(
+        16 * 1024 * 1024,
+        ge=1024,
+        description="largest body of an HTTP request, and message over gRPC (there at least 512 KiB)",
+    )
     max_import_bytes: int = Field(
         64 * 1024**3, ge=1024, description="largest file of an agent that is imported over HTTP"
     )
+    body_timeout: float = Field(
+        30.0, gt=0, description="seconds to wait for an HTTP request's body; 1 more for each 16 KiB of it"
+    )
+    max_header_bytes: int = Field(16 * 1024, ge=1024, description="largest headers of a request, and gRPC metadata")
+    header_timeout: float = Field(10.0, gt=0, description="seconds an HTTP connection may take to send its headers")
+    max_connections: int = Field(512, ge=1, description="connections to each door at once")
+    max_streams: int = Field(256, ge=1, description="calls at once of one connection to the gRPC door")
     stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     ready_timeout: float = Field(1.0, gt=0, description="seconds /readyz waits for the worker's health")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
+
+    def limits(self, default: Limits) -> Limits:
+        """What a caller may ask for; `default` where nothing is set."""
+        return Limits(
+            default.running if self.max_running is None else self.max_running,
+            default.per_minute if self.max_per_minute is None else self.max_per_minute,
+        )
 
     @property
     def expiry(self) -> types_pb2.Expiry:

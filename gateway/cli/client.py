@@ -12,6 +12,7 @@ import grpc
 from agentmem import errors, layout
 from agentmem.addresses import parse_address
 from agentmem.channels import connect
+from gateway.cli.connection import KEY_VARIABLE, connection, connection_options
 from gateway.cli.mistakes import Mistake
 
 MAX_ATTEMPTS = 4
@@ -38,7 +39,7 @@ def _not_empty(_: click.Context, __: click.Parameter, value: str) -> str:
 
 
 agent_argument = click.argument("agent", callback=_not_empty)
-gateway_option = click.option(
+_address_option = click.option(
     "--gateway",
     metavar="HOST:PORT",
     default=layout.GRPC,
@@ -46,6 +47,13 @@ gateway_option = click.option(
     callback=_host_and_port,
     help="The gateway's gRPC address.",
 )
+
+
+def gateway_option(command: _Command) -> _Command:
+    """The gateway's address, as the parameter `gateway`; and how to connect to it, which `ask` knows."""
+    return _address_option(connection_options(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 model_option = click.option("--model", default="", help="The model's name; without it the default model.")
 
@@ -53,8 +61,10 @@ model_option = click.option("--model", default="", help="The model's name; witho
 def ask(gateway: str, question: Callable[[grpc.aio.Channel], Coroutine[Any, Any, _T]]) -> _T:
     """Run `question` on a channel to `gateway`. Raises ClickException with one line for whatever goes wrong."""
 
+    key, tls = connection(gateway)
+
     async def asked() -> _T:
-        async with connect(gateway) as channel:
+        async with connect(gateway, key=key, tls=tls) as channel:
             return await question(channel)
 
     try:
@@ -62,7 +72,15 @@ def ask(gateway: str, question: Callable[[grpc.aio.Channel], Coroutine[Any, Any,
     except grpc.aio.AioRpcError as error:
         if errors.is_unreachable(error):
             message = f"no gateway answers at {gateway}; start one with `agentmem up`, or name another with --gateway"
+            if tls is None:
+                message += "; if it has TLS, say so with --tls or --ca FILE"
+            else:
+                message += "; if it does, TLS failed: --ca FILE names who signed its certificate"
             raise click.ClickException(message) from error
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not key:
+            raise click.ClickException(
+                f"the gateway at {gateway} asks for a key; give one in {KEY_VARIABLE}, or in a file with --key-file"
+            ) from error
         raise click.ClickException(errors.from_rpc(error).message) from error
     except errors.AgentmemError as error:
         raise click.ClickException(error.message) from error

@@ -4,6 +4,7 @@ import click
 
 from gateway.cli.agents import agents
 from gateway.cli.chat import chat
+from gateway.cli.keys import keys
 from gateway.cli.models import models
 from gateway.cli.store import store
 from gateway.cli.transfers import export_agent, import_agent
@@ -16,13 +17,13 @@ def main() -> None:
     """A memory below the prompt for every LLM agent.
 
     `agentmem up` starts everything; the other commands talk to what it started, but for `store`, which looks after a
-    data directory by itself.
+    data directory by itself, and `keys`, which changes a file that the gateway reads.
     """
 
 
 for command in (export_agent, import_agent):
     agents.add_command(command)
-for command in (up, agents, chat, models, store):
+for command in (up, agents, chat, models, keys, store):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@ from pathlib import Path
 from agentmem import datadir
 from agentmem.addresses import Address, parse_address
 from agentmem.models import parse_all
-from gateway.cli.up_settings import UpSettings
+from agentmem.settings import SettingsError, load
+from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.process import check_files
+from gateway.settings import GatewaySettings
 
 _LAST_PORT = 65535
 _NO_SUCH_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -29,10 +32,11 @@ def check_data(directory: Path) -> None:
 
 
 def check(settings: UpSettings) -> None:
-    """Raises WrongSetting for a model that the worker would refuse unseen, and for a port that cannot be had."""
+    """Raises WrongSetting for what worker or gateway would refuse unseen, and for a port that cannot be had."""
     try:
         parse_all(settings.model)
-    except ValueError as error:
+        check_files(load(GatewaySettings, service_arguments(settings).gateway))
+    except (ValueError, SettingsError) as error:
         raise WrongSetting(str(error)) from error
     check_ports(settings)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from agentmem import layout, logs
-from agentmem.addresses import parse_address
+from agentmem.addresses import Address, parse_address
 from agentmem.channels import connect
 from agentmem.settings import SettingsError, load
 from gateway import upstream
@@ -20,6 +20,7 @@ from gateway.cli.preflight import WrongSetting, check, check_data
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
 from gateway.cli.up_lock import DirectoryTaken, UpLock
 from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.settings import GatewaySettings
 
 _PROBE_TIMEOUT = 2.0
 
@@ -93,9 +94,23 @@ def _serving(target: str, service: str) -> Callable[[], Awaitable[bool]]:
 def _gateway_serving(address_file: Path) -> Callable[[], Awaitable[bool]]:
     async def ready() -> bool:
         addresses = _addresses(address_file)
-        return bool(addresses) and await _serving(addresses["grpc"], "")()
+        if not addresses:
+            return False
+        if "tls" in addresses:  # it may want a certificate that is signed, and has one for another name
+            return await _listening(parse_address(addresses["grpc"]))
+        return await _serving(addresses["grpc"], "")()
 
     return ready
+
+
+async def _listening(address: Address) -> bool:
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 def _addresses(address_file: Path) -> dict[str, str]:
@@ -107,10 +122,17 @@ def _addresses(address_file: Path) -> dict[str, str]:
 
 
 def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
-    click.echo(f"HTTP     http://{addresses['http']}/v1   (OpenAI; Anthropic without /v1; X-Agent-ID names the agent)")
-    click.echo(f"gRPC     {addresses['grpc']}")
+    scheme = "https" if "tls" in addresses else "http"
+    click.echo(f"HTTP     {scheme}://{addresses['http']}/v1   (OpenAI; Anthropic without /v1)")
+    click.echo(f"gRPC     {addresses['grpc']}{'   (TLS)' if 'tls' in addresses else ''}")
     if settings.metrics:
         others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"
         click.echo(f"metrics  http://{addresses['metrics']}/metrics{others}")
     click.echo(f"data     {settings.data_directory}")
+    asked_for = load(GatewaySettings, service_arguments(settings).gateway).keys  # which has an environment, too
+    unused = layout.key_file(settings.data)
+    if asked_for is not None:
+        click.echo(f"keys     {asked_for}")
+    elif unused.exists():
+        click.echo(f"keys     none are asked for; `--keys {unused}` asks for those of that file")
     click.echo("Ready. Ctrl-C stops.")

@@ -7,11 +7,11 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.addresses import LoopbackAddress, OptionalLoopbackAddress, parse_address
-from agentmem.settings import ServiceSettings
+from agentmem.addresses import OptionalLoopbackAddress, parse_address
+from gateway.door_settings import DoorSettings
 
 
-class UpSettings(ServiceSettings):
+class UpSettings(DoorSettings):
     """Starts store, worker and gateway, and keeps them running until Ctrl-C.
 
     Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
@@ -28,8 +28,6 @@ class UpSettings(ServiceSettings):
     )
     data: Path = Field(layout.DATA, description="directory of all that is kept")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
-    http: LoopbackAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP door")
-    grpc: LoopbackAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC door")
     metrics: OptionalLoopbackAddress = Field(
         layout.metrics(),
         description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2; empty: none",
@@ -62,6 +60,10 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
     common = ["--log-level", settings.log_level, "--log-format", settings.log_format, "--grace", str(settings.grace)]
     models = [part for model in settings.model for part in ("--model", model)]
     doors = ["--http", settings.http, "--grpc", settings.grpc]
+    for name in ("keys", "tls_cert", "tls_key", "tls_client_ca"):
+        path: Path | None = getattr(settings, name)
+        if path is not None:
+            doors += [f"--{name.replace('_', '-')}", str(path)]
     return ServiceArguments(
         store=[*data, *run, "--metrics", _metrics(settings, layout.STORE_METRICS), *common],
         worker=[*data, *run, *models, "--metrics", _metrics(settings, layout.WORKER_METRICS), *common],

@@ -1,6 +1,7 @@
 """The HTTP door as one ASGI application."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -9,18 +10,22 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agentmem.errors import AgentmemError
 from gateway import upstream
+from gateway.admission import Admission
 from gateway.anthropic.messages_request import messages_exchange
 from gateway.anthropic.messages_schema import MessagesRequest
 from gateway.callers import Authenticator
 from gateway.http.authentication import Authentication
 from gateway.http.counting import CountEndpoint
+from gateway.http.limits import RequestLimits
 from gateway.http.models import ModelEndpoints
+from gateway.http.requests import AGENT_HEADER
 from gateway.http.rim import Rim, error_page, http_error_page
 from gateway.http.turns import TurnEndpoint, Turns
 from gateway.identity import Finder
@@ -47,6 +52,7 @@ class HttpDoor:
         channel: grpc.aio.Channel,
         metrics: GatewayMetrics,
         authenticator: Authenticator,
+        admission: Admission,
     ) -> None:
         self._settings = settings
         self._channel = channel
@@ -71,7 +77,14 @@ class HttpDoor:
                 Route("/metrics", self._metrics_page),
                 Route("/openapi.json", self._openapi),
             ],
-            middleware=[Middleware(Rim, metrics=metrics), Middleware(Authentication, authenticator=authenticator)],
+            middleware=[
+                *_cors(settings.cors_origin),
+                Middleware(Rim, metrics=metrics),
+                Middleware(
+                    RequestLimits, max_header_bytes=settings.max_header_bytes, body_timeout=settings.body_timeout
+                ),
+                Middleware(Authentication, authenticator=authenticator, admission=admission),
+            ],
             exception_handlers={AgentmemError: error_page, HTTPException: http_error_page},
         )
         self.app.router.redirect_slashes = False
@@ -105,3 +118,21 @@ async def _kept_response(_: Request) -> Response:
         "only POST /v1/responses is served; what is kept of a response is the agent's memory, which "
         "previous_response_id goes on from",
     )
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    """What lets web pages of `origins` call, none by default. Outermost, so that they can read errors, too.
+
+    Browsers may not send cookies or client certificates along (no credentials): a page has a key, and sends it itself.
+    """
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "request-id", "traceparent", AGENT_HEADER.lower(), "retry-after"],
+        )
+    ]

@@ -1,32 +1,36 @@
-"""The HTTP door's question who is calling, asked before anything is read of a request."""
+"""The HTTP door's questions before anything is read of a request: who is calling, and may they now?"""
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentmem.errors import Unauthenticated
 from gateway import callers
+from gateway.admission import Admission
 from gateway.callers import Authenticator
-from gateway.http.rim import ErrorPage
 
 OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that everybody may ask."""
 
 
 class Authentication:
-    """ASGI middleware: only callers that the authenticator lets in get further."""
+    """ASGI middleware: only callers whom the authenticator lets in get further.
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+    Raises Unauthenticated, Unavailable and ResourceExhausted, which become pages at the rim. The response of a caller
+    who is revoked while it is sent is left without an end, and the server cuts the connection.
+    """
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, admission: Admission) -> None:
         self._app = app
         self._authenticator = authenticator
+        self._admission = admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN:
-            try:
-                callers.serve(self._authenticator.authenticate(_credential(Headers(scope=scope))))
-            except Unauthenticated as error:
-                await ErrorPage(error, scope)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        who = self._authenticator.authenticate(_credential(Headers(scope=scope)))
+        callers.serve(who)
+        async with self._admission.admitted(who):
+            await self._app(scope, receive, send)
 
 
 def _credential(headers: Headers) -> str | None:

@@ -34,12 +34,14 @@ _REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
 
 
 class ErrorPage(JSONResponse):
-    """An error as a response in the shape of the request's dialect, with Retry-After where trying again helps."""
+    """An error as a response in the shape of the request's dialect, with the headers that say what helps."""
 
     def __init__(self, error: errors.AgentmemError, scope: Scope) -> None:
         headers = {}
         if isinstance(error, errors.ResourceExhausted | errors.Unavailable):
             headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+        if isinstance(error, errors.Unauthenticated):
+            headers["www-authenticate"] = "Bearer"
         page = dialect_of(scope).page(error, scope.get(_REQUEST_ID, ""))
         super().__init__(page.body, page.status, headers)
 

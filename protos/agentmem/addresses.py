@@ -1,4 +1,4 @@
-"""Addresses that a service may listen on: Unix sockets and loopback, because nobody is asked for credentials."""
+"""Addresses that a service may listen on: where nobody is asked for credentials, only Unix sockets and loopback."""
 
 from ipaddress import ip_address
 from typing import Annotated, NamedTuple
@@ -44,6 +44,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _any(text: str) -> str:
+    return str(parse_address(text))
+
+
 def _loopback(text: str) -> str:
     address = parse_address(text)
     if not is_loopback(address.host):
@@ -63,6 +67,9 @@ def _unix_socket_or_empty(text: str) -> str:
         raise ValueError(f"{text!r} is not unix:PATH; whoever can connect is trusted, so only Unix sockets are served")
     return text
 
+
+TcpAddress = Annotated[str, AfterValidator(_any)]
+"""A setting: "host:port" on any host. Who takes it asks callers for credentials wherever `is_loopback` is False."""
 
 LoopbackAddress = Annotated[str, AfterValidator(_loopback)]
 """A setting: "host:port" on loopback."""

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import grpc
 
+from agentmem.credentials import ClientTls, bearer
+
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Ledgers of a few hundred thousand tokens fit; KV never travels in one message."""
 
@@ -39,13 +41,19 @@ CLIENT_OPTIONS: list[tuple[str, int | str]] = [
 ]
 
 
-def connect(target: str) -> grpc.aio.Channel:
-    """A channel to `target` ("unix:/path" or "host:port"). It connects, and reconnects, by itself."""
+def connect(target: str, *, key: str = "", tls: ClientTls | None = None) -> grpc.aio.Channel:
+    """A channel to `target` ("unix:/path" or "host:port"). It connects, and reconnects, by itself.
+
+    `key` is shown with every call. Without `tls` it goes in clear text.
+    """
     options = list(CLIENT_OPTIONS)
     if target.startswith("unix:"):
         # grpc-core would send the percent-encoded path, which tonic and others reject.
         options.append(("grpc.default_authority", "localhost"))
-    return grpc.aio.insecure_channel(target, options=options)
+    interceptors = bearer(key) if key else []
+    if tls is not None:
+        return grpc.aio.secure_channel(target, tls.credentials(), options=options, interceptors=interceptors)
+    return grpc.aio.insecure_channel(target, options=options, interceptors=interceptors)
 
 
 @asynccontextmanager

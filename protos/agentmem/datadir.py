@@ -6,7 +6,7 @@ from pathlib import Path
 DATABASE = "store.db"
 _OWN = frozenset(
     {
-        *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json"),
+        *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),
         *("blocks", "windows", "staging", "quarantine"),
         *("lost+found", ".DS_Store"),  # a disk's own, and macOS'
     }

@@ -1,10 +1,11 @@
 """Where an installation keeps its things, where its processes meet, and how long they take to end.
 
 DATA                        ledgers, KV, weight hashes: one store per data directory
+DATA/keys.json              the keys of callers, where `agentmem keys` is told no other file
 DATA/run                    the run directory, unless --run-dir names another
     store.sock              the store, for its worker
     worker.sock             the worker, for the gateway
-    gateway.json            the addresses that the gateway really has, while it listens
+    gateway.json            the addresses that the gateway really has, while it listens; "tls": "on" if so
 127.0.0.1:8080, 50051       the gateway's doors: HTTP, gRPC
 127.0.0.1:9464, 9465, 9466  metrics of gateway, worker and store
 """
@@ -15,6 +16,7 @@ from typing import Final
 DATA: Final = Path("~/.agentmem")
 RUN: Final = "run"
 GATEWAY_FILE: Final = "gateway.json"
+KEY_FILE: Final = "keys.json"
 
 HTTP: Final = "127.0.0.1:8080"
 GRPC: Final = "127.0.0.1:50051"
@@ -46,6 +48,11 @@ def data_directory(data: Path) -> Path:
 def run_directory(data: Path, run_dir: Path | None) -> Path:
     """The directory of the sockets, absolute: `run_dir`, or the usual one of the data directory."""
     return data_directory(data) / RUN if run_dir is None else run_dir.expanduser().absolute()
+
+
+def key_file(data: Path) -> Path:
+    """The usual file of keys of a data directory, absolute."""
+    return data_directory(data) / KEY_FILE
 
 
 def store_socket(run_directory: Path) -> str:

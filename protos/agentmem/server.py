@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +32,7 @@ class GrpcServer:
     """One listening gRPC server. Use from one event loop: `start`, `set_serving`, `stop`.
 
     `services` are (full service name, add_…_to_server, servicer). Health says NOT_SERVING until `set_serving(True)`.
+    `credentials` are for TLS. `options` go before SERVER_OPTIONS.
     """
 
     def __init__(
@@ -39,12 +40,18 @@ class GrpcServer:
         address: str,
         services: Sequence[tuple[str, Register, Any]],
         interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
+        credentials: grpc.ServerCredentials | None = None,
+        options: Mapping[str, int | str] | None = None,
     ) -> None:
         self.address = address
+        self._credentials = credentials
         self.port = 0
         self._lock: IO[str] | None = None
         self._names = [name for name, _, _ in services]
-        self._server = grpc.aio.server(interceptors=[*interceptors, ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(
+            interceptors=[*interceptors, ErrorInterceptor()],
+            options=list({**dict(SERVER_OPTIONS), **(options or {})}.items()),
+        )
         self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for _, register, servicer in services:
@@ -59,7 +66,10 @@ class GrpcServer:
             self._lock = _lock_socket(Path(self.address.removeprefix("unix:")))
         previous = os.umask(0o177)
         try:
-            self.port = self._server.add_insecure_port(self.address)
+            if self._credentials is None:
+                self.port = self._server.add_insecure_port(self.address)
+            else:
+                self.port = self._server.add_secure_port(self.address, self._credentials)
         except RuntimeError as error:
             raise AddressError(f"cannot listen on {self.address}: is another process using it?") from error
         finally:

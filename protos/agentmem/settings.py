@@ -117,7 +117,9 @@ def _quoted(value: str) -> str:
 
 def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
     """One mistake in our words: the setting, what is wrong, and the file and table where it is from there."""
-    key = str(details["loc"][0]) if details["loc"] else "settings"
+    if not details["loc"]:  # of several settings together, which the message names
+        return details["msg"].removeprefix("Value error, ")
+    key = str(details["loc"][0])
     if details["type"] == "extra_forbidden":
         known = ", ".join(sorted(name.replace("_", "-") for name in settings_cls.model_fields))
         return f"{_place(settings_cls)}: unknown key {key}; known are {known}"

@@ -57,7 +57,7 @@ LISTENING = [
 
 
 @pytest.mark.parametrize(("settings", "name", "kind"), LISTENING)
-def test_nobody_listens_to_the_world(settings: type[ServiceSettings], name: str, kind: str) -> None:
+def test_nobody_unasked_listens_to_the_world(settings: type[ServiceSettings], name: str, kind: str) -> None:
     for address in ("0.0.0.0:5000", "[::]:5000", "example.org:5000", "nowhere", "127.0.0.1:65536", "unix:"):
         with pytest.raises(SettingsError, match=f"^{name}: "):
             load(settings, [f"--{name}", address])

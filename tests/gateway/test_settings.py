@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import SettingsError, load
+from gateway.callers import Limits
 from gateway.settings import GatewaySettings
 
 
@@ -29,3 +30,34 @@ def test_only_loopback(flag: str, address: str) -> None:
 def test_refused(arguments: list[str]) -> None:
     with pytest.raises(SettingsError, match=arguments[0].strip("-").replace("-", "_")):
         load(GatewaySettings, arguments)
+
+
+@pytest.mark.parametrize("door", ["--http", "--grpc"])
+def test_a_public_door_asks_for_something(door: str) -> None:
+    public = [door, "0.0.0.0:80"]
+    for asks in (["--keys", "k.json"], ["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"]):
+        assert load(GatewaySettings, [*public, *asks]).public == {door.strip("-"): "0.0.0.0:80"}
+    with pytest.raises(SettingsError, match="agentmem keys create"):
+        load(GatewaySettings, [*public, "--tls-cert", "c", "--tls-key", "k"])  # which asks for nothing
+    with pytest.raises(SettingsError, match="not authenticated"):
+        load(GatewaySettings, ["--metrics", "0.0.0.0:80", "--keys", "k.json"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--tls-cert", "c"], ["--tls-key", "k"], ["--tls-client-ca", "a"], ["--tls-client-ca", "a", "--tls-key", "k"]],
+)
+def test_tls_by_halves(arguments: list[str]) -> None:
+    with pytest.raises(SettingsError, match=r"^tls_"):
+        load(GatewaySettings, arguments)
+
+
+def test_limits_of_callers() -> None:
+    default = Limits(5, 6)
+    assert load(GatewaySettings, []).limits(default) == default
+    assert load(GatewaySettings, ["--max-running", "0", "--max-per-minute", "9"]).limits(default) == Limits(0, 9)
+
+
+def test_origins() -> None:
+    told = ["--cors-origin", "https://a.example", "--cors-origin", "https://b.example"]
+    assert load(GatewaySettings, told).cors_origin == told[1::2]

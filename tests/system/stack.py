@@ -126,6 +126,7 @@ class Stack:
         worker_module: str = "inference_service",
         worker_flags: tuple[str, ...] = (),
         store_flags: tuple[str, ...] = (),
+        gateway_flags: tuple[str, ...] = (),
         under: tuple[str, ...] = (),
         data: str = "data",
     ) -> None:
@@ -141,7 +142,7 @@ class Stack:
             "worker": (worker_module, *common, "--model", model, "--metrics", self._address("worker"), *worker_flags),
             "gateway": (
                 *("gateway", "--run-dir", str(self.run), "--grace", "5", "--metrics", self._address("gateway")),
-                *("--http", self._address("http"), "--grpc", self._address("grpc")),
+                *("--http", self._address("http"), "--grpc", self._address("grpc"), *gateway_flags),
             ),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -81,3 +81,9 @@ def test_a_data_directory_that_holds_something_else_is_named(tmp_path: Path) -> 
         check_data(tmp_path / "thesis.txt")
     (tmp_path / "store.db").touch()
     check_data(tmp_path)
+
+
+def test_files_of_the_doors_are_looked_at(tmp_path: Path) -> None:
+    assert "agentmem keys create" in refusal("--keys", str(tmp_path / "k.json"))
+    files = ["--tls-cert", str(tmp_path / "c.pem"), "--tls-key", str(tmp_path / "k.pem")]
+    assert refusal(*files).startswith("tls_cert: ")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import ssl
 import sys
 from pathlib import Path
 
 import httpx
 import psutil
+import trustme
 
 from ..doors import ANY_PORT
+from ..secured import add_key
 
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0}
 
@@ -26,6 +29,7 @@ async def line_with(output: asyncio.StreamReader, wanted: str) -> str:
 
 
 async def test_up(run_dir: Path) -> None:
+    add_key(run_dir)  # which nobody asks for, as up says
     doors = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
     up = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway.cli.main", "up", "--model", "demo", "--data", str(run_dir), *doors,
@@ -33,6 +37,7 @@ async def test_up(run_dir: Path) -> None:
     )  # fmt: skip
     assert up.stdout is not None
     try:
+        assert "none are asked for" in await line_with(up.stdout, "keys  ")
         await line_with(up.stdout, "Ready")
         addresses = json.loads((run_dir / "run" / "gateway.json").read_text())
         names = [child.cmdline()[5] for child in psutil.Process(up.pid).children()]
@@ -59,6 +64,41 @@ async def test_up(run_dir: Path) -> None:
                 "/v1/chat/completions", json={**BODY, "messages": history}, headers={"X-Agent-ID": "bob"}
             )
             assert again.json()["agentmem"]["match"] in ("extend", "partial")
+        up.send_signal(signal.SIGINT)
+        await line_with(up.stdout, "stopped")
+        assert await up.wait() == 0
+    finally:
+        if up.returncode is None:
+            up.kill()
+            await up.wait()
+
+
+async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Path) -> None:
+    ca = trustme.CA()
+    issued = ca.issue_cert("127.0.0.1")
+    files = {name: tmp_path / f"{name}.pem" for name in ("tls-cert", "tls-key", "tls-client-ca")}
+    issued.cert_chain_pems[0].write_to_path(str(files["tls-cert"]))
+    issued.private_key_pem.write_to_path(str(files["tls-key"]))
+    ca.cert_pem.write_to_path(str(files["tls-client-ca"]))
+    key = add_key(run_dir)  # before the first start, in what becomes the data directory
+    flags = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    doors = ["--http", "0.0.0.0:0", "--grpc", ANY_PORT, "--metrics", ANY_PORT]
+    up = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli.main", "up", "--data", str(run_dir), *doors),
+        *("--keys", str(run_dir / "keys.json"), *flags),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    assert up.stdout is not None
+    try:
+        said = await line_with(up.stdout, "HTTP     https://0.0.0.0:")
+        port = said.partition("0.0.0.0:")[2].partition("/")[0]
+        await line_with(up.stdout, "Ready")
+        context = ssl.create_default_context(cafile=files["tls-client-ca"])
+        ca.issue_cert("me@example.org").configure_cert(context)
+        async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=context, timeout=60) as http:
+            assert (await http.get("/v1/models")).status_code == 401
+            answer = await http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+            assert answer.json()["data"][0]["id"] == "demo"
         up.send_signal(signal.SIGINT)
         await line_with(up.stdout, "stopped")
         assert await up.wait() == 0

@@ -7,6 +7,7 @@ from cache_service.quotas import Quotas
 from cache_service.settings import StoreSettings
 from gateway.cli.up_settings import UpSettings, service_arguments
 from gateway.settings import GatewaySettings
+from gateway.tls import TlsFiles
 
 
 def test_what_each_service_is_told(tmp_path: Path) -> None:
@@ -51,3 +52,11 @@ def test_no_metrics_and_any_port() -> None:
 def test_only_loopback(flag: str) -> None:
     with pytest.raises(SettingsError, match="not authenticated"):
         load(UpSettings, [flag, "0.0.0.0:1"])
+
+
+def test_the_doors_security_is_passed_on() -> None:
+    security = ["--keys", "k.json", "--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-ca", "a.pem"]
+    told = service_arguments(load(UpSettings, ["--http", "0.0.0.0:8080", *security])).gateway
+    settings = load(GatewaySettings, told)
+    assert settings.public == {"http": "0.0.0.0:8080"}
+    assert (settings.keys, settings.tls) == (Path("k.json"), TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem")))

@@ -1,0 +1,192 @@
+"""What is too large, too slow or one too many is refused or cut off, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem.channels import connect
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc
+from gateway.process import Gateway
+
+from ..doors import eventually, settings
+from ..scripted import ScriptedWorker, finished, started
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+
+
+@asynccontextmanager
+async def limited(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
+    gateway = Gateway(settings(run_dir, **changed))
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+@asynccontextmanager
+async def connected(gateway: Gateway) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    host, _, port = gateway.addresses["http"].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def said(gateway: Gateway, *parts: bytes) -> bytes:
+    """All that is answered until the server closes."""
+    async with connected(gateway) as (reader, writer):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        async with asyncio.timeout(20):
+            return await reader.read()
+
+
+async def test_a_body_that_does_not_come(worker: ScriptedWorker, run_dir: Path) -> None:
+    async with limited(run_dir, body_timeout=0.2) as gateway:
+        answer = await said(gateway, HEAD + b"content-length: 1000\r\n\r\n", b'{"model"')
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"the body came too slowly" in answer
+        assert b"connection: close" in answer
+        chunked = await said(gateway, HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n{\r\n")
+        assert chunked.startswith(b"HTTP/1.1 408 ")
+        # Slowness of the answer is none of the body.
+        body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
+
+        async def slow(_: Any) -> AsyncIterator[Any]:
+            yield started()
+            await asyncio.sleep(0.5)
+            yield finished()
+
+        worker.script = slow
+        async with httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}") as http:
+            assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_headers_that_do_not_come(run_dir: Path) -> None:
+    async with limited(run_dir, header_timeout=0.2) as gateway:
+        assert await said(gateway) == b""
+        assert await said(gateway, HEAD) == b""
+        # The second request of a connection is watched, too, and so is a body that nobody wants any more.
+        first = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+        assert (await said(gateway, first, HEAD)).count(b"HTTP/1.1") == 1
+        refused = b"POST /nope HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
+        assert (await said(gateway, refused, b"x")).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_headers_that_are_too_large(run_dir: Path) -> None:
+    async with limited(run_dir, max_header_bytes=2048) as gateway:
+        async with httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}") as http:
+            assert (await http.get("/healthz", headers={"x": "y" * 1500})).status_code == 200
+            for sent in ({"headers": {"x": "y" * 3000}}, {"params": {"x": "y" * 3000}}):
+                answer = await http.get("/healthz", **sent)  # type: ignore[arg-type]
+                assert answer.status_code in (400, 431)
+        endless = await said(gateway, b"GET /healthz HTTP/1.1\r\n" + b"x: y\r\n" * 1000)
+        assert endless.startswith(b"HTTP/1.1 4")
+        async with connect(gateway.addresses["grpc"]) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            await health.Check(health_pb2.HealthCheckRequest(), metadata=(("x", "y" * 1000),))
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await health.Check(health_pb2.HealthCheckRequest(), metadata=(("x", "y" * 3000),))
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_message_that_is_too_large(worker: ScriptedWorker, run_dir: Path) -> None:
+    async with limited(run_dir, max_body_bytes=1024 * 1024) as gateway, connect(gateway.addresses["grpc"]) as channel:
+        stub: Any = agent_pb2_grpc.AgentServiceStub(channel)
+        await stub.ProbeAgent(agent_pb2.ProbeAgentRequest(prompt="x" * 1_000_000))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.ProbeAgent(agent_pb2.ProbeAgentRequest(prompt="x" * 1_100_000))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert len(worker.requests) == 1
+
+
+async def test_too_many_connections(worker: ScriptedWorker, run_dir: Path) -> None:
+    get = b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n"
+    async with limited(run_dir, max_connections=2) as gateway, connected(gateway), connected(gateway):
+        async with connected(gateway) as (reader, writer):  # one too many
+            writer.write(get % b"/healthz")
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+            writer.write(get % b"/v1/models")
+            refused = await reader.read()
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after: 1" in refused
+            assert b"connection: close" in refused
+        async with AsyncExitStack() as many:
+            opened = [await many.enter_async_context(connected(gateway)) for _ in range(20)]
+            reader, writer = opened[-1]
+            with suppress(ConnectionError):  # closed unheard
+                writer.write(get % b"/healthz")
+                assert await reader.read() == b""
+
+        async def served() -> bool:
+            answer = await said(gateway, b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            return answer.startswith(b"HTTP/1.1 200 ")
+
+        async with asyncio.timeout(20):
+            while not await served():
+                await asyncio.sleep(0.01)
+
+
+async def test_calls_of_one_connection(worker: ScriptedWorker, run_dir: Path) -> None:
+    async def endless(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        await asyncio.Event().wait()
+
+    worker.script = endless
+    async with limited(run_dir, max_streams=2) as gateway, connect(gateway.addresses["grpc"]) as channel:
+        stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+        calls = [stub.Generate(inference_pb2.GenerateRequest()) for _ in range(2)]
+        for call in calls:
+            await call.read()
+        third = stub.Generate(inference_pb2.GenerateRequest())
+        waiting = asyncio.create_task(third.read())
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        assert worker.running == 2
+        calls[0].cancel()
+        assert (await waiting).HasField("started")
+        for call in (calls[1], third):
+            call.cancel()
+        await eventually(lambda: worker.running == 0)
+
+
+async def test_too_many_connections_to_the_grpc_door(run_dir: Path) -> None:
+    def client(gateway: Gateway) -> grpc.aio.Channel:
+        # With a connection of its own: channels of one process share them.
+        return grpc.aio.insecure_channel(gateway.addresses["grpc"], options=[("grpc.use_local_subchannel_pool", 1)])
+
+    async def answered(channel: grpc.aio.Channel) -> bool:
+        try:
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            return False
+        return True
+
+    async with limited(run_dir, max_connections=2) as gateway:
+        async with client(gateway) as first, client(gateway) as second, client(gateway) as third:
+            assert await answered(first)
+            assert await answered(second)
+            assert not await answered(third)
+            assert await answered(first)
+
+        async def freed() -> bool:
+            async with client(gateway) as fourth:
+                return await answered(fourth)
+
+        async with asyncio.timeout(20):
+            while not await freed():
+                await asyncio.sleep(0.01)

@@ -1,0 +1,55 @@
+"""A gateway with keys, and clients that show them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+
+from agentmem.channels import connect
+from gateway.keys.file import changing
+from gateway.keys.format import new
+from gateway.process import Gateway
+
+from .doors import settings
+
+
+def add_key(run_dir: Path, namespace: str = "team-a", **fields: Any) -> str:
+    """A new key in the gateway's file, as its owner gets it."""
+    key, shown = new(namespace, datetime.now(UTC), **fields)
+    with changing(run_dir / "keys.json") as keys:
+        keys[key.id] = key
+    return str(shown)
+
+
+def revoke(run_dir: Path, shown: str) -> None:
+    """Take a key out of the file."""
+    with changing(run_dir / "keys.json") as keys:
+        del keys[shown.split("_")[1]]
+
+
+@asynccontextmanager
+async def secured(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
+    """A running gateway with the keys that were added before."""
+    gateway = Gateway(settings(run_dir, keys=run_dir / "keys.json", **changed))
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+@asynccontextmanager
+async def showing(gateway: Gateway, key: str) -> AsyncIterator[tuple[httpx.AsyncClient, grpc.aio.Channel]]:
+    """Clients of both doors; an empty key is none."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with (
+        httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", headers=headers, timeout=30) as http,
+        connect(gateway.addresses["grpc"], key=key) as channel,
+    ):
+        yield http, channel

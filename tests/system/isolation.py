@@ -1,0 +1,243 @@
+"""What a caller of one namespace may see of another's: the table of every RPC and route.
+
+Each entry is a call that ada makes, of things that only bob has. Whoever adds an RPC or a route adds its entries here:
+tests/system/test_isolation.py compares the table with the descriptors and with the application's routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import httpx
+from google.protobuf.message import Message
+
+from agentmem.conversations import chain_of
+from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2, workflow_pb2
+from tests.system.stack import chat
+
+MODEL = "demo"
+SECRET = "The colour of the boat is green. The key is in the cellar. "
+AGENT, TURN, SNAPSHOT, LABEL = "bobs-agent", "bobs-turn", "bobs-snapshot", "bobs-label"
+KEPT: dict[str, types_pb2.Messages] = {}
+"""What else bob was told, by his agents' names."""
+
+
+def prompt(about: str) -> types_pb2.Messages:
+    """What bob was told and ada asks word by word, of more than a block; others have no beginning in common with it."""
+    return chat(("system", f"About {about}. " + SECRET * 17), ("user", "What is the colour of the boat?"))
+
+
+def kept(agent: str) -> types_pb2.Messages:
+    """A prompt for one entry that keeps its turn, so that no other entry finds it in ada's own memory."""
+    KEPT[agent] = prompt(agent)
+    return KEPT[agent]
+
+
+PROMPT = prompt(AGENT)
+"""For the entries that keep nothing."""
+
+Says = Callable[[Sequence[Any]], object]
+
+
+@dataclass(frozen=True)
+class Rpc:
+    """A call. `ask` makes the request (or the messages of a stream) of the namespace that it names.
+
+    Where it names none the answer must be `says`: a status, or true of all messages that came. Where it names bob's it
+    must be PERMISSION_DENIED, unless `names_none`: the request has no field for it.
+    """
+
+    ask: Callable[[str], Message | list[Message]]
+    says: grpc.StatusCode | Says
+    names_none: bool = False
+
+
+@dataclass(frozen=True)
+class Http:
+    """A request. `says` is the status, or true of the response. `open`: answered without a key, too."""
+
+    url: str
+    says: int | Callable[[httpx.Response], object]
+    body: dict[str, Any] | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    content: bytes = b""
+    open: bool = False
+
+
+NOT_FOUND = grpc.StatusCode.NOT_FOUND
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+
+
+def key(namespace: str, agent: str = AGENT) -> types_pb2.AgentKey:
+    """An agent's key."""
+    return types_pb2.AgentKey(namespace=namespace, agent_id=agent, model_id=MODEL)
+
+
+def nothing_cached(report: types_pb2.CacheReport) -> bool:
+    """A memory that was never there."""
+    return report.match == types_pb2.MATCH_NEW and not report.cached and report.load_bytes == 0
+
+
+def _generated(events: Sequence[inference_pb2.GenerateResponse]) -> bool:
+    return nothing_cached(events[0].started.cache) and not events[-1].finished.usage.cached
+
+
+def _prefilled(answers: Sequence[inference_pb2.PrefillResponse]) -> bool:
+    return nothing_cached(answers[0].started.cache) and answers[0].finished.version.version == 1
+
+
+def _on_agent(request: type[Message], says: grpc.StatusCode | Says = NOT_FOUND, **fields: Any) -> Rpc:
+    return Rpc(lambda namespace: request(key=key(namespace), **fields), says)  # type: ignore[call-arg]
+
+
+def _imported(namespace: str) -> list[Message]:
+    # The rest of bob's file does not matter: its key is refused, or its header is.
+    return [
+        agent_pb2.ImportAgentRequest(key=key(namespace)),
+        agent_pb2.ImportAgentRequest(chunk=EXPORTED[0]),
+    ]
+
+
+EXPORTED: list[bytes] = []
+"""Bob's agent as a file, for who tries to import over it. Set when it was exported."""
+
+READ_ONLY: dict[str, Any] = {"messages": PROMPT, "max_tokens": 2, "cache_policy": inference_pb2.CACHE_POLICY_READ_ONLY}
+
+_PREFILLED = kept("bobs-prefill")
+
+_INFERENCE = "agentmem.v1.InferenceService"
+_AGENTS = "agentmem.v1.AgentService"
+_MODELS = "agentmem.v1.ModelService"
+_WORKFLOWS = "agentmem.v1.WorkflowService"
+
+RPCS: dict[str, list[Rpc]] = {
+    f"{_INFERENCE}/Generate": [
+        _on_agent(inference_pb2.GenerateRequest, _generated, **READ_ONLY),
+        # A retry of bob's turn is not replayed.
+        _on_agent(inference_pb2.GenerateRequest, _generated, request_id=TURN, **READ_ONLY),
+    ],
+    f"{_INFERENCE}/Prefill": [
+        Rpc(
+            lambda ns: inference_pb2.PrefillRequest(key=key(ns, "bobs-prefill"), messages=_PREFILLED),
+            _prefilled,
+        )
+    ],
+    f"{_INFERENCE}/CountTokens": [
+        # As many as for an agent that nobody has.
+        _on_agent(
+            inference_pb2.CountTokensRequest,
+            lambda answers: answers[0].tokens == 14,
+            append=types_pb2.Append(messages=chat(("user", "And now?"))),
+        )
+    ],
+    f"{_INFERENCE}/Abort": [
+        Rpc(
+            lambda ns: inference_pb2.AbortRequest(namespace=ns, request_id="bobs-running-turn"),
+            lambda answers: not answers[0].aborted,
+        )
+    ],
+    f"{_AGENTS}/GetAgent": [_on_agent(agent_pb2.GetAgentRequest)],
+    f"{_AGENTS}/ListAgents": [
+        Rpc(
+            lambda ns: agent_pb2.ListAgentsRequest(namespace=ns, page_size=1000),
+            lambda pages: {agent.key.namespace for page in pages for agent in page.agents} <= {"ada"},
+        ),
+        Rpc(
+            lambda ns: agent_pb2.ListAgentsRequest(namespace=ns, agent_id=AGENT),
+            lambda pages: not any(page.agents for page in pages),
+        ),
+    ],
+    f"{_AGENTS}/FindAgent": [
+        Rpc(
+            lambda ns: agent_pb2.FindAgentRequest(namespace=ns, model_id=MODEL, message_hashes=chain_of(PROMPT)),
+            lambda answers: not answers[0].HasField("agent"),
+        ),
+        Rpc(
+            lambda ns: agent_pb2.FindAgentRequest(
+                namespace=ns, model_id=MODEL, message_hashes=chain_of(PROMPT), label=LABEL
+            ),
+            lambda answers: not answers[0].HasField("agent"),
+        ),
+        Rpc(
+            lambda ns: agent_pb2.FindAgentRequest(namespace=ns, model_id=MODEL, request_id=TURN),
+            lambda answers: not answers[0].HasField("agent"),
+        ),
+    ],
+    f"{_AGENTS}/DeleteAgent": [
+        _on_agent(agent_pb2.DeleteAgentRequest),
+        _on_agent(agent_pb2.DeleteAgentRequest, lambda answers: answers[0].deleted == 0, allow_missing=True),
+    ],
+    f"{_AGENTS}/TrimAgent": [_on_agent(agent_pb2.TrimAgentRequest, keep_tokens=1)],
+    f"{_AGENTS}/ProbeAgent": [
+        _on_agent(agent_pb2.ProbeAgentRequest, lambda answers: nothing_cached(answers[0].cache), messages=PROMPT)
+    ],
+    f"{_AGENTS}/ForkAgent": [_on_agent(agent_pb2.ForkAgentRequest, new_agent_id="adas-fork")],
+    f"{_AGENTS}/CreateSnapshot": [_on_agent(agent_pb2.CreateSnapshotRequest, name="adas")],
+    f"{_AGENTS}/ListSnapshots": [_on_agent(agent_pb2.ListSnapshotsRequest)],
+    f"{_AGENTS}/RestoreSnapshot": [_on_agent(agent_pb2.RestoreSnapshotRequest, name=SNAPSHOT)],
+    f"{_AGENTS}/DeleteSnapshot": [_on_agent(agent_pb2.DeleteSnapshotRequest, name=SNAPSHOT)],
+    f"{_AGENTS}/PinAgent": [_on_agent(agent_pb2.PinAgentRequest, pinned=True)],
+    f"{_AGENTS}/SetAgentTtl": [_on_agent(agent_pb2.SetAgentTtlRequest, delete_after={"seconds": 1})],
+    f"{_AGENTS}/SetTurnHints": [
+        Rpc(
+            lambda ns: agent_pb2.SetTurnHintsRequest(
+                hints=[agent_pb2.TurnHint(key=key("", "adas")), agent_pb2.TurnHint(key=key(ns))]
+            ),
+            lambda answers: len(answers) == 1,
+        )
+    ],
+    f"{_AGENTS}/PrefetchAgent": [_on_agent(agent_pb2.PrefetchAgentRequest)],
+    f"{_AGENTS}/EvictAgent": [_on_agent(agent_pb2.EvictAgentRequest, tier=types_pb2.TIER_WARM)],
+    f"{_AGENTS}/ExportAgent": [_on_agent(agent_pb2.ExportAgentRequest)],
+    f"{_AGENTS}/ImportAgent": [Rpc(_imported, DENIED)],
+    f"{_MODELS}/ListModels": [
+        Rpc(lambda _: model_pb2.ListModelsRequest(), lambda pages: pages[0].models, names_none=True)
+    ],
+    f"{_MODELS}/GetModel": [
+        Rpc(lambda _: model_pb2.GetModelRequest(), lambda answers: answers[0].model.model_id == MODEL, names_none=True)
+    ],
+    f"{_MODELS}/LoadModel": [Rpc(lambda _: model_pb2.LoadModelRequest(model_id=MODEL), DENIED, names_none=True)],
+    f"{_MODELS}/UnloadModel": [Rpc(lambda _: model_pb2.UnloadModelRequest(model_id=MODEL), DENIED, names_none=True)],
+    # The contract has workflows, and no server has them yet.
+    **{
+        f"{_WORKFLOWS}/{name}": [
+            Rpc(
+                lambda _, name=name: getattr(workflow_pb2, f"{name}Request")(),  # type: ignore[misc]
+                grpc.StatusCode.UNIMPLEMENTED,
+                names_none=True,
+            )
+        ]
+        for name in ("RunWorkflow", "GetWorkflow", "ListWorkflows", "CancelWorkflow")
+    },
+}
+
+
+def _json_messages(messages: types_pb2.Messages) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in messages.messages]
+
+
+def _chat(agent: str) -> dict[str, Any]:
+    return {"model": MODEL, "messages": _json_messages(kept(agent)), "max_tokens": 2}
+
+
+def _chatted(response: httpx.Response) -> bool:
+    return bool(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0)
+
+
+ROUTES: dict[tuple[str, str], list[Http]] = {
+    ("POST", "/v1/chat/completions"): [
+        Http("/v1/chat/completions", _chatted, _chat("bobs-chat"), {"x-agent-id": "bobs-chat"}),
+        # By content: the conversation that bob has had finds no agent of his.
+        Http("/v1/chat/completions", _chatted, _chat("bobs-conversation")),
+    ],
+    ("GET", "/v1/models"): [Http("/v1/models", 200)],
+    ("GET", "/v1/models/{id:path}"): [Http(f"/v1/models/{MODEL}", 200)],
+    ("GET", "/healthz"): [Http("/healthz", 200, open=True)],
+    ("GET", "/readyz"): [Http("/readyz", 200, open=True)],
+    ("GET", "/metrics"): [
+        Http("/metrics", lambda response: response.status_code == 200 and "bob" not in response.text)
+    ],
+}

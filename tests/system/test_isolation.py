@@ -1,0 +1,283 @@
+"""A key of one namespace can neither see nor change nor time what another namespace has, whichever way it asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from starlette.routing import BaseRoute, Mount, Route
+
+from agentmem.channels import connect
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2
+from gateway.admission import Admission
+from gateway.callers import Everyone
+from gateway.http.app import HttpDoor
+from gateway.keys import file
+from gateway.keys.format import new
+from gateway.metrics import GatewayMetrics
+from gateway.process import Gateway
+from gateway.settings import GatewaySettings
+from tests.system import isolation
+from tests.system.isolation import AGENT, KEPT, LABEL, MODEL, PROMPT, RPCS, SECRET, SNAPSHOT, TURN, Http, Rpc, key
+from tests.system.stack import Stack, chat, running
+
+_OPEN = ("grpc.health.", "grpc.reflection.")
+
+
+def routes(found: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(method, pattern) of every route of an application."""
+    for route in found:
+        if isinstance(route, Mount):
+            yield from routes(route.routes or (), f"{prefix}{route.path}")
+            continue
+        assert isinstance(route, Route), f"{route!r} is a kind of route that this test does not know; teach it"
+        for method in (route.methods or {"GET"}) - {"HEAD", "OPTIONS"}:
+            yield method, f"{prefix}{route.path}"
+
+
+async def test_every_rpc_and_route_is_in_the_table(tmp_path: Path) -> None:
+    settings = GatewaySettings(run_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0", metrics="")
+    async with connect(settings.worker_target) as channel:
+        door = HttpDoor(settings, channel, GatewayMetrics(), Everyone("default"), Admission())
+    served = set(routes(door.app.routes))
+    where = "tests/system/isolation.py says what a stranger's key may do with each"
+    assert not (missing := served - isolation.ROUTES.keys()), f"add to ROUTES: {missing}; {where}"
+    assert not (gone := isolation.ROUTES.keys() - served), f"take out of ROUTES: {gone}"
+    gateway = Gateway(settings)
+    await gateway.start()
+    try:
+        async with connect(gateway.addresses["grpc"]) as channel:
+            public = {
+                f"{service}/{method.name}" for service in await services(channel) for method in methods_of(service)
+            }
+    finally:
+        await gateway.stop()
+    assert not (missing_rpcs := public - RPCS.keys()), f"add to RPCS: {missing_rpcs}; {where}"
+    assert not (gone_rpcs := RPCS.keys() - public), f"take out of RPCS: {gone_rpcs}"
+
+
+async def services(channel: grpc.aio.Channel) -> list[str]:
+    """What the door serves, by reflection, but for what everybody may call."""
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+    async def ask() -> AsyncIterator[Any]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+
+    call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(ask())
+    async for answer in call:
+        named = [service.name for service in answer.list_services_response.service]
+        return [name for name in named if not name.startswith(_OPEN)]
+    raise AssertionError("reflection said nothing")
+
+
+def methods_of(service: str) -> list[MethodDescriptor]:
+    return list(descriptor_pool.Default().FindServiceByName(service).methods)  # type: ignore[no-untyped-call]
+
+
+class Caller:
+    """Who calls with one key, or with none."""
+
+    def __init__(self, stack: Stack, secret: str = "") -> None:
+        self.channel = connect(f"127.0.0.1:{stack.ports['grpc']}", key=secret)
+        headers = {"authorization": f"Bearer {secret}"} if secret else {}
+        self.http = httpx.AsyncClient(base_url=stack.url, headers=headers, timeout=60)
+        self.agents: Any = agent_pb2_grpc.AgentServiceStub(self.channel)
+        self.inference: Any = inference_pb2_grpc.InferenceServiceStub(self.channel)
+
+    async def call(self, rpc: str, asked: Message | list[Message]) -> list[Any] | grpc.StatusCode:
+        """All messages of the answer, or the status of the failure."""
+        service, _, name = rpc.partition("/")
+        method = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]  # type: ignore[no-untyped-call]
+        arity = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+        stub = getattr(self.channel, arity)(
+            f"/{rpc}",
+            request_serializer=GetMessageClass(method.input_type).SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
+        call = stub(iter(asked) if isinstance(asked, list) else asked, timeout=60)
+        try:
+            return [message async for message in call] if method.server_streaming else [await call]
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        finally:
+            call.cancel()
+
+    async def request(self, method: str, entry: Http) -> httpx.Response:
+        given: dict[str, Any] = {"json": entry.body} if entry.body is not None else {"content": entry.content}
+        return await self.http.request(method, entry.url, headers=entry.headers, **given)
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.channel.close(None)
+
+
+@asynccontextmanager
+async def calling(stack: Stack, *secrets: str) -> AsyncIterator[list[Caller]]:
+    callers = [Caller(stack, secret) for secret in secrets]
+    try:
+        yield callers
+    finally:
+        for caller in callers:
+            await caller.close()
+
+
+def make_keys(path: Path, **keys: dict[str, Any]) -> dict[str, str]:
+    """A file of keys; what their owners got, by the names of the arguments."""
+    shown = {}
+    with file.changing(path) as known:
+        for name, fields in keys.items():
+            made, secret = new(created=datetime.now(UTC), **fields)
+            known[made.id], shown[name] = made, str(secret)
+    return shown
+
+
+async def settle(bob: Caller) -> None:
+    """Wait until all of bob's KV is on disk."""
+    async with asyncio.timeout(60):
+        while not all(agent.warm_tokens == agent.tokens for agent in await bobs(bob)):
+            await asyncio.sleep(0.05)
+
+
+async def bobs(bob: Caller) -> list[agent_pb2.Agent]:
+    return list((await bob.agents.ListAgents(agent_pb2.ListAgentsRequest(page_size=1000))).agents)
+
+
+async def all_of(bob: Caller) -> dict[str, object]:
+    """What bob has, to the last byte."""
+    listed = await bobs(bob)
+    snapshots = await bob.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=key("")))
+    exported = await bob.call("agentmem.v1.AgentService/ExportAgent", agent_pb2.ExportAgentRequest(key=key("")))
+    assert isinstance(exported, list)
+    return {
+        "agents": [agent.SerializeToString(deterministic=True) for agent in listed],
+        "snapshots": snapshots.SerializeToString(deterministic=True),
+        "file": b"".join(part.chunk for part in exported),
+    }
+
+
+async def furnish(bob: Caller) -> None:
+    """Bob's agents, a snapshot, a conversation that is found by its content, and an export."""
+    turn = {"messages": PROMPT, "request_id": TURN, "label": LABEL, "max_tokens": 4}
+    assert (await finished(bob, key=key(""), **turn)).durable
+    await bob.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=key(""), name=SNAPSHOT))
+    for name, messages in KEPT.items():
+        await finished(bob, key=key("", name), messages=messages, max_tokens=1)
+    # The table is worth nothing unless bob himself is told what ada must not be.
+    again = await finished(bob, key=key("", ""), messages=PROMPT, max_tokens=1)
+    assert sum(part.tokens for part in again.usage.cached) == 256
+    await settle(bob)
+    file_of_bobs = (await all_of(bob))["file"]
+    assert isinstance(file_of_bobs, bytes)
+    isolation.EXPORTED[:] = [file_of_bobs[: 256 * 1024]]
+
+
+async def finished(bob: Caller, **fields: Any) -> inference_pb2.Finished:
+    """The end of a turn."""
+    events = [event async for event in bob.inference.Generate(inference_pb2.GenerateRequest(**fields))]
+    return events[-1].finished  # type: ignore[no-any-return]
+
+
+async def try_rpc(ada: Caller, nobody: Caller, rpc: str, entry: Rpc) -> list[str]:
+    """All that is wrong with what ada, and who has no key, get."""
+    wrong = []
+    if (got := await nobody.call(rpc, entry.ask(""))) is not grpc.StatusCode.UNAUTHENTICATED:
+        wrong.append(f"{rpc} without a key: {got}")
+    if not entry.names_none and (got := await ada.call(rpc, entry.ask("bob"))) is not isolation.DENIED:
+        wrong.append(f"{rpc} that names bob's namespace: {got}")
+    got = await ada.call(rpc, entry.ask(""))
+    fine = got is entry.says if isinstance(entry.says, grpc.StatusCode) else isinstance(got, list) and entry.says(got)
+    if not fine:
+        wrong.append(f"{rpc} that names no namespace: {got}")
+    return wrong
+
+
+async def try_route(ada: Caller, nobody: Caller, method: str, entry: Http) -> list[str]:
+    """All that is wrong with what ada, and who has no key, get."""
+    wrong = []
+    unasked = await nobody.request(method, entry)
+    if entry.open == (unasked.status_code == 401):
+        wrong.append(f"{method} {entry.url} without a key: {unasked.status_code}")
+    got = await ada.request(method, entry)
+    fine = got.status_code == entry.says if isinstance(entry.says, int) else entry.says(got)
+    if not fine:
+        wrong.append(f"{method} {entry.url}: {got.status_code} {got.text[:500]}")
+    if "green" in got.text:
+        wrong.append(f"{method} {entry.url} tells what bob was told")
+    return wrong
+
+
+async def test_a_key_opens_its_own_namespace_only(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    keys = make_keys(
+        path,
+        ada={"namespace": "ada", "max_per_minute": 0},
+        bob={"namespace": "bob", "max_per_minute": 0},
+        root={"namespace": "ada", "admin": True},
+    )
+    async with (
+        running(MODEL, "store", "worker", "gateway", gateway_flags=("--keys", str(path))) as stack,
+        calling(stack, keys["ada"], keys["bob"], keys["root"], "") as (ada, bob, root, nobody),
+    ):
+        await furnish(bob)
+        before = await all_of(bob)
+        wrong: list[str] = []
+        for rpc, entries in RPCS.items():
+            async with bobs_running_turn(bob) if rpc.endswith("/Abort") else nullcontext():
+                for entry in entries:
+                    wrong += await try_rpc(ada, nobody, rpc, entry)
+        for (method, _), requests in isolation.ROUTES.items():
+            for request in requests:
+                wrong += await try_route(ada, nobody, method, request)
+        assert (await nobody.http.get("/v1/no-such-route")).status_code == 401
+        assert wrong == []
+        assert await all_of(bob) == before
+        adas = (await ada.agents.ListAgents(agent_pb2.ListAgentsRequest())).agents
+        assert {"bobs-prefill", "bobs-chat"} <= {agent.key.agent_id for agent in adas}  # hers, of the same names
+        assert AGENT not in {agent.key.agent_id for agent in adas}
+        # An admin's call reaches the worker.
+        loaded = await root.call("agentmem.v1.ModelService/LoadModel", model_pb2.LoadModelRequest(model_id=MODEL))
+        assert loaded not in (isolation.DENIED, grpc.StatusCode.UNAUTHENTICATED)
+        for name in ("store", "worker", "gateway"):
+            for secret in (SECRET.strip(), *keys.values()):
+                assert secret not in stack.logs(name)
+
+
+@asynccontextmanager
+async def bobs_running_turn(bob: Caller) -> AsyncIterator[None]:
+    """A turn of bob's that runs throughout the block, and that he, after it, can abort."""
+    request = inference_pb2.GenerateRequest(
+        key=key("", ""),
+        messages=chat(("user", "Go on.")),
+        request_id="bobs-running-turn",
+        max_tokens=3000,
+    )
+    request.sampling.ignore_eos = True
+    call = bob.inference.Generate(request)
+
+    async def read() -> None:
+        async for _ in call:
+            pass
+
+    reading = asyncio.create_task(read())
+    try:
+        yield
+        assert not reading.done()
+        abort = inference_pb2.AbortRequest(request_id="bobs-running-turn")
+        assert (await bob.inference.Abort(abort)).aborted
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await reading
+        assert ended.value.code() is grpc.StatusCode.CANCELLED
+    finally:
+        call.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
