@@ -123,6 +123,7 @@ def _grpc_server(settings: GatewaySettings, channel: grpc.aio.Channel, metrics: 
                 cast(Any, workflow_pb2_grpc.WorkflowServiceServicer)(),  # the base answers UNIMPLEMENTED
             ),
         ],
+        door=True,
     )
 
 

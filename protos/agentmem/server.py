@@ -1,4 +1,4 @@
-"""A gRPC server as all three processes start it: health, reflection, error mapping, and a socket that is really ours.
+"""A gRPC server as all three processes start it: health, reflection, tracing, errors, and a socket that is really ours.
 
 A second grpc server silently steals a Unix socket and unlinks it when it stops; so the socket is guarded by a lock on
 `<socket>.lock`, held as long as the process lives.
@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from agentmem.addresses import AddressError
 from agentmem.channels import SERVER_OPTIONS
 from agentmem.interceptors import ErrorInterceptor
+from agentmem.traced_calls import TracingInterceptor
 
 MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
@@ -39,12 +40,16 @@ class GrpcServer:
         address: str,
         services: Sequence[tuple[str, Register, Any]],
         interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
+        *,
+        door: bool = False,
     ) -> None:
+        """`door`: the callers are not ours; they get the request's id back, and each call has a line in the log."""
         self.address = address
         self.port = 0
         self._lock: IO[str] | None = None
         self._names = [name for name, _, _ in services]
-        self._server = grpc.aio.server(interceptors=[*interceptors, ErrorInterceptor()], options=SERVER_OPTIONS)
+        inside = (TracingInterceptor(door=door), *interceptors, ErrorInterceptor())
+        self._server = grpc.aio.server(interceptors=inside, options=SERVER_OPTIONS)
         self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for _, register, servicer in services:
