@@ -34,8 +34,8 @@ _PROBES = (f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/", f"
 class TracingInterceptor(_ServerInterceptor):
     """Sets the request that a handler serves, and logs a line when it was answered. Add it outermost.
 
-    A `door` sends the id back, in the initial metadata, and its lines are INFO. Those of other servers are DEBUG, as are
-    those of health and reflection. (Sending costs a unary call 0.15 ms, and between our processes nobody reads it.)
+    A `door` sends the id back, in the initial metadata, and its lines are INFO. Those of other servers are DEBUG, as
+    are those of health and reflection. (Sending costs a unary call 0.15 ms, and between our processes nobody reads it.)
     """
 
     def __init__(self, *, door: bool) -> None:

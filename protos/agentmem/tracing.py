@@ -1,6 +1,6 @@
 """Which request the running code serves: its id and W3C trace context, from the doors to the store and back.
 
-One context variable holds it: tasks and `asyncio.to_thread` inherit it, other threads are handed it by `carried`.
+One context variable holds it: tasks and `asyncio.to_thread` inherit it, so do `Threads`.
 Servers set it from a call's metadata and channels add it to outgoing calls (`agentmem.traced_calls`); every line of the
 log has the id (`agentmem.logs`). It is for tracing only: what is not well-formed is dropped, and never refused.
 """
@@ -8,11 +8,12 @@ log has the id (`agentmem.logs`). It is for tracing only: what is not well-forme
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Final, TypeVar
+from functools import cached_property
+from typing import Final, ParamSpec, TypeVar
 
 REQUEST_ID: Final = "x-request-id"
 TRACEPARENT: Final = "traceparent"
@@ -31,6 +32,7 @@ _ID = re.compile(rf"[!-~]{{1,{MAX_REQUEST_ID}}}")
 _PRINTABLE = re.compile(r"[ -~]+")
 _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -103,9 +105,12 @@ def serving(trace: Trace | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def carried(function: Callable[[], _T]) -> Callable[[], _T]:
-    """`function`, to be called once on another thread, for the request that is served here."""
-    return partial(copy_context().run, function)
+class Threads(ThreadPoolExecutor):
+    """Threads that serve the request that gave them their work, as `asyncio.to_thread` does."""
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
+        context = copy_context()
+        return super().submit(lambda: context.run(fn, *args, **kwargs))
 
 
 def _is_traceparent(value: str) -> bool:

@@ -1,6 +1,5 @@
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -94,14 +93,14 @@ async def test_tasks_and_threads_serve_the_request_that_made_them() -> None:
         await asyncio.sleep(0)
         return tracing.current()
 
-    with ThreadPoolExecutor(1) as pool:
+    with tracing.Threads(1) as pool:
         with tracing.serving(trace):
             task = asyncio.create_task(seen())
-            work = tracing.carried(tracing.current)
+            work = pool.submit(tracing.current)
             assert await asyncio.to_thread(tracing.current) == trace
         assert tracing.current() is None
         assert await task == trace
-        assert pool.submit(work).result() == trace
+        assert work.result() == trace
         assert pool.submit(tracing.current).result() is None
 
 
