@@ -7,6 +7,7 @@ that is done for the request is done under that id (`agentmem.tracing`).
 import asyncio
 import json
 import logging
+import math
 import time
 import uuid
 from typing import Any
@@ -18,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentmem import errors, tracing
 from agentmem.logs import event
+from gateway.http.dialects import dialect_of
 from gateway.metrics import GatewayMetrics
-from gateway.openai.errors import error_body
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +28,19 @@ CLIENT_CLOSED = 499
 
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _TOLD = "agentmem.told"
+_REQUEST_ID = "agentmem.request_id"
 _LONGEST_TOLD = 256
 
 
 class ErrorPage(JSONResponse):
-    """An error as a response, with Retry-After where trying again helps."""
+    """An error as a response in the shape of the request's dialect, with Retry-After where trying again helps."""
 
-    def __init__(self, error: errors.AgentmemError) -> None:
+    def __init__(self, error: errors.AgentmemError, scope: Scope) -> None:
         headers = {}
         if isinstance(error, errors.ResourceExhausted | errors.Unavailable):
-            headers["retry-after"] = str(max(1, round(error.retry_after)))
-        super().__init__(error_body(error), error.http_status, headers)
+            headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+        page = dialect_of(scope).page(error, scope.get(_REQUEST_ID, ""))
+        super().__init__(page.body, page.status, headers)
 
     def render(self, content: Any) -> bytes:
         # ASCII, because a name in a message may hold a lone surrogate.
@@ -53,16 +56,15 @@ def as_our_error(error: BaseException) -> errors.AgentmemError:
     return errors.Internal(f"internal error; the server's log has it as incident {incident}")
 
 
-async def error_page(_: Request, error: Exception) -> Response:
+async def error_page(request: Request, error: Exception) -> Response:
     """Starlette's handler for AgentmemError."""
-    return ErrorPage(as_our_error(error))
+    return ErrorPage(as_our_error(error), request.scope)
 
 
-async def http_error_page(_: Request, error: Exception) -> Response:
+async def http_error_page(request: Request, error: Exception) -> Response:
     """Starlette's handler for its own errors: no such route, no such method, and the door's own 413 and 415."""
     assert isinstance(error, HTTPException)
-    code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
-    body = {"error": {"message": error.detail, "type": "invalid_request_error", "param": None, "code": code}}
+    body = dialect_of(request.scope).http_body(error.status_code, error.detail, request.scope.get(_REQUEST_ID, ""))
     return JSONResponse(body, error.status_code, error.headers)
 
 
@@ -91,6 +93,7 @@ class Rim:
         status = 0
         answer = [(name.encode("ascii"), value.encode("ascii")) for name, value in trace.answer]
         scope[_TOLD] = {}
+        scope[_REQUEST_ID] = trace.request_id
 
         async def counting(message: Message) -> None:
             nonlocal status
@@ -107,7 +110,7 @@ class Rim:
             status = status or 503  # the grace of a shutdown is over
             raise
         except Exception as error:  # noqa: BLE001 - the rim: what nobody caught is logged and answered
-            page = ErrorPage(as_our_error(error))
+            page = ErrorPage(as_our_error(error), scope)
             if status == 0:
                 await page(scope, receive, counting)
         finally:

@@ -273,7 +273,7 @@ def _conversation(turn: RunningTurn, said: str) -> list[bytes]:
     if not isinstance(chat, MessagesInput):
         return []
     answer = ({"role": "assistant", "content": said},) if turn.request.generates else ()
-    return message_hashes((*chat.messages, *answer))
+    return message_hashes((*chat.messages, *answer), tools=chat.tools)
 
 
 def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:

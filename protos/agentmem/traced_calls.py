@@ -6,6 +6,7 @@ cost something with each message of a stream.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -94,9 +95,14 @@ def _unary(inner: Any, method: str, door: bool) -> Any:
 
 def _stream(inner: Any, method: str, door: bool) -> Any:
     async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
-        async with _Answer(context, method, door), aclosing(inner(request, context)) as responses:
-            async for response in responses:
-                yield response
+        async with _Answer(context, method, door):
+            responses = inner(request, context)
+            if inspect.isawaitable(responses):  # an interceptor's refusal
+                await responses
+                return
+            async with aclosing(responses):
+                async for response in responses:
+                    yield response
 
     return call
 

@@ -153,6 +153,28 @@ async def test_a_failed_call_has_its_id_too(
 
 
 @pytest.mark.parametrize("arity", ARITIES)
+async def test_an_interceptors_refusal_passes(arity: str) -> None:
+    class Refusing(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+        async def intercept_service(self, continuation: Any, details: Any) -> Any:
+            async def refuse(_: Any, context: Any) -> None:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who?")
+
+            return getattr(grpc, f"{arity}_rpc_method_handler")(refuse)
+
+    service = Service()
+    server = GrpcServer("127.0.0.1:0", [("test.Service", service.register, service)], [Refusing()], door=True)
+    await server.start()
+    async with connect(f"127.0.0.1:{server.port}") as channel:
+        call = _start(channel, arity, metadata=(("x-request-id", "refused"),))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _read(call)
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAUTHENTICATED, "who?")
+        assert dict(await call.initial_metadata())["x-request-id"] == "refused"
+    await server.stop(0)
+    assert service.seen == []
+
+
+@pytest.mark.parametrize("arity", ARITIES)
 async def test_calls_at_the_same_time_are_not_mixed_up(
     channel: grpc.aio.Channel, front: Service, back: Service, arity: str
 ) -> None:
