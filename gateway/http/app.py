@@ -42,7 +42,7 @@ class HttpDoor:
         self._metrics = metrics
         self._models = model_pb2_grpc.ModelServiceStub(channel)
         self.draining = False
-        finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
+        finder = Finder(channel, metrics, keep=settings.anonymous == "keep", expiry=settings.expiry)
         turns = Turns(channel, finder, settings.max_body_bytes, settings.stream_queue, settings.stall_limit, metrics)
         self.app = Starlette(
             routes=[

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from agentmem import jsontext
 from agentmem.conversations import template_messages, template_tools
 from agentmem.errors import InvalidArgument
+from agentmem.expiry import IdleTimes
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
@@ -51,6 +52,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         parse_special=request.parse_special,
         label=check_text("label", request.label, allow_empty=True),
+        expiry=IdleTimes.from_proto(request.expiry, "expiry."),
     )
 
 
@@ -152,9 +154,11 @@ def _request_id(request_id: str) -> str:
     return check_text("request_id", request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
 
 
-def _digest(request: Message) -> bytes:
-    arguments = type(request)()
+def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:
+    """What is asked, without its name, and without what a retry need not repeat: state before, times of a new agent."""
+    arguments = cast(Message, type(request)())
     arguments.CopyFrom(request)
-    arguments.ClearField("request_id")
+    for name in {"request_id", "if_version", "expiry"} & set(arguments.DESCRIPTOR.fields_by_name):
+        arguments.ClearField(name)
     kind = arguments.DESCRIPTOR.full_name.encode()
     return hashlib.sha256(kind + b"\0" + arguments.SerializeToString(deterministic=True)).digest()

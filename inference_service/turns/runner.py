@@ -259,6 +259,7 @@ class TurnRunner:
             record=record,
             message_hashes=_conversation(turn, record.delta.text),
             label=request.label,
+            expiry=request.expiry,
         )
         version, replayed = await self._store.commit(request.key, commit)
         model.memory.hot.hints.forget(request.key)
