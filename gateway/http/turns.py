@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2
-from gateway import upstream
 from gateway.callers import caller
 from gateway.choices import Events, each_choice
 from gateway.exchange import Exchange, Incoming
@@ -111,8 +110,7 @@ class _Run:
                     return
 
     def _choices(self, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
-        metadata = [(k, v) for k, v in self.request.headers.items() if k in upstream.PASSED_METADATA and v.isascii()]
-        return each_choice(self.shared.channel, turns, metadata, self.shared.stream_queue)
+        return each_choice(self.shared.channel, turns, self.shared.stream_queue)
 
     async def _answer(self, events: Events, agent: str) -> None:
         headers = {AGENT_HEADER: quote(agent, safe="")} if agent else {}
