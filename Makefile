@@ -7,7 +7,7 @@ UV_VERSION := 0.13.8
 # MLX's backend. On macOS plain mlx brings Metal; on Linux it is cpu, or cuda13 with `make setup MLX=cuda13`.
 MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 TEST_PROCESSES ?= 2
-PACKAGES := cache_service inference_service gateway protos tests benchmarks
+PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
 .PHONY: help setup demo test lint types imports stubs check proto format bench clean
 

@@ -11,7 +11,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +20,7 @@ from agentmem.blockfile import BlockFileError
 from agentmem.errors import AgentmemError, DataLoss, Internal, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.logs import event
+from agentmem.tracing import Threads
 from cache_service import agents, eviction, objects, quarantine, references
 from cache_service.agents import Deleted
 from cache_service.database import Database
@@ -45,7 +46,7 @@ class BlockStore:
         self._metrics = metrics
         self._warm = warm
         self.erasures = Erasures(database)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="files")
+        self._thread = Threads(1, thread_name_prefix="files")
 
     def reconcile(self) -> None:
         """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.

@@ -11,7 +11,6 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TypeVar
 
 from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
 from agentmem.logs import event
+from agentmem.tracing import Threads
 from cache_service import schema
 from cache_service.checksums import LedgerDamaged
 
@@ -75,7 +75,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self._thread = Threads(1, thread_name_prefix="database")
         self._before_commit: list[Work[None]] = []
         self._scrub_owed = False
         self._doubtful = False

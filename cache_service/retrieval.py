@@ -5,13 +5,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
 from agentmem.blockfile import BlockFileError
 from agentmem.errors import AgentmemError
 from agentmem.logs import event
+from agentmem.tracing import Threads
 from cache_service import objects, references
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
@@ -48,7 +49,7 @@ class Retriever:
         self._metrics = metrics
         self._ready = ready
         self._seconds = seconds
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+        self._threads = Threads(_THREADS, thread_name_prefix="fetch")
         self._lock = threading.Lock()
         self._rest_until = 0.0
         self._running: dict[ObjectName, Future[_Outcome]] = {}

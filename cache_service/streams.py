@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import AgentmemError, NotFound, ResourceExhausted
+from agentmem.tracing import Threads
 from cache_service import references
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
@@ -32,8 +33,8 @@ class BlockStreams:
         self._directory = directory
         self._database = database
         self._blocks = blocks
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="stream reads")
-        self._writing = ThreadPoolExecutor(1, thread_name_prefix="stream writes")
+        self._reading = Threads(1, thread_name_prefix="stream reads")
+        self._writing = Threads(1, thread_name_prefix="stream writes")
 
     async def read(self, namespace: str, name: FileName) -> AsyncGenerator[bytes, None]:
         """A published file in chunks of CHUNK_BYTES, also if it is deleted meanwhile. Close the generator.

@@ -13,12 +13,8 @@ from gateway import upstream
 Events: TypeAlias = AsyncGenerator[tuple[int, inference_pb2.GenerateResponse], None]
 """Each with the number of the choice that it is of."""
 
-_Metadata: TypeAlias = Sequence[tuple[str, str]]
 
-
-async def each_choice(
-    channel: grpc.aio.Channel, turns: Sequence[inference_pb2.GenerateRequest], metadata: _Metadata, queue: int
-) -> Events:
+async def each_choice(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.GenerateRequest], queue: int) -> Events:
     """The events of all turns, each in order; at most `queue` of a turn's events wait here. Raises AgentmemError.
 
     A first turn that is an agent's is committed before the others begin, which then find its prompt in memory. Closing
@@ -27,21 +23,19 @@ async def each_choice(
     kept = bool(turns[0].key.agent_id)
     alone, together = (turns[:1], turns[1:]) if kept or len(turns) == 1 else ((), turns)
     for turn in alone:
-        async with upstream.read_ahead(_generate(channel, turn, metadata), queue) as events:
+        async with upstream.read_ahead(_generate(channel, turn), queue) as events:
             async for event in _whole(events):
                 yield 0, event
     if together:
-        async for choice, event in _merged(channel, together, metadata, queue):
+        async for choice, event in _merged(channel, together, queue):
             yield choice + len(alone), event
 
 
-async def _merged(
-    channel: grpc.aio.Channel, turns: Sequence[inference_pb2.GenerateRequest], metadata: _Metadata, limit: int
-) -> Events:
+async def _merged(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.GenerateRequest], limit: int) -> Events:
     queue: asyncio.Queue[tuple[int, inference_pb2.GenerateResponse]] = asyncio.Queue(limit)
 
     async def run(choice: int, turn: inference_pb2.GenerateRequest) -> None:
-        async with upstream.read_ahead(_generate(channel, turn, metadata), limit) as events:
+        async with upstream.read_ahead(_generate(channel, turn), limit) as events:
             async for event in _whole(events):
                 await queue.put((choice, event))
 
@@ -64,11 +58,11 @@ async def _merged(
 
 
 def _generate(
-    channel: grpc.aio.Channel, turn: inference_pb2.GenerateRequest, metadata: _Metadata
+    channel: grpc.aio.Channel, turn: inference_pb2.GenerateRequest
 ) -> upstream.StreamCall[inference_pb2.GenerateResponse]:
     call: upstream.StreamCall[inference_pb2.GenerateResponse] = inference_pb2_grpc.InferenceServiceStub(
         channel
-    ).Generate(turn, metadata=metadata)
+    ).Generate(turn)
     return call
 
 

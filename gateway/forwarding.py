@@ -65,7 +65,7 @@ class Forwarder:
         async def call(request: Any, context: _Context) -> bytes:
             with self._counted(method):
                 claim(request, caller().namespace)
-                answer: bytes = await upstream.result(stub(request, **_passed_on(context)))
+                answer: bytes = await upstream.result(stub(request, timeout=context.time_remaining()))
                 return answer
 
         return call
@@ -73,7 +73,7 @@ class Forwarder:
     def _upload(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(requests: AsyncIterator[Any], context: _Context) -> bytes:
             with self._counted(method):
-                outgoing = stub(**_passed_on(context))
+                outgoing = stub(timeout=context.time_remaining())
                 try:
                     async for request in requests:
                         claim(request, caller().namespace)
@@ -93,7 +93,9 @@ class Forwarder:
         async def call(request: Any, context: _Context) -> AsyncIterator[bytes]:
             with self._counted(method):
                 claim(request, caller().namespace)
-                async with upstream.read_ahead(stub(request, **_passed_on(context)), self.stream_queue) as messages:
+                async with upstream.read_ahead(
+                    stub(request, timeout=context.time_remaining()), self.stream_queue
+                ) as messages:
                     async for message in messages:
                         await self._write(context, message)
             return
@@ -140,9 +142,3 @@ async def _drain(requests: AsyncIterator[Any]) -> None:
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in requests:
                 pass
-
-
-def _passed_on(context: _Context) -> dict[str, Any]:
-    """The caller's deadline and what of its metadata the worker may see."""
-    metadata = tuple((k, v) for k, v in context.invocation_metadata() or () if k in upstream.PASSED_METADATA)
-    return {"timeout": context.time_remaining(), "metadata": metadata}

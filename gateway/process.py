@@ -147,6 +147,7 @@ class Gateway:
                 "grpc.max_concurrent_streams": settings.max_streams,
                 "grpc.max_allowed_incoming_connections": settings.max_connections,
             },
+            door=True,
         )
 
 

@@ -1,4 +1,7 @@
-"""Calls to the worker: its failures as our errors, and its streams read ahead into a bounded queue."""
+"""Calls to the worker: its failures as our errors, and its streams read ahead into a bounded queue.
+
+Of what a caller sends besides a request only its trace reaches the worker (`agentmem.tracing`), and no credentials.
+"""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable
@@ -12,9 +15,6 @@ from agentmem import errors
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
-
-PASSED_METADATA: Final = frozenset({"traceparent", "tracestate", "baggage", "x-request-id"})
-"""What of a caller's metadata reaches the worker. Credentials never do."""
 
 _UNREACHABLE: Final = "the inference worker cannot be reached; it may be starting again"
 

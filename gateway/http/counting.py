@@ -11,7 +11,7 @@ from gateway import upstream
 from gateway.anthropic.messages_request import to_count
 from gateway.anthropic.messages_schema import CountTokensRequest
 from gateway.callers import caller
-from gateway.http.requests import json_bytes, passed_on, until_disconnect
+from gateway.http.requests import json_bytes, until_disconnect
 from gateway.http.rim import tell
 from gateway.http.turns import Turns
 from gateway.json_body import parse_body
@@ -28,7 +28,7 @@ class CountEndpoint:
         asked = parse_body(await json_bytes(request, self.shared.max_body_bytes), CountTokensRequest)
         tell(scope, model=asked.model)
         inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)
-        call = inference.CountTokens(to_count(asked, caller().namespace), metadata=passed_on(request.headers))
+        call = inference.CountTokens(to_count(asked, caller().namespace))
         counted: inference_pb2.CountTokensResponse = await until_disconnect(receive, upstream.result(call))
         response = JSONResponse({"input_tokens": counted.tokens})
         await response(scope, receive, send)

@@ -14,7 +14,6 @@ from starlette.types import Receive
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
-from gateway.upstream import PASSED_METADATA
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
@@ -59,11 +58,6 @@ def check_percent_encoding(name: str, value: str) -> None:
     """Raises InvalidArgument for a `value` that is not ASCII, or has a "%" that encodes nothing."""
     if _BAD_ESCAPE.search(_ascii(name, value)):
         raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
-
-
-def passed_on(headers: Headers) -> list[tuple[str, str]]:
-    """What of the headers the worker may see, as metadata."""
-    return [(name, value) for name, value in headers.items() if name in PASSED_METADATA and value.isascii()]
 
 
 def _single(headers: Headers, name: str) -> str | None:

@@ -1,6 +1,7 @@
 """The rim of the HTTP door: every request is counted and logged, and every error becomes a page in the dialect's shape.
 
-The log has one line per request, with the id that the answer carries as x-request-id, and nothing that was said.
+The log has one line per request, with the id that the answer carries as x-request-id, and nothing that was said. All
+that is done for the request is done under that id (`agentmem.tracing`).
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentmem import errors
+from agentmem import errors, tracing
 from agentmem.logs import event
 from gateway.http.dialects import dialect_of
 from gateway.metrics import GatewayMetrics
@@ -29,8 +30,8 @@ _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _TOLD = "agentmem.told"
 _REQUEST_ID = "agentmem.request_id"
 _LONGEST_TOLD = 256
-_REQUEST_ID_HEADERS = (b"x-request-id", b"request-id")
-"""OpenAI's SDK reads the first, Anthropic's the second."""
+_ANTHROPICS_NAME = b"request-id"
+"""The header in which Anthropic's SDK looks for the request's id."""
 
 
 class ErrorPage(JSONResponse):
@@ -77,7 +78,7 @@ def tell(scope: Scope, **fields: str) -> None:
 
 
 class Rim:
-    """ASGI middleware: counts and logs requests, answers what nobody caught, and tells the request's id."""
+    """ASGI middleware: counts, traces and logs requests, and answers what nobody caught."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -87,18 +88,23 @@ class Rim:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        trace = tracing.received((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        with tracing.serving(trace):
+            await self._serve(trace, scope, receive, send)
+
+    async def _serve(self, trace: tracing.Trace, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
         status = 0
+        answer = [(name.encode("ascii"), value.encode("ascii")) for name, value in trace.answer]
+        answer.append((_ANTHROPICS_NAME, trace.request_id.encode("ascii")))
         scope[_TOLD] = {}
-        request_id = _echoed(scope) or f"req-{uuid.uuid4().hex}".encode()
-        scope[_REQUEST_ID] = request_id.decode("ascii")
+        scope[_REQUEST_ID] = trace.request_id
 
         async def counting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                named = [(name, request_id) for name in _REQUEST_ID_HEADERS]
-                message["headers"] = [*message.get("headers", ()), *named]
+                message["headers"] = [*message.get("headers", ()), *answer]
             await send(message)
 
         try:
@@ -123,14 +129,6 @@ class Rim:
                 route=route,
                 status=status or CLIENT_CLOSED,
                 ms=round((time.monotonic() - began) * 1000),
-                request_id=request_id.decode("ascii"),
+                request_id=trace.request_id,
                 **scope[_TOLD],
             )
-
-
-def _echoed(scope: Scope) -> bytes:
-    """The caller's own x-request-id, where it may be sent back as it is."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and 0 < len(value) <= 128 and all(0x20 < byte < 0x7F for byte in value):
-            return bytes(value)
-    return b""

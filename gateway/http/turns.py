@@ -19,7 +19,7 @@ from agentmem.v1 import inference_pb2
 from gateway.callers import caller
 from gateway.choices import Events, each_choice
 from gateway.exchange import Exchange, Incoming
-from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, passed_on, request_id, until_disconnect
+from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, until_disconnect
 from gateway.http.responses import ReaderStalled
 from gateway.http.rim import as_our_error, tell
 from gateway.http.sse import EventStream
@@ -129,7 +129,7 @@ class _Run:
                     return
 
     def _choices(self, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
-        return each_choice(self.shared.channel, turns, passed_on(self.request.headers), self.shared.stream_queue)
+        return each_choice(self.shared.channel, turns, self.shared.stream_queue)
 
     async def _answer(self, events: Events, agent: str) -> None:
         headers = {AGENT_HEADER: quote(agent, safe="")} if agent else {}

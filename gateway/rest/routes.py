@@ -7,7 +7,6 @@ the path as it was sent, where others match it decoded.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from agentmem.errors import InvalidArgument
 from gateway import upstream
 from gateway.callers import caller
-from gateway.http.requests import json_bytes, passed_on, request_id, until_disconnect
+from gateway.http.requests import json_bytes, request_id, until_disconnect
 from gateway.http.rim import tell
 from gateway.http.turns import Turns, answer, generation
 from gateway.json_body import parse_body
@@ -92,7 +91,7 @@ class RestEndpoint:
         if rpc.client_streaming:
             fill_parameters(message, self.endpoint, values)
             claim(message, caller().namespace)
-            made = await take_file(self._call(request), message, request, self.max_import_bytes)
+            made = await take_file(self._call(), message, request, self.max_import_bytes)
             await JSONResponse(to_json(made))(request.scope, request.receive, send)
             return
         body = await self._body(request) if self.endpoint.has_body else None
@@ -104,12 +103,12 @@ class RestEndpoint:
             fill(message, body)
         self._filled(message, values, request)
         if rpc.server_streaming:
-            call = self._call(request)(message)
+            call = self._call()(message)
             work = send_file(call, message.key.agent_id, send, self.shared.stall_limit)
             await until_disconnect(request.receive, work)
             return
         with self._counted():
-            response = await until_disconnect(request.receive, upstream.result(self._call(request)(message)))
+            response = await until_disconnect(request.receive, upstream.result(self._call()(message)))
         await JSONResponse(to_json(response))(request.scope, request.receive, send)
 
     async def _body(self, request: Request) -> ContractModel:
@@ -123,7 +122,7 @@ class RestEndpoint:
         claim(message, caller().namespace)
         return message
 
-    def _call(self, request: Request) -> Callable[..., Any]:
+    def _call(self) -> Callable[..., Any]:
         """The RPC, to be called with its request, if it is not a stream."""
         rpc, channel = self.endpoint.rpc, self.shared.channel
         connect: Any = {
@@ -131,12 +130,12 @@ class RestEndpoint:
             (False, True): channel.unary_stream,
             (True, False): channel.stream_unary,
         }[rpc.client_streaming, rpc.server_streaming]
-        stub = connect(
+        call: Callable[..., Any] = connect(
             f"/{rpc.containing_service.full_name}/{rpc.name}",
             request_serializer=GetMessageClass(rpc.input_type).SerializeToString,
             response_deserializer=GetMessageClass(rpc.output_type).FromString,
         )
-        return partial(stub, metadata=passed_on(request.headers))
+        return call
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from agentmem import tracing
 from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent, ToolCall
@@ -111,6 +112,7 @@ class TurnJob:
         self._taken_up = taken_up
         self._emit = emit
         self._answer = AnswerStream(decoding.stop, decoding.call_syntax, decoding.tools) if decoding else AnswerStream()
+        self._trace = tracing.current()
 
     @property
     def history(self) -> list[int]:
@@ -189,7 +191,8 @@ class TurnJob:
         try:
             settle(self.caches, len(self.sequence) + len(result.token_ids))
         except CacheLengthError as error:
-            log.warning("KV of a turn is dropped: %s", error)
+            with tracing.serving(self._trace):
+                log.warning("KV of a turn is dropped: %s", error)
             self.caches.clear()
         if not self.future.done():
             self.future.set_result((self.caches, result))
@@ -207,7 +210,8 @@ class TurnJob:
         self.caches.clear()
         self.windows.clear()
         if not isinstance(error, AgentmemError):
-            log.error("a turn failed", exc_info=error)
+            with tracing.serving(self._trace):
+                log.error("a turn failed", exc_info=error)
         if not self.future.done():
             self.future.set_exception(error.with_traceback(None))
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agentmem import tracing
 from agentmem.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
@@ -36,7 +37,7 @@ class State:
     """An agent's state that is to be on disk: a table, and the headers of its blocks and windows.
 
     The window at the end is in the table; `captured` are windows in private buffers, by chain hash. The others are on
-    disk already, or lost.
+    disk already, or lost. `trace` is the turn that made the state.
     """
 
     key: AgentKey
@@ -46,6 +47,7 @@ class State:
     blocks: Sequence[BlockHeader]
     windows: Sequence[BlockHeader] = ()
     captured: Mapping[bytes, list[KVBuffers]] = field(default_factory=dict)
+    trace: tracing.Trace | None = field(default_factory=tracing.current)
 
     @property
     def captured_bytes(self) -> int:
@@ -149,6 +151,7 @@ class Persister:
     async def _run(self) -> None:
         while self._waiting:
             self._writing = self._waiting.pop(0)
+            tracing.enter(self._writing.trace)
             written = asyncio.create_task(self._write(self._writing))
             await asyncio.wait([written])
             _let_go(self._writing)

@@ -1,4 +1,4 @@
-"""Channels between the processes: limits, keepalive, and an authority that every HTTP/2 server accepts.
+"""Channels between the processes: limits, keepalive, tracing, and an authority that every HTTP/2 server accepts.
 
 Both ends take the same options from here, so that message sizes and keepalive agree.
 """
@@ -10,15 +10,21 @@ from typing import Any, TypeVar
 import grpc
 
 from agentmem.credentials import ClientTls, bearer
+from agentmem.traced_calls import TracedChannel
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Ledgers of a few hundred thousand tokens fit; KV never travels in one message."""
+
+MAX_METADATA_BYTES = 16 * 1024
+"""Of one call, all names and values together; a call with more is refused. grpc's 8 KiB are W3C's baggage alone."""
 
 _T = TypeVar("_T")
 
 _COMMON: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),  # between the two, grpc refuses at random
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -44,16 +50,17 @@ CLIENT_OPTIONS: list[tuple[str, int | str]] = [
 def connect(target: str, *, key: str = "", tls: ClientTls | None = None) -> grpc.aio.Channel:
     """A channel to `target` ("unix:/path" or "host:port"). It connects, and reconnects, by itself.
 
-    `key` is shown with every call. Without `tls` it goes in clear text.
+    Its calls carry the request that they are made for (`agentmem.tracing`), and show `key`, if there is one. Without
+    `tls` a key goes in clear text.
     """
     options = list(CLIENT_OPTIONS)
     if target.startswith("unix:"):
         # grpc-core would send the percent-encoded path, which tonic and others reject.
         options.append(("grpc.default_authority", "localhost"))
     interceptors = bearer(key) if key else []
-    if tls is not None:
-        return grpc.aio.secure_channel(target, tls.credentials(), options=options, interceptors=interceptors)
-    return grpc.aio.insecure_channel(target, options=options, interceptors=interceptors)
+    if tls is None:
+        return TracedChannel(grpc.aio.insecure_channel(target, options=options, interceptors=interceptors))
+    return TracedChannel(grpc.aio.secure_channel(target, tls.credentials(), options=options, interceptors=interceptors))
 
 
 @asynccontextmanager

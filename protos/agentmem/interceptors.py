@@ -7,6 +7,7 @@ becomes INTERNAL with an incident id: its text goes to the log and never to the 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -104,6 +105,9 @@ def _stream(inner: Any, method: str) -> Any:
         responses = None
         try:
             responses = inner(_refuse_undecodable(request), context)
+            if inspect.isawaitable(responses):  # it writes by itself, as Health.Watch does
+                await responses
+                return
             async for response in responses:
                 yield response
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the rim: everything is mapped or logged

@@ -1,6 +1,7 @@
 """Structured logs to standard error: one event per line, as text or JSON. No prompt, output or key ever goes in.
 
-Fields go through `extra={"fields": {...}}` or the short form `event(log, "turn finished", agent="…")`.
+Fields go through `extra={"fields": {...}}` or the short form `event(log, "turn finished", agent="…")`. What is written
+while a request is served has the field `request_id` besides, from `agentmem.tracing`.
 """
 
 import json
@@ -8,6 +9,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 from typing import Any
+
+from agentmem import tracing
 
 
 def configure(service: str, level: str = "info", style: str = "text") -> None:
@@ -23,13 +26,19 @@ def event(log: logging.Logger, message: str, level: int = logging.INFO, **fields
     log.log(level, message, extra={"fields": fields})
 
 
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = getattr(record, "fields", {})
+    trace = tracing.current()
+    return fields if trace is None else {"request_id": trace.request_id, **fields}
+
+
 class _TextFormatter(logging.Formatter):
     def __init__(self, service: str) -> None:
         super().__init__(f"%(asctime)s %(levelname).1s {service} %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        fields = getattr(record, "fields", {})
+        fields = _fields(record)
         if not fields:
             return line
         first, *rest = line.split("\n", 1)
@@ -49,7 +58,7 @@ class _JsonFormatter(logging.Formatter):
             "service": self._service,
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, "fields", {}),
+            **_fields(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

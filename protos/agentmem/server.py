@@ -1,4 +1,4 @@
-"""A gRPC server as all three processes start it: health, reflection, error mapping, and a socket that is really ours.
+"""A gRPC server as all three processes start it: health, reflection, tracing, errors, and a socket that is really ours.
 
 A second grpc server silently steals a Unix socket and unlinks it when it stops; so the socket is guarded by a lock on
 `<socket>.lock`, held as long as the process lives.
@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from agentmem.addresses import AddressError
 from agentmem.channels import SERVER_OPTIONS
 from agentmem.interceptors import ErrorInterceptor
+from agentmem.traced_calls import TracingInterceptor
 
 MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
@@ -32,7 +33,8 @@ class GrpcServer:
     """One listening gRPC server. Use from one event loop: `start`, `set_serving`, `stop`.
 
     `services` are (full service name, add_…_to_server, servicer). Health says NOT_SERVING until `set_serving(True)`.
-    `credentials` are for TLS. `options` go before SERVER_OPTIONS.
+    `credentials` are for TLS. `options` go before SERVER_OPTIONS. `door`: the callers are not ours; they get the
+    request's id back, and each call has a line in the log.
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class GrpcServer:
         interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
         credentials: grpc.ServerCredentials | None = None,
         options: Mapping[str, int | str] | None = None,
+        *,
+        door: bool = False,
     ) -> None:
         self.address = address
         self._credentials = credentials
@@ -49,7 +53,7 @@ class GrpcServer:
         self._lock: IO[str] | None = None
         self._names = [name for name, _, _ in services]
         self._server = grpc.aio.server(
-            interceptors=[*interceptors, ErrorInterceptor()],
+            interceptors=(TracingInterceptor(door=door), *interceptors, ErrorInterceptor()),
             options=list({**dict(SERVER_OPTIONS), **(options or {})}.items()),
         )
         self._health = HealthServicer()

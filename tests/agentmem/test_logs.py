@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem import logs
+from agentmem import logs, tracing
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +85,19 @@ def test_configuring_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
     log.info("x")
     (line,) = lines(capsys)
     assert " two " in line
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_lines_of_a_request_have_its_id(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("store", style=style)
+    with tracing.serving(tracing.Trace('a"b')):
+        log.warning("plain")
+        logs.event(log, "with fields", files=2)
+    log.info("outside")
+    *inside, outside = lines(capsys)
+    assert "request_id" not in outside
+    for line in inside:
+        if style == "json":
+            assert json.loads(line)["request_id"] == 'a"b'
+        else:
+            assert line.count(r'request_id="a\"b"') == 1

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from agentmem.addresses import AddressError
-from agentmem.channels import CLIENT_OPTIONS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, connect
+from agentmem.channels import CLIENT_OPTIONS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, closing_stream, connect
 from agentmem.server import MAX_SOCKET_PATH_BYTES, GrpcServer
 from agentmem.v1 import model_pb2, model_pb2_grpc
 
@@ -148,6 +148,15 @@ async def test_health_is_what_was_set(running: GrpcServer) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await health(running.address, "unknown.Service")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_health_can_be_watched(running: GrpcServer) -> None:
+    async with connect(running.address) as channel:
+        call: Any = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=NAME))
+        async with closing_stream(call) as changes:
+            assert (await anext(changes)).status == NOT_SERVING
+            await running.set_serving(True)
+            assert (await anext(changes)).status == SERVING
 
 
 async def test_reflection_lists_the_services(running: GrpcServer) -> None:

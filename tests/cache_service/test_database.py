@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agentmem import tracing
 from agentmem.errors import ResourceExhausted, Unavailable
 from cache_service import schema
 from cache_service.database import Database
@@ -42,6 +43,14 @@ async def test_a_transaction_that_raises_changes_nothing(database: Database) -> 
     with pytest.raises(KeyError):
         await database.write(work)
     assert await database.read(names) == []
+
+
+async def test_work_is_done_for_the_request_that_asks(database: Database) -> None:
+    trace = tracing.Trace("a")
+    with tracing.serving(trace):
+        assert await database.read(lambda _: tracing.current()) == trace
+        assert await database.write(lambda _: tracing.current()) == trace
+    assert await database.read(lambda _: tracing.current()) is None
 
 
 def test_settings_that_durability_and_erasure_rest_on(database: Database) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from starlette.routing import BaseRoute
 
 from agentmem.channels import connect
+from gateway.admission import Admission
 from gateway.callers import Everyone
 from gateway.http.app import HttpDoor
 from gateway.metrics import GatewayMetrics
@@ -63,7 +64,7 @@ def routes() -> list[BaseRoute]:
     async def door() -> HttpDoor:
         channel = connect("unix:/tmp/am-nobody.sock")
         try:
-            return HttpDoor(settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"))
+            return HttpDoor(settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"), Admission())
         finally:
             await channel.close(None)
 

@@ -22,6 +22,7 @@ from agentmem.v1 import (
     workflow_pb2_grpc,
 )
 from gateway.process import Gateway
+from tests.agentmem.test_tracing import PARENT
 
 from .doors import eventually, settings
 from .scripted import ScriptedWorker, delta, finished, started
@@ -123,10 +124,10 @@ async def test_events_keep_their_order(worker: ScriptedWorker, channel: grpc.aio
 async def test_deadline_and_metadata_pass_and_credentials_do_not(
     worker: ScriptedWorker, channel: grpc.aio.Channel
 ) -> None:
-    metadata = (("traceparent", "00-aa-bb-01"), ("x-request-id", "abc"), ("authorization", "Bearer secret"))
+    metadata = (("traceparent", PARENT), ("x-request-id", "abc"), ("authorization", "Bearer secret"))
     await read_all(generate(channel, timeout=50, metadata=metadata))
     await read_all(generate(channel))
-    assert worker.metadata[0]["traceparent"] == "00-aa-bb-01"
+    assert worker.metadata[0]["traceparent"] == PARENT
     assert worker.metadata[0]["x-request-id"] == "abc"
     assert "authorization" not in worker.metadata[0]
     limited, unlimited = worker.time_remaining

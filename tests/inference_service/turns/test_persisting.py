@@ -4,7 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +13,7 @@ import mlx.core as mx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agentmem import tracing
 from agentmem.blockfile import digest
 from agentmem.errors import Unavailable
 from agentmem.keys import AgentKey
@@ -45,6 +46,7 @@ class Store:
         self.directory = directory
         self.fail = fail
         self.published: list[tuple[Version, list[cache_store_pb2.StoredFile], list[FileName]]] = []
+        self.traces: list[tracing.Trace | None] = []
         self.existing: set[FileName] = set()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -62,6 +64,7 @@ class Store:
         if self.fail:
             raise self.fail
         self.published.append((version, files, references))
+        self.traces.append(tracing.current())
         self.existing |= {FileName(file.kind, file.chain_hash) for file in files}
 
 
@@ -179,15 +182,27 @@ async def test_a_newer_state_replaces_one_that_waits_and_takes_over_its_windows(
         w.persister.publish(states[0])
         await asyncio.sleep(0)
         w.persister.publish(states[1])
-        newest = State(*list(vars(states[2]).values())[:-1])
-        assert not newest.captured
-        w.persister.publish(newest)
+        w.persister.publish(replace(states[2], captured={}))
         for state in states:
             w.release(state)
         w.store.gate.set()
         await w.persister.flush(10)
         assert [version.number for version, _, _ in w.store.published] == [1, 3]
         assert FileName.of(states[1].windows[0]) in w.store.published[1][2]
+
+
+async def test_each_state_is_written_for_the_turn_that_made_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.store.gate.clear()
+        for version in (1, 2, 3):
+            with tracing.serving(tracing.Trace(f"turn {version}")):
+                state, _ = await w.state(version, seed=version)
+                w.persister.publish(state)
+            w.release(state)
+            await asyncio.sleep(0)
+        w.store.gate.set()
+        await w.persister.flush(10)
+        assert w.store.traces == [tracing.Trace(f"turn {version}") for version in (1, 2, 3)]
 
 
 async def test_a_branch_that_was_left_is_written_too_and_can_be_waited_for(tmp_path: Path) -> None:

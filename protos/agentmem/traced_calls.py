@@ -1,0 +1,156 @@
+"""Both ends of a call, for `agentmem.tracing`: the server sets the request from metadata, the channel passes it on.
+
+The client's end is a channel and no interceptor: grpc.aio's intercepted calls are other objects with other manners, and
+cost something with each message of a stream.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection
+
+from agentmem import tracing
+from agentmem.logs import event
+
+log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:  # generic in the stubs only
+    _Context = grpc.aio.ServicerContext[Any, Any]
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+    _ServerInterceptor = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    _ServerInterceptor = grpc.aio.ServerInterceptor
+
+_PROBES = (f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/", f"/{reflection.SERVICE_NAME}/")
+
+
+class TracingInterceptor(_ServerInterceptor):
+    """Sets the request that a handler serves, and logs a line when it was answered. Add it outermost.
+
+    A `door` sends the id back, in the initial metadata, and its lines are INFO. Those of other servers are DEBUG, as
+    are those of health and reflection. (Sending costs a unary call 0.15 ms, and between our processes nobody reads it.)
+    """
+
+    def __init__(self, *, door: bool) -> None:
+        self._door = door
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
+    ) -> _Handler:
+        # Each call has a task of its own, and its handler runs in it, too.
+        tracing.enter(tracing.received(details.invocation_metadata or ()))
+        handler = await continuation(details)
+        return handler if handler is None else _answering(handler, details.method, self._door)
+
+
+class _Answer:
+    """What stands around one call's handler."""
+
+    def __init__(self, context: _Context, method: str, door: bool) -> None:
+        self._context = context
+        self._method = method
+        self._door = door
+        self._began = time.monotonic()
+
+    async def __aenter__(self) -> None:
+        if self._door and (trace := tracing.current()):
+            await self._context.send_initial_metadata(trace.answer)
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        level = logging.INFO if self._door and not self._method.startswith(_PROBES) else logging.DEBUG
+        if log.isEnabledFor(level):
+            code = cast(Any, self._context).code()  # 0 where nobody has set one
+            status = code.name if isinstance(code, grpc.StatusCode) else "CANCELLED" if kind else "OK"
+            ms = round((time.monotonic() - self._began) * 1000)
+            event(log, "answered", level, method=self._method, status=status, ms=ms)
+
+
+def _answering(handler: _Handler, method: str, door: bool) -> _Handler:
+    wrap = {
+        (False, False): (grpc.unary_unary_rpc_method_handler, _unary, handler.unary_unary),
+        (False, True): (grpc.unary_stream_rpc_method_handler, _stream, handler.unary_stream),
+        (True, False): (grpc.stream_unary_rpc_method_handler, _unary, handler.stream_unary),
+        (True, True): (grpc.stream_stream_rpc_method_handler, _stream, handler.stream_stream),
+    }
+    make, behaviour, inner = wrap[handler.request_streaming, handler.response_streaming]
+    made: _Handler = make(behaviour(inner, method, door), handler.request_deserializer, handler.response_serializer)
+    return made
+
+
+def _unary(inner: Any, method: str, door: bool) -> Any:
+    async def call(request: Any, context: _Context) -> Any:
+        async with _Answer(context, method, door):
+            return await inner(request, context)
+
+    return call
+
+
+def _stream(inner: Any, method: str, door: bool) -> Any:
+    async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
+        async with _Answer(context, method, door):
+            responses = inner(request, context)
+            if inspect.isawaitable(responses):  # an interceptor's refusal
+                await responses
+                return
+            async with aclosing(responses):
+                async for response in responses:
+                    yield response
+
+    return call
+
+
+class TracedChannel(grpc.aio.Channel):
+    """A channel whose calls carry the request that they are made for; metadata given with a call go first."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return _carrying(self._channel.unary_unary(*args, **kwargs))
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
+        return _carrying(self._channel.unary_stream(*args, **kwargs))
+
+    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return _carrying(self._channel.stream_unary(*args, **kwargs))
+
+    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
+        return _carrying(self._channel.stream_stream(*args, **kwargs))
+
+    async def __aenter__(self) -> TracedChannel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close(None)
+
+    async def close(self, grace: float | None = None) -> None:
+        await self._channel.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self._channel.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._channel.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self._channel.channel_ready()
+
+
+def _carrying(method: Any) -> Any:
+    def call(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
+        trace = tracing.current()
+        if trace is not None:
+            given = tuple(metadata or ())
+            names = {name for name, _ in given}
+            metadata = (*given, *(pair for pair in trace.metadata if pair[0] not in names))
+        return method(*args, metadata=metadata, **kwargs)
+
+    return call

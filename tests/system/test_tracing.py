@@ -1,0 +1,109 @@
+"""One request's id through gateway, worker and store, as their logs have it, and back at both doors."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import inference_pb2, types_pb2
+from tests.agentmem.test_tracing import PARENT
+from tests.system.stack import Stack, running
+
+SERVICES = ("gateway", "worker", "store")
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "the boat is green"}], "max_tokens": 4}
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+VERBOSE = ("--log-level", "debug", "--log-format", "json")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tiny: Any) -> AsyncIterator[Stack]:
+    """All three services; worker and store log each call, as JSON."""
+    async with running(f"tiny={tiny}", worker_flags=VERBOSE, store_flags=VERBOSE) as stack:
+        await stack.up("gateway")
+        yield stack
+
+
+def lines(stack: Stack, service: str, request_id: str) -> list[str]:
+    """The lines of a service's log that a request wrote."""
+    named = re.compile(rf'(request_id=|"request_id": ){re.escape(json.dumps(request_id))}')
+    return [line for line in stack.logs(service).splitlines() if named.search(line)]
+
+
+async def published(stack: Stack, request_id: str) -> None:
+    """Wait until the store has taken the turn's blocks, which it gets after the answer."""
+    async with asyncio.timeout(30):
+        while not any("PublishBlocks" in line for line in lines(stack, "store", request_id)):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_request_is_followed_from_door_to_store_and_back(stack: Stack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        headers = {"X-Agent-ID": "ada", "X-Request-ID": "by-http", "traceparent": PARENT}
+        answer = await http.post("/v1/chat/completions", json=BODY, headers=headers)
+    assert answer.status_code == 200
+    assert (answer.headers["x-request-id"], answer.headers["traceparent"]) == ("by-http", PARENT)
+
+    client = await stack.client("gateway")
+    request = inference_pb2.GenerateRequest(
+        key=client.key("bob"), append=types_pb2.Append(text="the key is red"), max_tokens=4
+    )
+    metadata = (("x-request-id", "by-grpc"), ("traceparent", PARENT))
+    call = client.inference.Generate(request, metadata=metadata)
+    assert [event async for event in call][-1].finished.durable
+    returned = dict(await call.initial_metadata())
+    assert (returned["x-request-id"], returned["traceparent"]) == ("by-grpc", PARENT)
+
+    for request_id in ("by-http", "by-grpc"):
+        await published(stack, request_id)
+        for service in SERVICES:
+            found = lines(stack, service, request_id)
+            assert found, f"{request_id} is not in the log of the {service}"
+            assert sum("Generate" in line or "chat/completions" in line for line in found) == (service != "store")
+        stored = "".join(lines(stack, "store", request_id))
+        assert all(rpc in stored for rpc in ("OpenCache", "CommitTurn", "StageBlocks", "PublishBlocks"))
+
+
+async def test_hostile_ids_break_neither_logs_nor_calls(stack: Stack) -> None:
+    client = await stack.client("gateway")
+    given = [b"a b", b'"; x="', b"r" * 10_000, "é".encode(), b"\x80\xff", b""]
+    answers = []
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        for request_id in given:
+            headers = [(b"X-Request-ID", request_id), (b"traceparent", b"00-junk"), (b"baggage", b"k=" + b"v" * 9000)]
+            answers.append(await http.post("/v1/chat/completions", json=BODY, headers=headers))
+    for answer in answers:
+        assert answer.status_code == 200
+        assert answer.headers["x-request-id"].startswith("req-")
+        assert "traceparent" not in answer.headers
+        for service in SERVICES:
+            assert lines(stack, service, answer.headers["x-request-id"])
+    for request_id in ("a b", "r" * 10_000):
+        metadata = (("x-request-id", request_id), ("traceparent", "junk"))
+        turn = client.inference.Generate(
+            inference_pb2.GenerateRequest(key=client.key(""), prompt="x", max_tokens=1), metadata=metadata
+        )
+        assert [event async for event in turn][-1].HasField("finished")
+    for service in ("worker", "store"):
+        for line in stack.logs(service).splitlines():
+            assert len(json.loads(line).get("request_id", "")) <= 128
+    injected = await raw(stack, b"X-Request-ID: evil\r\n folded\r\nX-Request-ID: a\nrequest_id: b\r\n")
+    assert b"evil" not in injected
+    assert injected.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400"))
+    assert "evil" not in stack.logs("gateway")
+
+
+async def raw(stack: Stack, header_lines: bytes) -> bytes:
+    """The answer to a request that no client library would send."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.ports["http"])
+    try:
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + header_lines + b"Connection: close\r\n\r\n")
+        return await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
