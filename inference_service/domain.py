@@ -59,7 +59,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """One turn. `digest` is the hash of all arguments but the request id; `generates` is False for Prefill."""
+    """One turn. `digest` is the hash of all arguments but the request id; `generates` is False for Prefill.
+
+    `json_schema` is what the text has to fit, as JSON, an object of bounded size and depth.
+    """
 
     key: AgentKey
     input: TurnInput
@@ -74,6 +77,7 @@ class TurnRequest:
     parse_special: bool = False
     generates: bool = True
     label: str = ""
+    json_schema: str | None = None
 
     @property
     def anonymous(self) -> bool:

@@ -14,9 +14,11 @@ from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.caches import KVBuffers
+from inference_service.engine.constraint import sampler_for
 from inference_service.engine.geometry import Caches
-from inference_service.engine.sampling import TokenSampler, top_logprobs
+from inference_service.engine.sampling import top_logprobs
 from inference_service.engine.windows import captured, next_stop
+from inference_service.text.grammar import Grammar
 from inference_service.text.streaming import TextStream
 from inference_service.text.tokenizer import Tokenizer
 
@@ -25,13 +27,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to generate. `max_tokens` is at least 1 and already bounded by the context."""
+    """How to generate. `max_tokens` is at least 1 and already bounded by the context.
+
+    `grammar` is the turn's own, at its beginning; the engine thread has it from then on.
+    """
 
     max_tokens: int
     reason_at_max: "types_pb2.FinishReason.ValueType" = types_pb2.FINISH_REASON_LENGTH
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass
@@ -88,7 +94,7 @@ class TurnJob:
         self.future: Future[tuple[Caches, Generated]] = Future()
         self.caches: Caches = []
         self.result = Generated()
-        self.sampler = TokenSampler(decoding.sampling if decoding else Sampling())
+        self.sampler = sampler_for(*(decoding.sampling, decoding.grammar) if decoding else (Sampling(), None))
         self.waited_ticks = 0
         self.windows: dict[int, list[KVBuffers]] = {}
         """By position, what a hybrid model resumes from there, as `windows.captured` made it."""
@@ -145,12 +151,16 @@ class TurnJob:
         self.alone = True
         self.caches[:] = caches
         self.windows.clear()
-        self.sampler.rewind(len(self.result.token_ids))
+        self.sampler.rewind(self.result.token_ids)
 
     def take(self, token_id: int, logprobs: mx.array, tokenizer: Tokenizer) -> None:
-        """Take a generated token, given the log-probabilities [vocabulary] that it was chosen from."""
+        """Take a generated token, given the log-probabilities [vocabulary] before what filters and constrains them.
+
+        Raises what the sampler could not do about it.
+        """
         assert self.decoding is not None
         result, decoding = self.result, self.decoding
+        self.sampler.check(len(result.token_ids))
         result.first_token_at = result.first_token_at or time.monotonic()
         result.token_ids.append(token_id)
         special = token_id in tokenizer.special_ids or token_id in tokenizer.eos_ids

@@ -21,6 +21,7 @@ from inference_service.engine.geometry import Caches, Geometry, group_layers, me
 from inference_service.engine.tensors import Arenas
 from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import sizes
+from inference_service.text.grammar import Grammars
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 
@@ -52,6 +53,7 @@ class LoadedModel:
     paths: tuple[PathReport, ...]
     tokenizer: Tokenizer
     renderer: Renderer
+    grammars: Grammars
     engine: BatchEngine
     arenas: Arenas
     memory: ModelMemory
@@ -121,6 +123,7 @@ def load(
             wrapper.apply_chat_template if wrapper.has_chat_template else None,
             checkpoints=geometry.sliding is not None,
         ),
+        grammars=Grammars(tokenizer, vocab_size),
         engine=BatchEngine(model, tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes),
         arenas=Arenas(geometry, memory.space.blocks, memory.space.pieces),
         memory=ModelMemory(geometry, weight_bytes, memory),

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
-from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
+from agentmem.limits import MAX_PENALTY, MAX_SCHEMA_BYTES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from inference_service.domain import (
     AppendInput,
@@ -21,6 +21,7 @@ from inference_service.domain import (
     TurnInput,
     TurnRequest,
 )
+from inference_service.text import json_schema
 
 MAX_JSON_DEPTH = 64
 _RESERVED_ARGUMENTS = frozenset(
@@ -52,6 +53,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         parse_special=request.parse_special,
         label=check_text("label", request.label, allow_empty=True),
+        json_schema=_json_schema(request) if request.HasField("json_schema") else None,
     )
 
 
@@ -185,6 +187,17 @@ def _shallow(value: Any) -> bool:
             for item in (each.values() if isinstance(each, dict) else each)
         ]
     return not level
+
+
+def _json_schema(request: inference_pb2.GenerateRequest) -> str:
+    if len(request.json_schema.encode()) > MAX_SCHEMA_BYTES:
+        raise InvalidArgument("json_schema", f"must have at most {MAX_SCHEMA_BYTES} bytes")
+    json_schema.check(_json("json_schema", request.json_schema, dict))
+    if request.sampling.ignore_eos:
+        raise InvalidArgument("sampling.ignore_eos", "cannot be set with json_schema, whose text ends with the JSON")
+    if request.tool_calls:
+        raise InvalidArgument("tool_calls", "cannot be asked for together with json_schema; ask for one of them")
+    return request.json_schema
 
 
 def _stops(stops: list[str]) -> tuple[str, ...]:
