@@ -87,7 +87,8 @@ class Grammar:
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Iterable[int]) -> None:
-        self._matcher = matcher
+        self._first = matcher
+        self._matcher = matcher.deep_copy()
         self._vocab_size = vocab_size
         self._eos_ids = frozenset(eos_ids)
         self._seconds = 0.0
@@ -115,7 +116,7 @@ class Grammar:
 
     def restart(self, token_ids: Sequence[int] = ()) -> None:
         """Be where these tokens lead to from the beginning."""
-        self._matcher.reset()
+        self._matcher = self._first.deep_copy()  # `reset` does not bring every error to an end
         self.tokens, self.ended, self._seconds = 0, False, 0.0
         for token_id in token_ids:
             self.advance(token_id)

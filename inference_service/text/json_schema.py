@@ -13,42 +13,15 @@ FIELD = "json_schema"
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 
 _KEYWORDS = frozenset(
-    (
-        *(
-            "$anchor",
-            "$defs",
-            "$dynamicAnchor",
-            "$dynamicRef",
-            "$id",
-            "$recursiveAnchor",
-            "$recursiveRef",
-            "$ref",
-            "$schema",
-        ),
-        *(
-            "additionalItems",
-            "additionalProperties",
-            "allOf",
-            "anyOf",
-            "const",
-            "contains",
-            "definitions",
-            "dependencies",
-        ),
-        *(
-            "dependentRequired",
-            "dependentSchemas",
-            "else",
-            "enum",
-            "exclusiveMaximum",
-            "exclusiveMinimum",
-            "format",
-            "id",
-        ),
-        *("if", "items", "maxContains", "maxItems", "maxLength", "maxProperties", "maximum", "minContains", "minItems"),
-        *("minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern", "patternProperties"),
-        *("prefixItems", "properties", "propertyNames", "required", "then", "type", "unevaluatedItems"),
-        *("unevaluatedProperties", "uniqueItems"),
+    re.findall(
+        r"\S+",
+        """
+        $anchor $defs $dynamicAnchor $dynamicRef $id $recursiveAnchor $recursiveRef $ref $schema additionalItems
+        additionalProperties allOf anyOf const contains definitions dependencies dependentRequired dependentSchemas else
+        enum exclusiveMaximum exclusiveMinimum format id if items maxContains maxItems maxLength maxProperties maximum
+        minContains minItems minLength minProperties minimum multipleOf not oneOf pattern patternProperties prefixItems
+        properties propertyNames required then type unevaluatedItems unevaluatedProperties uniqueItems
+        """,
     )
 )
 
