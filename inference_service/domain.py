@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentmem.expiry import NEVER, IdleTimes
 from agentmem.keys import AgentKey
 from agentmem.v1 import inference_pb2
 
@@ -59,9 +60,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """One turn. `digest` is the hash of all arguments but the request id; `generates` is False for Prefill.
+    """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
 
-    `json_schema` is what the text has to fit, as JSON, an object of bounded size and depth.
+    `expiry` is the agent's if the turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of
+    bounded size and depth.
     """
 
     key: AgentKey
@@ -77,6 +79,7 @@ class TurnRequest:
     parse_special: bool = False
     generates: bool = True
     label: str = ""
+    expiry: IdleTimes = NEVER
     json_schema: str | None = None
 
     @property

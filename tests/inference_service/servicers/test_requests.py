@@ -92,6 +92,16 @@ BAD: list[tuple[Request, str]] = [
     (request(stop=["x", "y", LONG]), "stop[2]"),
     (request(cache_policy=99), "cache_policy"),
     (request(cache_policy=-1), "cache_policy"),
+    (request(json_schema=""), "json_schema"),
+    (request(json_schema="{"), "json_schema"),
+    (request(json_schema="true"), "json_schema"),
+    (request(json_schema='[{"type": "object"}]'), "json_schema"),
+    (request(json_schema='{"title": "\\ud800"}'), "json_schema"),
+    (request(json_schema='{"title": "' + "é" * 32 * 1024 + '"}'), "json_schema"),
+    (request(json_schema='{"items": ' * 64 + "{}" + "}" * 64), "json_schema"),
+    (request(json_schema='{"x-guidance": {}}'), "json_schema"),
+    (request(json_schema="{}", tool_calls=True), "tool_calls"),
+    (request(json_schema="{}", sampling=types_pb2.Sampling(ignore_eos=True)), "sampling.ignore_eos"),
     (sampled(logit_bias={3: NAN}), "sampling.logit_bias[3]"),
     (sampled(logit_bias={3: -INF}), "sampling.logit_bias[3]"),
     *[(chat(template_arguments_json=json.dumps({name: 1})), "messages.template_arguments_json") for name in (
@@ -151,7 +161,15 @@ def test_defaults() -> None:
     )
     assert turn.cache_policy == inference_pb2.CACHE_POLICY_KEEP
     assert not turn.parse_special
+    assert turn.json_schema is None
     assert turn.commits
+
+
+def test_a_schema_passes_as_it_is_and_makes_another_turn() -> None:
+    deepest = '{"items": ' * 63 + "{}" + "}" * 63
+    turns = [generate_request(request(json_schema=text)) for text in ('{"type": "object" }', deepest)]
+    assert [turn.json_schema for turn in turns] == ['{"type": "object" }', deepest]
+    assert len({turn.digest for turn in (*turns, generate_request(request()))}) == 3
 
 
 def test_bounds_of_sampling_are_inclusive_where_the_contract_says() -> None:
@@ -276,6 +294,8 @@ fields = st.fixed_dictionaries(
         "cache_policy": st.integers(0, 3),
         "top_logprobs": st.integers(0, 2),
         "parse_special": st.booleans(),
+        "label": st.sampled_from("ab"),
+        "expiry": st.sampled_from([types_pb2.Expiry(ttl={"seconds": 1}), types_pb2.Expiry(ttl={"seconds": 2})]),
     },
 )
 requests = st.builds(lambda some, arm: Request(**some, **arm), fields, arms)
@@ -288,9 +308,18 @@ def digest(of: Request, request_id: str = "") -> bytes:
     return generate_request(named).digest
 
 
+def lasting(request: Request) -> Request:
+    """What is the same in a retry: a turn that was committed is beyond the state before it, and its agent is there."""
+    rest = Request()
+    rest.CopyFrom(request)
+    rest.ClearField("if_version")
+    rest.ClearField("expiry")
+    return rest
+
+
 @given(one=requests, other=requests)
 def test_digest_differs_exactly_where_the_arguments_do(one: Request, other: Request) -> None:
-    assert (digest(one, "r") == digest(other, "s")) == (one == other)
+    assert (digest(one, "r") == digest(other, "s")) == (lasting(one) == lasting(other))
 
 
 @given(one=requests, other=fields, arm=arms, data=st.data())
@@ -300,7 +329,7 @@ def test_digest_sees_every_single_field(
     changed = Request()
     changed.CopyFrom(one)
     changed.MergeFrom(Request(**data.draw(st.sampled_from([{k: v} for k, v in {**other, **arm}.items()]))))
-    assert (digest(changed) == digest(one)) == (changed == one)
+    assert (digest(changed) == digest(one)) == (lasting(changed) == lasting(one))
 
 
 @given(one=requests, request_id=short)
