@@ -7,6 +7,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from gateway.exchange import Exchange, Incoming
 from gateway.openai.chat_response import ChatAnswer
 from gateway.openai.chat_schema import ChatRequest, Message
+from gateway.openai.response_format import schema_of
 
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's; the contract's is 0."""
@@ -44,6 +45,7 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
         stop=[chat.stop] if isinstance(chat.stop, str) else chat.stop or [],
         max_tokens=_max_tokens(chat),
         top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        json_schema=schema_of(chat.response_format),
     )
 
 

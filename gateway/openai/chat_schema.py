@@ -1,9 +1,9 @@
 """What a request to /v1/chat/completions may hold; everything else is refused by name.
 
 Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
-stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, prompt_cache_key (which only
-narrows the search for the conversation); and beyond OpenAI's top_k, min_p, repetition_penalty. Accepted without
-effect: user, metadata, store=false. A null counts as not given.
+stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, response_format,
+prompt_cache_key (which only narrows the search for the conversation); and beyond OpenAI's top_k, min_p,
+repetition_penalty. Accepted without effect: user, metadata, store=false. A null counts as not given.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from agentmem.keys import check_text
 from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
+from gateway.openai.response_format import ResponseFormat
 
 MAX_CHOICES = 16
 MAX_LOGIT_BIASES = 1024
@@ -27,7 +28,6 @@ _UNSUPPORTED = frozenset(
         "prediction",
         "prompt_cache_retention",
         "reasoning_effort",
-        "response_format",
         "safety_identifier",
         "service_tier",
         "tool_choice",
@@ -160,6 +160,7 @@ class ChatRequest(_Strict):
     top_k: Annotated[int, Field(ge=0, le=_UINT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    response_format: ResponseFormat | None = None
     prompt_cache_key: Annotated[Text, AfterValidator(_label)] | None = None
     user: Text | None = None
     metadata: dict[Text, Text] | None = None

@@ -19,6 +19,7 @@ _PARAMS = {
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
     "request_id": "Idempotency-Key",
+    "json_schema": "response_format",
     "body": None,
     "request": None,
 }

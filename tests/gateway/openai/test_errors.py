@@ -13,6 +13,7 @@ from gateway.openai.errors import error_body
         ("key.agent_id", "X-Agent-ID"),
         ("request_id", "Idempotency-Key"),
         ("stop[3]", "stop[3]"),
+        ("json_schema", "response_format"),
         ("body", None),
     ],
 )
