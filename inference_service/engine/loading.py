@@ -108,6 +108,8 @@ def load(
             f"model {model_id!r} leaves {memory.space.blocks} blocks of memory for agents' KV and {memory.batch_bytes} "
             "bytes for running requests; take a smaller model, or set --pool-bytes and --batch-bytes"
         )
+    grammars = Grammars(tokenizer, vocab_size)
+    grammars.prepare()
     return LoadedModel(
         model_id=model_id,
         architecture=str(config.get("model_type", type(model).__module__)),
@@ -123,7 +125,7 @@ def load(
             wrapper.apply_chat_template if wrapper.has_chat_template else None,
             checkpoints=geometry.sliding is not None,
         ),
-        grammars=Grammars(tokenizer, vocab_size),
+        grammars=grammars,
         engine=BatchEngine(model, tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes),
         arenas=Arenas(geometry, memory.space.blocks, memory.space.pieces),
         memory=ModelMemory(geometry, weight_bytes, memory),

@@ -7,6 +7,7 @@ it; what it may take of a thread's time even so is limited here, because the thr
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -23,9 +24,9 @@ MAX_WHITESPACE = 128
 """Characters of whitespace in one place. Models that lose the thread go on with line ends for ever."""
 
 _LIMITS = LLParserLimits(
-    # A tenth of the defaults, in which the costliest schemas found took seconds a step and hundreds of megabytes.
+    # Below the defaults, in which the costliest schemas found took seconds a step and hundreds of megabytes. What a
+    # step may look at stays: patterns over a vocabulary of 128K need a quarter of it, and all of it takes 8 ms.
     initial_lexer_fuel=100_000,
-    step_lexer_fuel=50_000,
     max_lexer_states=50_000,
     max_grammar_size=100_000,
     verbose_errors=False,
@@ -39,7 +40,7 @@ _COMPILE_OPTIONS = {
 }
 _TRIED_STEPS = 8
 _SECONDS_AT_ONCE = 0.5
-_SECONDS_PER_TOKEN = 0.005
+_SECONDS_PER_TOKEN = 0.01
 _TEXT_BYTES = frozenset((*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF5)))
 """The bytes that JSON in UTF-8 is made of."""
 
@@ -53,12 +54,20 @@ class Grammars:
         self._lock = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
 
+    def prepare(self) -> None:
+        """Sort the vocabulary now, if it can be used.
+
+        Takes half a second for 128K tokens, and holds the interpreter's lock: best done before there are streams.
+        """
+        with suppress(FailedPrecondition):
+            self._vocabulary_of_model()
+
     def compile(self, schema: str) -> "Grammar":
         """A grammar at its beginning, of a JSON Schema that is JSON and an object.
 
-        Takes milliseconds, the first time as long as it takes to sort the vocabulary, and for a hostile schema a second
-        or two: neither on the event loop nor on the engine thread. Raises InvalidArgument where the schema cannot be
-        honoured, FailedPrecondition where the model's tokens cannot.
+        Takes milliseconds, and for a hostile schema a second or two, without the interpreter's lock: neither on the
+        event loop nor on the engine thread. Raises InvalidArgument where the schema cannot be honoured,
+        FailedPrecondition where the model's tokens cannot.
         """
         vocabulary = self._vocabulary_of_model()
         try:
