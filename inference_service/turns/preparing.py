@@ -60,7 +60,7 @@ class Preparer:
             plan=plan,
             lookup=lookup,
             windows=windows,
-            decoding=self._decoding(request, remaining, grammar) if request.generates else None,
+            decoding=self._decoding(request, model, remaining, grammar) if request.generates else None,
             context_remaining=remaining,
         )
 
@@ -102,7 +102,7 @@ class Preparer:
     async def _grammar(self, schema: str, model: LoadedModel) -> Grammar:
         return await asyncio.get_running_loop().run_in_executor(self._compiling, model.grammars.compile, schema)
 
-    def _decoding(self, request: TurnRequest, remaining: int, grammar: Grammar | None) -> Decoding:
+    def _decoding(self, request: TurnRequest, model: LoadedModel, remaining: int, grammar: Grammar | None) -> Decoding:
         wanted = request.max_tokens or self._default_max_tokens
         return Decoding(
             max_tokens=min(wanted, remaining),
@@ -111,6 +111,8 @@ class Preparer:
             stop=request.stop,
             top_logprobs=request.top_logprobs,
             grammar=grammar,
+            call_syntax=model.call_syntax if request.tool_calls else None,
+            tools=request.tools,
         )
 
 
@@ -122,6 +124,15 @@ def check_tokens(turn_input: TurnInput, model: LoadedModel, logit_bias: Iterable
     for field, token_id in named:
         if token_id >= model.vocab_size:
             raise InvalidArgument(field, f"{token_id} is not below the vocabulary's {model.vocab_size}")
+
+
+def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
+    """Refuse to tell calls of tools apart where nothing says how the model writes them."""
+    if request.tool_calls and model.call_syntax is None:
+        raise FailedPrecondition(
+            f"model {model.model_id!r} has no tool parser, so calls of tools cannot be told from its text; "
+            "take a model that has one (tool_parser in GetModel), or ask for no calls"
+        )
 
 
 def _plan_input(

@@ -13,8 +13,12 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 SCHEMA = {"type": "object", "properties": {"ü": {"type": "null"}, "a": {"const": "\ud83d\ude00"}}, "required": ["a"]}
 
 
-def asked(response_format: Any) -> str | None:
-    chat = parse_body(json.dumps({**BODY, "response_format": response_format}).encode(), ChatRequest)
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+def asked(response_format: Any, **fields: Any) -> str | None:
+    body = {**BODY, "response_format": response_format, **fields}
+    chat = parse_body(json.dumps(body).encode(), ChatRequest)
     turn = to_generate(chat, Incoming(namespace="ns", turn="", unique="u", created=0))
     return turn.json_schema if turn.HasField("json_schema") else None
 
@@ -62,3 +66,11 @@ def test_refused_by_name(given: Any, field: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         asked(given)
     assert caught.value.field == field
+
+
+def test_an_answer_that_may_call_tools_is_held_to_nothing() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        asked(named(), tools=TOOLS)
+    assert caught.value.field == "response_format"
+    assert asked({"type": "text"}, tools=TOOLS) is None
+    assert asked(named(), tools=TOOLS, tool_choice="none")
