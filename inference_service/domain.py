@@ -62,7 +62,8 @@ class Sampling:
 class TurnRequest:
     """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
 
-    `expiry` is the agent's if the turn creates it.
+    `expiry` is the agent's if the turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of
+    bounded size and depth.
     """
 
     key: AgentKey
@@ -80,6 +81,7 @@ class TurnRequest:
     label: str = ""
     tool_calls: bool = False
     expiry: IdleTimes = NEVER
+    json_schema: str | None = None
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:

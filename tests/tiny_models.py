@@ -56,10 +56,17 @@ def write_tokenizer(directory: Path, template: str = CHATML) -> int:
 
 
 def write_llama(
-    directory: Path, seed: int = 0, template: str = CHATML, context: int = 4096, head_dim: int = 64
+    directory: Path,
+    seed: int = 0,
+    template: str = CHATML,
+    context: int = 4096,
+    head_dim: int = 64,
+    vocab_size: int | None = None,
 ) -> Path:
-    """A Llama of two layers, 4 heads over 2 KV heads."""
-    extra = {"model_type": "llama", "rope_theta": 10000.0, "head_dim": head_dim}
+    """A Llama of two layers, 4 heads over 2 KV heads; as many logits as the tokenizer has tokens, or `vocab_size`."""
+    extra: dict[str, object] = {"model_type": "llama", "rope_theta": 10000.0, "head_dim": head_dim}
+    if vocab_size is not None:
+        extra["vocab_size"] = vocab_size
     return _write(directory, llama, extra, seed, template, context)
 
 

@@ -4,7 +4,8 @@ schema.py               how strictly requests are read, and the parameters of sa
 sampling.py             those in the contract's words
 told.py                 what all endpoints tell of a turn: why it ended, log-probabilities, usage
 chat_schema.py          what /v1/chat/completions may hold
-chat_request.py         that as turns
+response_format.py      what the text of its answer has to be
+chat_request.py         both as turns
 chat_response.py        the events of turns as a completion, or as chunks
 completion_schema.py    what /v1/completions may hold
 completion_request.py   that as turns

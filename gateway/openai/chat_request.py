@@ -8,6 +8,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from gateway.exchange import Exchange, Incoming
 from gateway.openai.chat_response import ChatAnswer
 from gateway.openai.chat_schema import ChatRequest, Message, Tool
+from gateway.openai.response_format import schema_of
 from gateway.openai.sampling import choices, refuse_idle_stream_options, sampling, stops
 
 
@@ -32,6 +33,9 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     key = types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model)
     tools = [] if chat.tool_choice == "none" else chat.tools or []
+    schema = schema_of(chat.response_format)
+    if tools and schema is not None:
+        raise InvalidArgument("response_format", "cannot hold an answer that may call tools; leave out one of them")
     return inference_pb2.GenerateRequest(
         key=key,
         request_id=incoming.turn,
@@ -43,6 +47,7 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
         stop=stops(chat),
         max_tokens=_max_tokens(chat),
         top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        json_schema=schema,
         tool_calls=bool(tools),
     )
 

@@ -1,10 +1,10 @@
 """What a request to /v1/chat/completions may hold; everything else is refused by name.
 
 Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
-stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, prompt_cache_key (which only
-narrows the search for the conversation), tools of type function, tool_choice; and beyond OpenAI's top_k, min_p,
-repetition_penalty. Accepted without effect: user, metadata, store=false, parallel_tool_calls=true. A null counts as not
-given.
+stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, response_format,
+prompt_cache_key (which only narrows the search for the conversation), tools of type function, tool_choice; and beyond
+OpenAI's top_k, min_p, repetition_penalty. Accepted without effect: user, metadata, store=false,
+parallel_tool_calls=true. A null counts as not given.
 
 What a model calls is its own choice, so of tool_choice only "auto" and "none" can be honoured; strict definitions and
 parallel_tool_calls=false cannot. With "none" the model is not told of the tools: one that sees them may call them.
@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from agentmem.limits import MAX_TOP_LOGPROBS
 from gateway.fields import Count, JsonObject, Strict, Text
+from gateway.openai.response_format import ResponseFormat
 from gateway.openai.schema import (
     MAX_TOOLS,
     Label,
@@ -39,7 +40,6 @@ _UNSUPPORTED = frozenset(
         "prediction",
         "prompt_cache_retention",
         "reasoning_effort",
-        "response_format",
         "safety_identifier",
         "service_tier",
         "verbosity",
@@ -138,6 +138,7 @@ class ChatRequest(SampledRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
     prompt_cache_key: Label | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice = None

@@ -20,6 +20,7 @@ _PARAMS = {
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
     "request_id": "Idempotency-Key",
+    "json_schema": "response_format",
     "messages.tools_json": "tools",
     "body": None,
     "request": None,

@@ -15,10 +15,12 @@ from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent, ToolCall
 from inference_service.engine.caches import KVBuffers
+from inference_service.engine.constraint import sampler_for
 from inference_service.engine.geometry import Caches
-from inference_service.engine.sampling import TokenSampler, top_logprobs
+from inference_service.engine.sampling import top_logprobs
 from inference_service.engine.windows import captured, next_stop
 from inference_service.text.answering import AnswerStream
+from inference_service.text.grammar import Grammar
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax, Tools
 
@@ -29,7 +31,8 @@ log = logging.getLogger(__name__)
 class Decoding:
     """How to generate. `max_tokens` is at least 1 and already bounded by the context.
 
-    With `call_syntax`, calls of `tools` are told apart from the text.
+    With `call_syntax`, calls of `tools` are told apart from the text. `grammar` is the turn's own, at its beginning; it
+    is the engine thread's from then on.
     """
 
     max_tokens: int
@@ -37,6 +40,7 @@ class Decoding:
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
+    grammar: Grammar | None = None
     call_syntax: CallSyntax | None = None
     tools: Tools = ()
 
@@ -97,7 +101,7 @@ class TurnJob:
         self.future: Future[tuple[Caches, Generated]] = Future()
         self.caches: Caches = []
         self.result = Generated()
-        self.sampler = TokenSampler(decoding.sampling if decoding else Sampling())
+        self.sampler = sampler_for(*(decoding.sampling, decoding.grammar) if decoding else (Sampling(), None))
         self.waited_ticks = 0
         self.windows: dict[int, list[KVBuffers]] = {}
         """By position, what a hybrid model resumes from there, as `windows.captured` made it."""
@@ -155,12 +159,16 @@ class TurnJob:
         self.alone = True
         self.caches[:] = caches
         self.windows.clear()
-        self.sampler.rewind(len(self.result.token_ids))
+        self.sampler.rewind(self.result.token_ids)
 
     def take(self, token_id: int, logprobs: mx.array, tokenizer: Tokenizer) -> None:
-        """Take a generated token, given the log-probabilities [vocabulary] that it was chosen from."""
+        """Take a generated token, given the log-probabilities [vocabulary] before what filters and constrains them.
+
+        Raises what the sampler could not do about it.
+        """
         assert self.decoding is not None
         result, decoding = self.result, self.decoding
+        self.sampler.check(len(result.token_ids))
         result.first_token_at = result.first_token_at or time.monotonic()
         result.token_ids.append(token_id)
         ends = token_id in tokenizer.eos_ids

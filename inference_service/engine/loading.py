@@ -22,6 +22,7 @@ from inference_service.engine.geometry import Caches, Geometry, group_layers, me
 from inference_service.engine.tensors import Arenas
 from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import sizes
+from inference_service.text.grammar import Grammars
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
@@ -55,6 +56,7 @@ class LoadedModel:
     paths: tuple[PathReport, ...]
     tokenizer: Tokenizer
     renderer: Renderer
+    grammars: Grammars
     call_syntax: CallSyntax | None
     engine: BatchEngine
     arenas: Arenas
@@ -110,6 +112,8 @@ def load(
             f"model {model_id!r} leaves {memory.space.blocks} blocks of memory for agents' KV and {memory.batch_bytes} "
             "bytes for running requests; take a smaller model, or set --pool-bytes and --batch-bytes"
         )
+    grammars = Grammars(tokenizer, vocab_size)
+    grammars.prepare()
     return LoadedModel(
         model_id=model_id,
         architecture=str(config.get("model_type", type(model).__module__)),
@@ -125,6 +129,7 @@ def load(
             wrapper.apply_chat_template if wrapper.has_chat_template else None,
             checkpoints=geometry.sliding is not None,
         ),
+        grammars=grammars,
         call_syntax=_call_syntax(wrapper),
         engine=BatchEngine(model, tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes),
         arenas=Arenas(geometry, memory.space.blocks, memory.space.pieces),

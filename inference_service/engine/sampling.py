@@ -5,7 +5,7 @@ own, so that a seeded request gives the same tokens whatever else runs.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import mlx.core as mx
@@ -27,11 +27,14 @@ class TokenSampler:
         self._first_key = mx.random.key(secrets.randbits(63) if sampling.seed is None else sampling.seed)
         self._key = self._first_key
 
-    def rewind(self, tokens: int) -> None:
-        """Go on as after so many tokens: what was sampled ahead and thrown away does not count."""
+    def rewind(self, token_ids: Sequence[int]) -> None:
+        """Go on as after these tokens: what was sampled ahead and thrown away does not count."""
         self._key = self._first_key
-        for _ in range(tokens if self._sampling.temperature else 0):
+        for _ in token_ids if self._sampling.temperature else ():
             self._key, _ = mx.random.split(self._key)
+
+    def check(self, index: int) -> None:
+        """Raise what made the sampled token of this index, from 0, meaningless. Nothing does here."""
 
     def __call__(self, logprobs: mx.array) -> mx.array:
         s = self._sampling

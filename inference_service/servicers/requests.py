@@ -11,7 +11,7 @@ from agentmem.conversations import template_messages, template_tools
 from agentmem.errors import InvalidArgument
 from agentmem.expiry import IdleTimes
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
-from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
+from agentmem.limits import MAX_PENALTY, MAX_SCHEMA_BYTES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from inference_service.domain import (
     AppendInput,
@@ -22,6 +22,7 @@ from inference_service.domain import (
     TurnInput,
     TurnRequest,
 )
+from inference_service.text import json_schema
 
 _RESERVED_ARGUMENTS = frozenset(
     ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
@@ -54,6 +55,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         label=check_text("label", request.label, allow_empty=True),
         tool_calls=request.tool_calls,
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
+        json_schema=_json_schema(request) if request.HasField("json_schema") else None,
     )
 
 
@@ -143,6 +145,17 @@ def _messages(field: str, chat: types_pb2.Messages) -> MessagesInput:
         if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
             raise InvalidArgument(f"{field}.template_arguments_json", f"{', '.join(reserved)} cannot be set here")
     return MessagesInput(messages, tools, arguments)
+
+
+def _json_schema(request: inference_pb2.GenerateRequest) -> str:
+    if len(request.json_schema.encode()) > MAX_SCHEMA_BYTES:
+        raise InvalidArgument(json_schema.FIELD, f"must have at most {MAX_SCHEMA_BYTES} bytes")
+    json_schema.check(jsontext.parse(json_schema.FIELD, request.json_schema, dict))
+    if request.sampling.ignore_eos:
+        raise InvalidArgument("sampling.ignore_eos", "cannot be set with json_schema, whose text ends with the JSON")
+    if request.tool_calls:
+        raise InvalidArgument("tool_calls", "cannot be asked for together with json_schema; ask for one of them")
+    return request.json_schema
 
 
 def _stops(stops: list[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
@@ -15,6 +16,7 @@ from inference_service.memory.restore import Lookup, look_up
 from inference_service.memory.windows import WindowCandidate, capture_positions, window_candidates
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened
+from inference_service.text.grammar import Grammar
 from inference_service.text.rendering import Rendered, Span
 from inference_service.turns.planned import Planned, Prepared, Reuse
 from inference_service.turns.restoring import Restorer
@@ -27,6 +29,8 @@ class Preparer:
         self._restorer = restorer
         self._limits = limits
         self._default_max_tokens = default_max_tokens
+        # One at a time, on a thread of their own: hostile schemas take time, and only from each other.
+        self._compiling = ThreadPoolExecutor(1, "grammar")
 
     async def plan(self, request: TurnRequest, model: LoadedModel, opened: Opened, known: Ledger | None) -> Planned:
         """Plan the turn against what the store has; `known` is the ledger, where the store did not send it again."""
@@ -47,6 +51,7 @@ class Preparer:
                 f"the prompt has {len(plan.sequence)} tokens and the model's context holds {model.context_length}; "
                 "shorten it, or start a new agent"
             )
+        grammar = None if request.json_schema is None else await self._grammar(request.json_schema, model)
         return Planned(
             base=opened.version,
             ledger=ledger,
@@ -55,7 +60,7 @@ class Preparer:
             plan=plan,
             lookup=lookup,
             windows=windows,
-            decoding=self._decoding(request, model, remaining) if request.generates else None,
+            decoding=self._decoding(request, model, remaining, grammar) if request.generates else None,
             context_remaining=remaining,
         )
 
@@ -94,7 +99,10 @@ class Preparer:
         positions = capture_positions(plan.checkpoints, len(plan.sequence))
         return plan, lookup, window_candidates(*ids, ledger, plan.keep_tokens, plan.sequence, positions)
 
-    def _decoding(self, request: TurnRequest, model: LoadedModel, remaining: int) -> Decoding:
+    async def _grammar(self, schema: str, model: LoadedModel) -> Grammar:
+        return await asyncio.get_running_loop().run_in_executor(self._compiling, model.grammars.compile, schema)
+
+    def _decoding(self, request: TurnRequest, model: LoadedModel, remaining: int, grammar: Grammar | None) -> Decoding:
         wanted = request.max_tokens or self._default_max_tokens
         return Decoding(
             max_tokens=min(wanted, remaining),
@@ -102,6 +110,7 @@ class Preparer:
             sampling=request.sampling,
             stop=request.stop,
             top_logprobs=request.top_logprobs,
+            grammar=grammar,
             call_syntax=model.call_syntax if request.tool_calls else None,
             tools=request.tools,
         )

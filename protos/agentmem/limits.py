@@ -13,3 +13,6 @@ MAX_TOP_LOGPROBS: Final = 20
 
 MAX_PENALTY: Final = 2.0
 """Presence and frequency penalties are from minus this to this."""
+
+MAX_SCHEMA_BYTES: Final = 64 * 1024
+"""UTF-8 bytes of a JSON Schema that a turn's text has to fit."""

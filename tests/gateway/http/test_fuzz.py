@@ -124,7 +124,8 @@ def test_names_that_are_given_twice_or_unknown(client: httpx.Client, endpoint: E
     for name, value in endpoint.body.items():
         again = json.dumps(endpoint.body)[:-1] + f", {json.dumps(name)}: {json.dumps(value)}}}"
         assert_refusal(send(client, endpoint, again.encode()), endpoint)
-    for value in (CANARY, None, 1e308, {}, "\ud800"):
+    nothing = () if endpoint.error == "AnthropicError" else (None,)  # whose SDK sends back what says nothing
+    for value in (CANARY, *nothing, 1e308, {}, "\ud800"):
         answer = send(client, endpoint, json.dumps({**endpoint.body, "unheard_of": value}).encode())
         assert_refusal(answer, endpoint)
         assert CANARY not in answer.text

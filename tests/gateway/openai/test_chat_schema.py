@@ -64,7 +64,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("repetition_penalty", 0),
         ("min_p", 1.5),
         ("top_k", -1),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "grammar"}),
         ("tool_choice", "required"),
         ("prompt_cache_key", "k" * 257),
         ("made_up", 1),

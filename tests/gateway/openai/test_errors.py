@@ -15,6 +15,7 @@ from gateway.openai.errors import completion_param, error_body, response_param
         ("key.agent_id", "X-Agent-ID"),
         ("request_id", "Idempotency-Key"),
         ("stop[3]", "stop[3]"),
+        ("json_schema", "response_format"),
         ("body", None),
     ],
 )

@@ -92,6 +92,16 @@ BAD: list[tuple[Request, str]] = [
     (request(stop=["x", "y", LONG]), "stop[2]"),
     (request(cache_policy=99), "cache_policy"),
     (request(cache_policy=-1), "cache_policy"),
+    (request(json_schema=""), "json_schema"),
+    (request(json_schema="{"), "json_schema"),
+    (request(json_schema="true"), "json_schema"),
+    (request(json_schema='[{"type": "object"}]'), "json_schema"),
+    (request(json_schema='{"title": "\\ud800"}'), "json_schema"),
+    (request(json_schema='{"title": "' + "é" * 32 * 1024 + '"}'), "json_schema"),
+    (request(json_schema='{"items": ' * 64 + "{}" + "}" * 64), "json_schema"),
+    (request(json_schema='{"x-guidance": {}}'), "json_schema"),
+    (request(json_schema="{}", tool_calls=True), "tool_calls"),
+    (request(json_schema="{}", sampling=types_pb2.Sampling(ignore_eos=True)), "sampling.ignore_eos"),
     (sampled(logit_bias={3: NAN}), "sampling.logit_bias[3]"),
     (sampled(logit_bias={3: -INF}), "sampling.logit_bias[3]"),
     *[(chat(template_arguments_json=json.dumps({name: 1})), "messages.template_arguments_json") for name in (
@@ -151,7 +161,15 @@ def test_defaults() -> None:
     )
     assert turn.cache_policy == inference_pb2.CACHE_POLICY_KEEP
     assert not turn.parse_special
+    assert turn.json_schema is None
     assert turn.commits
+
+
+def test_a_schema_passes_as_it_is_and_makes_another_turn() -> None:
+    deepest = '{"items": ' * 63 + "{}" + "}" * 63
+    turns = [generate_request(request(json_schema=text)) for text in ('{"type": "object" }', deepest)]
+    assert [turn.json_schema for turn in turns] == ['{"type": "object" }', deepest]
+    assert len({turn.digest for turn in (*turns, generate_request(request()))}) == 3
 
 
 def test_bounds_of_sampling_are_inclusive_where_the_contract_says() -> None:

@@ -1,0 +1,187 @@
+"""What a text may go on with, so that it becomes JSON that fits a schema: llguidance over our own tokens.
+
+A `Grammar` is one turn's state: which tokens may come next, and what has come. The library counts its work and limits
+it; what it may take of a thread's time even so is limited here, because the thread is everybody's.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from agentmem.errors import FailedPrecondition
+from inference_service.text.json_schema import problem, too_complex
+from inference_service.text.tokenizer import Tokenizer
+
+_T = TypeVar("_T")
+
+MAX_WHITESPACE = 128
+"""Characters of whitespace in one place. Models that lose the thread go on with line ends for ever."""
+
+_LIMITS = LLParserLimits(
+    # Below the defaults, in which the costliest schemas found took seconds a step and hundreds of megabytes. What a
+    # step may look at stays: patterns over a vocabulary of 128K need a quarter of it, and all of it takes 8 ms.
+    initial_lexer_fuel=100_000,
+    max_lexer_states=50_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+_COMPILE_OPTIONS = {
+    "whitespace_pattern": rf"[ \n\r\t]{{1,{MAX_WHITESPACE}}}",
+    "item_separator": ",",
+    "key_separator": ":",
+    "coerce_one_of": False,
+    "lenient": False,
+}
+_TRIED_STEPS = 8
+_SECONDS_AT_ONCE = 0.5
+_SECONDS_PER_TOKEN = 0.01
+_TEXT_BYTES = frozenset((*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF5)))
+"""The bytes that JSON in UTF-8 is made of."""
+
+
+class Grammars:
+    """Compiles schemas for one model, whose logits are `vocab_size`. Thread-safe."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._lock = threading.Lock()
+        self._vocabulary: LLTokenizer | None = None
+
+    def prepare(self) -> None:
+        """Sort the vocabulary now, if it can be used.
+
+        Takes half a second for 128K tokens, and holds the interpreter's lock: best done before there are streams.
+        """
+        with suppress(FailedPrecondition):
+            self._vocabulary_of_model()
+
+    def compile(self, schema: str) -> "Grammar":
+        """A grammar at its beginning, of a JSON Schema that is JSON and an object.
+
+        Takes milliseconds, and for a hostile schema a second or two, without the interpreter's lock: neither on the
+        event loop nor on the engine thread. Raises InvalidArgument where the schema cannot be honoured,
+        FailedPrecondition where the model's tokens cannot.
+        """
+        vocabulary = self._vocabulary_of_model()
+        try:
+            source = LLMatcher.grammar_from_json_schema(schema, overrides=_COMPILE_OPTIONS)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise problem(str(error)) from None
+        matcher = LLMatcher(vocabulary, source, log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise problem(matcher.get_error())
+        grammar = Grammar(matcher, vocabulary.vocab_size, self._tokenizer.eos_ids)
+        grammar.try_out()
+        return grammar
+
+    def _vocabulary_of_model(self) -> LLTokenizer:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = _vocabulary(self._tokenizer, self._vocab_size)
+            return self._vocabulary
+
+
+class Grammar:
+    """One turn's place in its grammar. One thread at a time.
+
+    Both `allowed` and `advance` raise InvalidArgument where following the schema takes more than it may; after that the
+    grammar is of no more use, until `restart`.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Iterable[int]) -> None:
+        self._first = matcher
+        self._matcher = matcher.deep_copy()
+        self._vocab_size = vocab_size
+        self._eos_ids = frozenset(eos_ids)
+        self._seconds = 0.0
+        self.tokens = 0
+        """How many tokens came."""
+        self.ended = False
+        """An end-of-sequence token came; nothing may follow."""
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """[vocab_size]: which tokens may come next. Of end-of-sequence tokens all, once the JSON can end here."""
+        bits = self._timed(self._matcher.compute_bitmask)
+        if self._matcher.is_error():
+            raise problem(self._matcher.get_error())
+        mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=self._vocab_size, bitorder="little").view(np.bool_)
+        if not mask.any():
+            raise too_complex()
+        return mask
+
+    def advance(self, token_id: int) -> None:
+        """The next token came: one of the allowed."""
+        self.ended = token_id in self._eos_ids
+        if not self._timed(lambda: self._matcher.consume_token(token_id)):
+            raise problem(self._matcher.get_error())
+        self.tokens += 1
+
+    def restart(self, token_ids: Sequence[int] = ()) -> None:
+        """Be where these tokens lead to from the beginning."""
+        self._matcher = self._first.deep_copy()  # `reset` does not bring every error to an end
+        self.tokens, self.ended, self._seconds = 0, False, 0.0
+        for token_id in token_ids:
+            self.advance(token_id)
+
+    def try_out(self) -> None:
+        """Take the first steps and come back, so that a schema which cannot be followed is found before it is used."""
+        for _ in range(_TRIED_STEPS):
+            if self.ended:
+                break
+            self.advance(int(self.allowed().argmax()))
+        self.restart()
+
+    def _timed(self, work: Callable[[], _T]) -> _T:
+        # Of this thread's own time, so that a busy machine makes no schema too complex.
+        started = time.thread_time()
+        result = work()
+        self._seconds += time.thread_time() - started
+        if self._seconds > _SECONDS_AT_ONCE + _SECONDS_PER_TOKEN * self.tokens:
+            raise too_complex()
+        return result
+
+
+class _Vocabulary:
+    """The model's tokens as llguidance wants them."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        # Ids that the tokenizer does not know stand for no bytes, and those are never allowed.
+        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
+        special = tokenizer.special_ids | tokenizer.eos_ids
+        self.special_token_ids = sorted(i for i in special if i < vocab_size)
+        self.eos_ids = sorted(i for i in tokenizer.eos_ids if i < vocab_size)
+        self.eos_token_id = self.eos_ids[0] if self.eos_ids else None
+        self._of_bytes = {piece[0]: i for i, piece in enumerate(self.tokens) if len(piece) == 1 and i not in special}
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Tokens of a text that has no choice: as the model has seen it tokenized, if that is exact."""
+        token_ids = self._tokenizer.encode(text.decode(), parse_special=False, continues=True)
+        if b"".join(self.tokens[i] for i in token_ids if i < len(self.tokens)) == text:
+            return token_ids
+        return [self._of_bytes[byte] for byte in text if byte in self._of_bytes]
+
+    def unwritable(self) -> set[int]:
+        """Bytes of text that no token stands for alone."""
+        return set(_TEXT_BYTES - self._of_bytes.keys())
+
+
+def _vocabulary(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
+    tokens = _Vocabulary(tokenizer, vocab_size)
+    if not tokens.eos_ids:
+        raise FailedPrecondition("the model has no end-of-sequence token, so its text cannot be held to a json_schema")
+    if missing := tokens.unwritable():
+        raise FailedPrecondition(
+            f"the model's tokenizer has no token for {len(missing)} of the bytes that text is made of, so its text "
+            "cannot be held to a json_schema"
+        )
+    return LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_ids, slices=LLTokenizer.json_slices())

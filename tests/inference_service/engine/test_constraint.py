@@ -1,0 +1,260 @@
+"""Turns held to schemas in a batch: each to its own, whoever comes and goes, and none at the others' cost."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlx_lm.generate import GenerationBatch
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import types_pb2
+from inference_service.domain import Sampling, TokenEvent
+from inference_service.engine.constraint import ConstrainedSampler
+from inference_service.engine.fingerprint import ContentHashes
+from inference_service.engine.generation import Decoding, Generated, TurnJob
+from inference_service.engine.loading import LoadedModel, load
+from inference_service.engine.sampling import TokenSampler
+from tests.json_schemas import Schema, fits
+from tests.oracle import Oracle
+from tests.tiny_models import write_llama
+
+WARM = Sampling(temperature=1.0, seed=3)
+
+
+def told_apart(number: int) -> Schema:
+    """A schema whose every text tells whose it is."""
+    key = f"key{number}"
+    return {
+        "type": "object",
+        "properties": {
+            key: {"enum": [f"{number}-{choice}" for choice in ("yes", "no", "maybe")]},
+            "list": {"type": "array", "items": {"const": number}, "minItems": number, "maxItems": number + 2},
+        },
+        "required": [key, "list"],
+        "additionalProperties": False,
+    }
+
+
+@dataclass
+class Turn:
+    """A turn and what came of it."""
+
+    schema: Schema | None
+    job: TurnJob = field(init=False)
+    events: list[TokenEvent] = field(default_factory=list)
+
+    @property
+    def generated(self) -> Generated:
+        return self.job.future.result(0)[1]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events) + self.generated.rest
+
+    @property
+    def fits(self) -> bool:
+        assert self.schema is not None
+        return self.generated.reason == types_pb2.FINISH_REASON_STOP and fits(self.text, self.schema)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("model"), vocab_size=352)
+
+
+@pytest.fixture(scope="module")
+def oracle(directory: Path) -> Oracle:
+    return Oracle(directory)
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    loaded = load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
+    assert loaded.vocab_size > loaded.tokenizer.vocab_size, "some logits are of no token"
+    return loaded
+
+
+def begin(
+    model: LoadedModel,
+    number: int,
+    schema: Schema | None,
+    sampling: Sampling = WARM,
+    tokens: int = 600,
+    **options: Any,
+) -> Turn:
+    turn = Turn(schema)
+    grammar = None if schema is None else model.grammars.compile(json.dumps(schema))
+    prompt = model.tokenizer.encode(f"{number} The boat by the sea. " * (1 + 3 * number % 7), parse_special=False)
+    decoding = Decoding(tokens, sampling=sampling, top_logprobs=0, grammar=grammar, **options)
+    turn.job = TurnJob(prompt, model.new_caches, decoding, turn.events.append, threading.Event())
+    model.engine.add(turn.job)
+    return turn
+
+
+def run(model: LoadedModel) -> None:
+    for _ in range(10_000):
+        if not model.engine.tick():
+            return
+    raise AssertionError("the engine does not come to an end")
+
+
+def right(oracle: Oracle, turn: Turn) -> bool:
+    """Whether the log-probabilities are the model's own, as if nothing held it."""
+    sequence = turn.job.sequence
+    wanted = oracle.logprobs_of([*sequence, *(e.token_id for e in turn.events)], len(sequence))
+    return bool(np.abs(wanted - np.array([e.logprob for e in turn.events])).max() < 1e-3)
+
+
+def mixed(model: LoadedModel, meddle: Callable[[int, list[Turn]], None] = lambda tick, turns: None) -> list[Turn]:
+    """Four held turns and two free ones that join one after the other; each must be as it should."""
+    free = Sampling(ignore_eos=True)
+    turns: list[Turn] = []
+    for number in range(6):
+        turns.append(begin(model, number, told_apart(number), WARM) if number < 4 else begin(model, 9, None, free, 40))
+        for _ in range(3):
+            model.engine.tick()
+    for tick in range(2000):
+        meddle(tick, turns)
+        if not model.engine.tick():
+            break
+    assert all(turn.fits for turn in turns[:4])
+    assert turns[4].generated.token_ids == turns[5].generated.token_ids
+    assert turns[4].generated.sampled == 40
+    return turns
+
+
+def test_each_row_is_held_to_its_own_schema_and_logprobs_stay_the_models(model: LoadedModel, oracle: Oracle) -> None:
+    turns = mixed(model)
+    assert all(right(oracle, turn) for turn in turns)
+    together = [turn.text for turn in turns]
+    for number, turn in enumerate(turns[:4]):
+        alone = begin(model, number, turn.schema)
+        run(model)
+        assert alone.text == together[number], "a seed gives the same text in company"
+
+
+def swap_grammars(tick: int, turns: list[Turn]) -> None:
+    if tick == 2:
+        one, other = turns[2].job.sampler, turns[3].job.sampler
+        assert isinstance(one, ConstrainedSampler)
+        assert isinstance(other, ConstrainedSampler)
+        one._grammar, other._grammar = other._grammar, one._grammar
+
+
+def swap_last_tokens(tick: int, turns: list[Turn]) -> None:
+    one, other = (turn.job.sampler for turn in turns[2:4])
+    if tick < 50 and isinstance(one, ConstrainedSampler) and isinstance(other, ConstrainedSampler):
+        one._last, other._last = other._last, one._last
+
+
+@pytest.mark.parametrize("fault", [swap_grammars, swap_last_tokens])
+def test_rows_whose_states_are_swapped_are_found_out(model: LoadedModel, fault: Callable[..., None]) -> None:
+    with pytest.raises((AssertionError, InvalidArgument)):
+        mixed(model, fault)
+    run(model)
+
+
+def test_a_batch_that_forgets_to_filter_samplers_is_found_out(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = GenerationBatch.filter
+
+    def forgetful(self: GenerationBatch, keep: list[int]) -> None:
+        samplers = self.samplers
+        original(self, keep)
+        self.samplers = samplers[: len(self.uids)]
+
+    monkeypatch.setattr(GenerationBatch, "filter", forgetful)
+    with pytest.raises((AssertionError, InvalidArgument)):
+        mixed(model)
+    monkeypatch.undo()
+    run(model)
+
+
+@pytest.mark.parametrize("call", ["next", "extend", "filter"])
+def test_a_step_that_fails_leaves_every_grammar_where_it_was(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """What was sampled ahead is thrown away, and the grammar goes back behind it."""
+    expected = [turn.text for turn in mixed(model)]
+    original, failures = getattr(GenerationBatch, call), [MemoryError("no room")]
+
+    def failing(self: GenerationBatch, *arguments: Any) -> Any:
+        result = original(self, *arguments)
+        if failures and len(self) >= 2:
+            raise failures.pop()
+        return result
+
+    monkeypatch.setattr(GenerationBatch, call, failing)
+    turns = mixed(model)
+    assert not failures, "the fault was met"
+    assert [turn.text for turn in turns] == expected
+
+
+def test_a_grammar_that_takes_too_long_ends_its_turn_and_no_step(
+    model: LoadedModel, oracle: Oracle, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = begin(model, 3, told_apart(3))
+    good = [begin(model, 1, told_apart(1)), begin(model, 9, None, Sampling(ignore_eos=True), 30)]
+    while len(bad.events) < 4:
+        model.engine.tick()
+    assert isinstance(bad.job.sampler, ConstrainedSampler)
+    bad.job.sampler._grammar._seconds = 100.0
+    run(model)
+    with pytest.raises(InvalidArgument, match="too complex"):
+        bad.job.future.result(0)
+    assert len(bad.events) in (4, 5), "nothing that was chosen without the grammar is told"
+    assert good[0].fits
+    assert all(right(oracle, turn) for turn in good)
+    assert "a step of" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=5.0, seed=1),
+        Sampling(temperature=1.0, top_p=0.05, seed=1),
+        Sampling(temperature=1.0, min_p=0.9, top_k=1, seed=1),
+        Sampling(temperature=1.0, top_k=2, seed=1, frequency_penalty=2.0, presence_penalty=2.0, repetition_penalty=2.0),
+        Sampling(logit_bias=dict.fromkeys(range(320), -1e38)),
+    ],
+    ids=["greedy", "hot", "top_p", "min_p", "penalties", "bias against everything"],
+)
+def test_filters_choose_among_what_is_allowed(model: LoadedModel, sampling: Sampling) -> None:
+    turn = begin(model, 2, told_apart(2), sampling, tokens=2000)
+    run(model)
+    assert turn.fits, turn.text
+
+
+def test_the_end_is_forced_and_kept_as_any_other(model: LoadedModel) -> None:
+    turn = begin(model, 2, {"const": "only"})
+    run(model)
+    assert turn.text == '"only"'
+    caches, generated = turn.job.future.result(0)
+    assert generated.token_ids[-1] in model.tokenizer.eos_ids
+    assert {cache.offset for cache in caches} == {len(turn.job.sequence) + len(generated.token_ids)}
+    assert turn.events[-1].logprob is not None
+    assert turn.events[-1].logprob < -1e-3, "the model would have gone on; its log-probability says so"
+
+
+def test_max_tokens_and_stop_strings_may_cut_the_json(model: LoadedModel) -> None:
+    cut = begin(model, 2, told_apart(2), tokens=5)
+    stopped = begin(model, 2, told_apart(2), stop=("key2",))
+    run(model)
+    assert cut.generated.reason == types_pb2.FINISH_REASON_LENGTH
+    assert cut.generated.sampled == 5
+    assert stopped.generated.stop_string == "key2"
+    assert stopped.text.endswith('"')
+
+
+def test_a_turn_without_a_schema_waits_for_nothing(model: LoadedModel) -> None:
+    turn = begin(model, 9, None, Sampling(ignore_eos=True), 5)
+    assert type(turn.job.sampler) is TokenSampler
+    run(model)
+    assert turn.generated.sampled == 5
