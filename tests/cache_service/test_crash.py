@@ -18,9 +18,10 @@ from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 
 from . import kv
 from .conftest import running
+from .interrupted import FULL
 from .process import ready
 
-KILLS_PER_STORE = 7
+KILLS_PER_STORE = 7 if FULL else 4
 STORES = 3
 
 

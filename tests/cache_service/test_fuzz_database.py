@@ -1,6 +1,7 @@
 """Seeded damage of the database's pages: the store refuses to start, or a ledger is what it was, or its read fails.
 
-SQLite has no checksums of pages, so most flipped bits are read as they are; the checksums of rows find them.
+SQLite has no checksums of pages, so most flipped bits are read as they are; the checksums of rows find them. With
+AGENTMEM_FULL_MATRIX=1 there are 250 damages, else 100.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from tests.faults.mutations import DATABASE
 
 from . import kv
 from .conftest import Running, running
-from .interrupted import template
+from .interrupted import FULL, template
 from .invariants import AGENTS, REQUESTS
 from .scenarios import ROOMY, version_before
 
 __all__ = ["template"]
-MUTATIONS = 250
+MUTATIONS = 250 if FULL else 100
 REFUSED = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INTERNAL)
 Answers = dict[str, pb.OpenCacheResponse | grpc.StatusCode]
 
