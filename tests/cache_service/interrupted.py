@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -18,13 +17,12 @@ from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.limits import Limits
 from tests.faults.shim import Action, Control, Slot
 from tests.faults.victims import Victim, Victims, victims
+from tests.full_matrix import FULL
 
 from .conftest import running
 from .invariants import View, view
 from .scenarios import ROOMY, Scenario, Store, furnish
 
-FULL = bool(os.environ.get("AGENTMEM_FULL_MATRIX"))
-"""Whether every point is tested, equal ones too."""
 PATIENCE = 60.0
 
 

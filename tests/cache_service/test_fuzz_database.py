@@ -23,10 +23,11 @@ from cache_service.files import DirectoryUnusable
 from cache_service.offline.database import DatabaseDamaged
 from cache_service.schema import ForeignDatabase, SchemaTooNew
 from tests.faults.mutations import DATABASE
+from tests.full_matrix import FULL
 
 from . import kv
 from .conftest import Running, running
-from .interrupted import FULL, template
+from .interrupted import template
 from .invariants import AGENTS, REQUESTS
 from .scenarios import ROOMY, version_before
 

@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cache_service import ledger
 from cache_service.database import Database
 from cache_service.ledger import EMPTY, Head, Part
-
-from .interrupted import FULL
+from tests.full_matrix import FULL
 
 Token = tuple[int, bytes]
 TOKENS = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=5)), max_size=6)

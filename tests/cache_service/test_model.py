@@ -16,9 +16,9 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files import FileName, Kind
+from tests.full_matrix import FULL
 
 from . import audit, kv
-from .interrupted import FULL
 from .machine import Machine
 from .model import File, Files, Memory, Request, State, World
 

@@ -124,6 +124,7 @@ class Stack:
         worker_module: str = "inference_service",
         worker_flags: tuple[str, ...] = (),
         store_flags: tuple[str, ...] = (),
+        gateway_flags: tuple[str, ...] = (),
         under: tuple[str, ...] = (),
         data: str = "data",
     ) -> None:
@@ -139,7 +140,7 @@ class Stack:
             "worker": (worker_module, *common, "--model", model, "--metrics", self._address("worker"), *worker_flags),
             "gateway": (
                 *("gateway", "--run-dir", str(self.run), "--grace", "5", "--metrics", self._address("gateway")),
-                *("--http", self._address("http"), "--grpc", self._address("grpc")),
+                *("--http", self._address("http"), "--grpc", self._address("grpc"), *gateway_flags),
             ),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -178,6 +179,26 @@ class Stack:
         """Start and wait."""
         self.start(*names)
         await self.ready(*(names or ("store", "worker")))
+
+    async def renew(self, *names: str) -> None:
+        """Start what has ended or was never started (default: store and worker) and wait."""
+        gone = [name for name in names or ("store", "worker") if name not in self.processes]
+        gone += [name for name, process in self.processes.items() if process.poll() is not None]
+        if gone:
+            self.start(*gone)
+        await self.ready()
+
+    async def empty(self) -> None:
+        """Delete all agents, and close the clients: whoever comes next finds nothing."""
+        while self._clients:
+            await self._clients.pop().close()
+        await self.renew()
+        client = await self.client()
+        listed = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=30)
+        for agent in listed.agents:
+            await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key), timeout=30)
+        await self._clients.pop().close()
+        assert self.block_files() == self.window_files() == [], "files of agents that are deleted"
 
     def kill(self, *names: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End processes and wait for their end."""
