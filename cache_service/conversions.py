@@ -5,13 +5,12 @@ What is wrong with a request by itself is an InvalidArgument from here, before a
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from google.protobuf import duration_pb2
 
 from agentmem.conversations import HASH_BYTES
 from agentmem.errors import InvalidArgument
+from agentmem.expiry import IdleTimes
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from cache_service.agents import Agent, Conversation, Version
@@ -28,7 +27,6 @@ DIGEST_BYTES = 16
 MAX_MESSAGES = 10_000
 _MAX_VERSION = 2**63 - 1
 _MAX_DIGEST_BYTES = 64
-_MAX_IDLE = 100 * 365 * 24 * 3600 * 10**9
 
 
 def version(field: str, message: types_pb2.AgentVersion) -> Version:
@@ -43,10 +41,15 @@ def version_message(version: Version) -> types_pb2.AgentVersion:
     return types_pb2.AgentVersion(uid=version.uid, version=version.version)
 
 
+def request_id(value: str) -> str:
+    """A turn's name; empty for none."""
+    return check_text("request_id", value, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
+
+
 def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
     """The turn of a commit, consistent in itself."""
     key = AgentKey.from_proto(request.key)
-    request_id = check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
+    name = request_id(request.request_id)
     if len(request.request_digest) > _MAX_DIGEST_BYTES:
         raise InvalidArgument("request_digest", f"must be at most {_MAX_DIGEST_BYTES} bytes")
     tokens = len(request.token_ids)
@@ -66,10 +69,11 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
             tokenizer_hash=request.tokenizer_hash,
             generated_tokens=request.generated_tokens,
         ),
-        request_id=request_id,
+        request_id=name,
         request_digest=request.request_digest,
         record=request.record.SerializeToString(),
         conversation=Conversation(label, len(hashes), hashes[-1] if hashes else b""),
+        idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
     )
 
 
@@ -229,17 +233,6 @@ def snapshot_message(key: AgentKey, snapshot: Snapshot) -> agent_pb2.Snapshot:
     )
     message.create_time.FromNanoseconds(snapshot.created)
     return message
-
-
-def idle_time(request: agent_pb2.SetAgentTtlRequest, field: Literal["ttl", "delete_after"]) -> int | None:
-    """One of the request's times in nanoseconds; None if it is absent."""
-    if not request.HasField(field):
-        return None
-    duration: duration_pb2.Duration = getattr(request, field)
-    nanoseconds = duration.seconds * 10**9 + duration.nanos
-    if not 0 < nanoseconds <= _MAX_IDLE:
-        raise InvalidArgument(field, "must be above 0 and at most 100 years; leave it out for never")
-    return nanoseconds
 
 
 def only_hot(tier: types_pb2.Tier.ValueType) -> bool:

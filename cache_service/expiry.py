@@ -5,15 +5,16 @@ Functions of a connection, inside the caller's transaction. Times are nanosecond
 
 import sqlite3
 
+from agentmem.expiry import IdleTimes
 from agentmem.keys import AgentKey
 from cache_service import agents, eviction
 from cache_service.agents import Agent
 from cache_service.eviction import Dropped
 
 
-def set_times(connection: sqlite3.Connection, key: AgentKey, ttl: int | None, delete_after: int | None) -> Agent:
+def set_times(connection: sqlite3.Connection, key: AgentKey, times: IdleTimes) -> Agent:
     """Set both times, None for never; the agent. Raises NotFound."""
-    return _update(connection, key, "ttl = ?, delete_after = ?", (ttl, delete_after))
+    return _update(connection, key, "ttl = ?, delete_after = ?", times)
 
 
 def set_pinned(connection: sqlite3.Connection, key: AgentKey, pinned: bool) -> Agent:

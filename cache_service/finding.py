@@ -1,4 +1,4 @@
-"""Finding an agent by its conversation: the longest one stored that begins the one that is given.
+"""Finding an agent: by its conversation, the longest one stored that begins the one that is given; or by its turn.
 
 Functions of a connection, inside the caller's transaction.
 """
@@ -15,7 +15,7 @@ _AT_ONCE = 500
 
 
 class Found(NamedTuple):
-    """An agent, how many of the messages it has, and the state that has them: its present one or an older one."""
+    """An agent, how many of the messages it has, and the state that is meant: its present one or an older one."""
 
     agent: Agent
     messages: int
@@ -36,6 +36,20 @@ def find(
             return found
         end = first
     return None
+
+
+def of_turn(connection: sqlite3.Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
+    """The agent of the turn that was committed as `request_id`, of several the last one, and the state it made."""
+    row = connection.execute(
+        "SELECT a.agent_id, a.uid, t.version FROM turns AS t JOIN agents AS a USING (uid)"
+        " WHERE t.namespace = ? AND t.request_id = ? AND t.request_id != '' AND a.model_id = ?"
+        " ORDER BY t.created DESC, t.rowid DESC LIMIT 1",
+        (namespace, request_id, model_id),
+    ).fetchone()
+    if row is None:
+        return None
+    agent_id, uid, version = row
+    return Found(agents.described(connection, AgentKey(namespace, agent_id, model_id)), 0, Version(uid, version))
 
 
 def _longest(

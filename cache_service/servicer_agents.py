@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from agentmem import paging
-from agentmem.errors import NotFound, Unavailable
+from agentmem.errors import InvalidArgument, NotFound, Unavailable
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2 as pb
 from cache_service import agents, conversions, finding, objects
@@ -42,9 +42,12 @@ class AgentServicer(BranchServicer, TierServicer):
         label = check_text("label", request.label, allow_empty=True)
         hashes = conversions.message_hashes(request.message_hashes)
         namespace = conversions.namespace(request.namespace)
-        found = await self._database.read(
-            partial(finding.find, namespace=namespace, model_id=model_id, message_hashes=hashes, label=label)
-        )
+        find = partial(finding.find, namespace=namespace, model_id=model_id, message_hashes=hashes, label=label)
+        if request_id := conversions.request_id(request.request_id):
+            if hashes or label:
+                raise InvalidArgument("request_id", "stands alone: leave message_hashes and label empty")
+            find = partial(finding.of_turn, namespace=namespace, model_id=model_id, request_id=request_id)
+        found = await self._database.read(find)
         if found is None:
             return pb.FindAgentResponse()
         return pb.FindAgentResponse(

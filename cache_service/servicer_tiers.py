@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 
+from agentmem.expiry import IdleTimes
 from agentmem.hints import from_request
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2 as pb
@@ -25,12 +26,7 @@ class TierServicer(AgentServicerBase):
 
     async def SetAgentTtl(self, request: pb.SetAgentTtlRequest, context: Context) -> pb.SetAgentTtlResponse:
         key = AgentKey.from_proto(request.key)
-        set_times = partial(
-            expiry.set_times,
-            key=key,
-            ttl=conversions.idle_time(request, "ttl"),
-            delete_after=conversions.idle_time(request, "delete_after"),
-        )
+        set_times = partial(expiry.set_times, key=key, times=IdleTimes.from_proto(request))
         return pb.SetAgentTtlResponse(agent=conversions.agent_message(await self._database.write(set_times)))
 
     async def EvictAgent(self, request: pb.EvictAgentRequest, context: Context) -> pb.EvictAgentResponse:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
+from agentmem.expiry import NEVER, IdleTimes
 from agentmem.keys import AgentKey
-from cache_service import agents, checksums, ledger, snapshots
+from cache_service import agents, checksums, expiry, ledger, snapshots
 from cache_service.agents import NO_VERSION, Conversation, State, Version
 from cache_service.files import FileName
 from cache_service.ledger import EMPTY, Head, Ledger, Part
@@ -18,7 +19,10 @@ _MAX_UINT32 = 2**32 - 1
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn to commit. `record` is what was answered, opaque here; an empty request_id can't be replayed."""
+    """One turn to commit. `record` is what was answered, opaque here; an empty request_id can't be replayed.
+
+    `idle_times` are the agent's if the turn creates it.
+    """
 
     key: AgentKey
     base: Version
@@ -28,6 +32,7 @@ class Turn:
     request_digest: bytes
     record: bytes
     conversation: Conversation
+    idle_times: IdleTimes = NEVER
 
 
 class Committed(NamedTuple):
@@ -79,6 +84,7 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
     head = ledger.append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.part, version.version)
     if state.version == NO_VERSION:
         agents.create(connection, turn.key, version.uid, head, turn.conversation, now)
+        expiry.set_times(connection, turn.key, turn.idle_times)
     else:
         agents.advance(connection, version, head, turn.conversation, now)
     connection.execute(

@@ -19,6 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 from agentmem import errors
 from agentmem.server import Register
 from gateway import upstream
+from gateway.callers import caller
 from gateway.metrics import GatewayMetrics
 from gateway.namespaces import claim
 
@@ -35,7 +36,6 @@ class Forwarder:
     """Makes servicers that forward. `stream_queue` and `stall_limit` are as in GatewaySettings."""
 
     channel: grpc.aio.Channel
-    namespace: str
     stream_queue: int
     stall_limit: float
     metrics: GatewayMetrics
@@ -64,7 +64,7 @@ class Forwarder:
     def _unary(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(request: Any, context: _Context) -> bytes:
             with self._counted(method):
-                claim(request, self.namespace)
+                claim(request, caller().namespace)
                 answer: bytes = await upstream.result(stub(request, **_passed_on(context)))
                 return answer
 
@@ -76,7 +76,7 @@ class Forwarder:
                 outgoing = stub(**_passed_on(context))
                 try:
                     async for request in requests:
-                        claim(request, self.namespace)
+                        claim(request, caller().namespace)
                         await outgoing.write(request)
                     await outgoing.done_writing()
                 except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
@@ -92,7 +92,7 @@ class Forwarder:
     def _stream(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(request: Any, context: _Context) -> AsyncIterator[bytes]:
             with self._counted(method):
-                claim(request, self.namespace)
+                claim(request, caller().namespace)
                 async with upstream.read_ahead(stub(request, **_passed_on(context)), self.stream_queue) as messages:
                     async for message in messages:
                         await self._write(context, message)

@@ -11,11 +11,15 @@ Json = dict[str, Any]
 _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
 
 
-def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finished) -> Json:
-    """How the prompt matched, tokens reused per tier, the agent's version, durability, and timings in seconds."""
+def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finished, agent_id: str) -> Json:
+    """The agent, how the prompt matched, tokens reused per tier, version, durability, and timings in seconds.
+
+    An empty `agent_id` says that nothing is kept.
+    """
     cache = started.cache
     version = finished.version
     return {
+        "agent_id": agent_id or None,
         "match": types_pb2.Match.Name(cache.match).removeprefix("MATCH_").lower(),
         "cached": {tier_name(part.tier): part.tokens for part in finished.usage.cached},
         "miss_reason": _miss_reason(cache.miss_reason),

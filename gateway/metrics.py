@@ -40,6 +40,12 @@ class GatewayMetrics:
             ["door"],
             registry=self.registry,
         )
+        self._agents = Counter(
+            "agentmem_gateway_agents_resolved_total",
+            "Requests over HTTP by how they came to their agent: named, retried, continued, forked, new, none.",
+            ["how"],
+            registry=self.registry,
+        )
         for door in ("http", "grpc"):
             self._running.labels(door)
             self._latency.labels(door)
@@ -51,6 +57,10 @@ class GatewayMetrics:
     def rpc_ended(self, service: str, method: str, code: str) -> None:
         """Count one RPC; `code` is the status's name."""
         self._grpc.labels(service, method, code).inc()
+
+    def agent_resolved(self, how: str) -> None:
+        """A request has its agent, or none; `how` is one of the words in the metric's help."""
+        self._agents.labels(how).inc()
 
     def generation_began(self, door: str) -> None:
         """A generation arrived at `door`."""

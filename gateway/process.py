@@ -21,6 +21,8 @@ from agentmem.layout import GATEWAY_FILE
 from agentmem.logs import event
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
+from gateway.authentication import AuthenticationInterceptor
+from gateway.callers import Authenticator, Everyone
 from gateway.forwarding import Forwarder
 from gateway.http.app import HttpDoor
 from gateway.metrics import GatewayMetrics
@@ -36,8 +38,9 @@ class Gateway:
         self._settings = settings
         self.metrics = GatewayMetrics()
         self._channel = connect(settings.worker_target)
-        self._door = HttpDoor(settings, self._channel, self.metrics)
-        self._grpc = _grpc_server(settings, self._channel, self.metrics)
+        authenticator = Everyone(settings.namespace)
+        self._door = HttpDoor(settings, self._channel, self.metrics, authenticator)
+        self._grpc = _grpc_server(settings, self._channel, self.metrics, authenticator)
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._http = _HttpServer(
             uvicorn.Config(
@@ -108,8 +111,10 @@ class _HttpServer(uvicorn.Server):
         yield
 
 
-def _grpc_server(settings: GatewaySettings, channel: grpc.aio.Channel, metrics: GatewayMetrics) -> GrpcServer:
-    forwarder = Forwarder(channel, settings.namespace, settings.stream_queue, settings.stall_limit, metrics)
+def _grpc_server(
+    settings: GatewaySettings, channel: grpc.aio.Channel, metrics: GatewayMetrics, authenticator: Authenticator
+) -> GrpcServer:
+    forwarder = Forwarder(channel, settings.stream_queue, settings.stall_limit, metrics)
     workflows = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
     return GrpcServer(
         settings.grpc,
@@ -123,6 +128,7 @@ def _grpc_server(settings: GatewaySettings, channel: grpc.aio.Channel, metrics: 
                 cast(Any, workflow_pb2_grpc.WorkflowServiceServicer)(),  # the base answers UNIMPLEMENTED
             ),
         ],
+        [AuthenticationInterceptor(authenticator)],
     )
 
 

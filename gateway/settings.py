@@ -1,7 +1,8 @@
 """Settings of the gateway process."""
 
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
@@ -11,6 +12,9 @@ from agentmem.addresses import LoopbackAddress, OptionalLoopbackAddress
 from agentmem.errors import InvalidArgument
 from agentmem.keys import DEFAULT_NAMESPACE, check_text
 from agentmem.settings import ServiceSettings
+from agentmem.v1 import types_pb2
+
+_DAY: Final = 24 * 3600.0
 
 
 def _namespace(value: str) -> str:
@@ -38,11 +42,32 @@ class GatewaySettings(ServiceSettings):
     namespace: Annotated[str, AfterValidator(_namespace)] = Field(
         DEFAULT_NAMESPACE, description="the namespace of all callers"
     )
+    anonymous: Literal["keep", "forget"] = Field(
+        "keep", description="what happens to conversations without X-Agent-ID: keep (found again by content), or forget"
+    )
+    conversation_ttl: float = Field(
+        7 * _DAY, ge=0, description="idle seconds until the KV of such a conversation expires; 0: never"
+    )
+    conversation_delete_after: float = Field(
+        30 * _DAY, ge=0, description="idle seconds until such a conversation is deleted; 0: never"
+    )
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="largest body of an HTTP request")
     stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     ready_timeout: float = Field(1.0, gt=0, description="seconds /readyz waits for the worker's health")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
+
+    @property
+    def expiry(self) -> types_pb2.Expiry:
+        """What agents get that nobody named."""
+        times = types_pb2.Expiry()
+        for field, seconds in (
+            (times.ttl, self.conversation_ttl),
+            (times.delete_after, self.conversation_delete_after),
+        ):
+            if seconds:
+                field.FromTimedelta(timedelta(seconds=seconds))
+        return times
 
     @property
     def run_directory(self) -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentmem.expiry import NEVER, IdleTimes
 from agentmem.keys import AgentKey
 from agentmem.v1 import inference_pb2
 
@@ -59,7 +60,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """One turn. `digest` is the hash of all arguments but the request id; `generates` is False for Prefill."""
+    """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
+
+    `expiry` is the agent's if the turn creates it.
+    """
 
     key: AgentKey
     input: TurnInput
@@ -74,6 +78,7 @@ class TurnRequest:
     parse_special: bool = False
     generates: bool = True
     label: str = ""
+    expiry: IdleTimes = NEVER
 
     @property
     def anonymous(self) -> bool:

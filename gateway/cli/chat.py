@@ -76,6 +76,7 @@ class Conversation:
 class Turn:
     """What came back."""
 
+    agent_id: str = ""
     text: str = ""
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
@@ -88,7 +89,7 @@ class Turn:
             "finish_reason": finish_reason(self.finished.reason),
             "prompt_tokens": counts.prompt_tokens,
             "completion_tokens": counts.completion_tokens,
-            **memory_report(self.started, self.finished),
+            **memory_report(self.started, self.finished, self.agent_id),
         }
 
     def summary(self) -> str:
@@ -191,7 +192,7 @@ async def _generate(
     channel: grpc.aio.Channel, request: inference_pb2.GenerateRequest, answer: Answer, *, echo: bool
 ) -> Turn:
     async def attempt() -> Turn:
-        turn = Turn()
+        turn = Turn(request.key.agent_id)
         answer.begin()
         call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)
         async with closing_stream(call) as events:

@@ -12,9 +12,14 @@ from starlette.routing import Route
 from agentmem.errors import AgentmemError
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from gateway import upstream
-from gateway.http.chat import ChatCompletions
+from gateway.callers import Authenticator
+from gateway.http.authentication import Authentication
 from gateway.http.rim import Rim, error_page, http_error_page
+from gateway.http.turns import TurnEndpoint, Turns
+from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
+from gateway.openai.chat_request import chat_exchange
+from gateway.openai.chat_schema import ChatRequest
 from gateway.openai.models import model_list, model_object
 from gateway.settings import GatewaySettings
 
@@ -25,25 +30,30 @@ _PAGE = 1000
 class HttpDoor:
     """The routes. `draining` set to True makes /readyz say no, before the listener closes."""
 
-    def __init__(self, settings: GatewaySettings, channel: grpc.aio.Channel, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        channel: grpc.aio.Channel,
+        metrics: GatewayMetrics,
+        authenticator: Authenticator,
+    ) -> None:
         self._settings = settings
         self._channel = channel
         self._metrics = metrics
         self._models = model_pb2_grpc.ModelServiceStub(channel)
         self.draining = False
-        chat = ChatCompletions(
-            channel, settings.namespace, settings.max_body_bytes, settings.stream_queue, settings.stall_limit, metrics
-        )
+        finder = Finder(channel, metrics, keep=settings.anonymous == "keep", expiry=settings.expiry)
+        turns = Turns(channel, finder, settings.max_body_bytes, settings.stream_queue, settings.stall_limit, metrics)
         self.app = Starlette(
             routes=[
-                Route("/v1/chat/completions", chat, methods=["POST"]),
+                Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
                 Route("/v1/models", self._list_models),
                 Route("/v1/models/{id:path}", self._get_model),
                 Route("/healthz", self._alive),
                 Route("/readyz", self._ready),
                 Route("/metrics", self._metrics_page),
             ],
-            middleware=[Middleware(Rim, metrics=metrics)],
+            middleware=[Middleware(Rim, metrics=metrics), Middleware(Authentication, authenticator=authenticator)],
             exception_handlers={AgentmemError: error_page, HTTPException: http_error_page},
         )
         self.app.router.redirect_slashes = False

@@ -6,6 +6,7 @@ The log has one line per request, with the id that the answer carries as x-reque
 import asyncio
 import json
 import logging
+import math
 import time
 import uuid
 from typing import Any
@@ -17,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentmem import errors
 from agentmem.logs import event
+from gateway.http.dialects import dialect_of
 from gateway.metrics import GatewayMetrics
-from gateway.openai.errors import error_body
 
 log = logging.getLogger(__name__)
 
@@ -26,17 +27,19 @@ CLIENT_CLOSED = 499
 
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _TOLD = "agentmem.told"
+_REQUEST_ID = "agentmem.request_id"
 _LONGEST_TOLD = 256
 
 
 class ErrorPage(JSONResponse):
-    """An error as a response, with Retry-After where trying again helps."""
+    """An error as a response in the shape of the request's dialect, with Retry-After where trying again helps."""
 
-    def __init__(self, error: errors.AgentmemError) -> None:
+    def __init__(self, error: errors.AgentmemError, scope: Scope) -> None:
         headers = {}
         if isinstance(error, errors.ResourceExhausted | errors.Unavailable):
-            headers["retry-after"] = str(max(1, round(error.retry_after)))
-        super().__init__(error_body(error), error.http_status, headers)
+            headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+        page = dialect_of(scope).page(error, scope.get(_REQUEST_ID, ""))
+        super().__init__(page.body, page.status, headers)
 
     def render(self, content: Any) -> bytes:
         # ASCII, because a name in a message may hold a lone surrogate.
@@ -52,16 +55,15 @@ def as_our_error(error: BaseException) -> errors.AgentmemError:
     return errors.Internal(f"internal error; the server's log has it as incident {incident}")
 
 
-async def error_page(_: Request, error: Exception) -> Response:
+async def error_page(request: Request, error: Exception) -> Response:
     """Starlette's handler for AgentmemError."""
-    return ErrorPage(as_our_error(error))
+    return ErrorPage(as_our_error(error), request.scope)
 
 
-async def http_error_page(_: Request, error: Exception) -> Response:
+async def http_error_page(request: Request, error: Exception) -> Response:
     """Starlette's handler for its own errors: no such route, no such method, and the door's own 413 and 415."""
     assert isinstance(error, HTTPException)
-    code = {404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code)
-    body = {"error": {"message": error.detail, "type": "invalid_request_error", "param": None, "code": code}}
+    body = dialect_of(request.scope).http_body(error.status_code, error.detail, request.scope.get(_REQUEST_ID, ""))
     return JSONResponse(body, error.status_code, error.headers)
 
 
@@ -85,6 +87,7 @@ class Rim:
         status = 0
         scope[_TOLD] = {}
         request_id = _echoed(scope) or f"req-{uuid.uuid4().hex}".encode()
+        scope[_REQUEST_ID] = request_id.decode("ascii")
 
         async def counting(message: Message) -> None:
             nonlocal status
@@ -101,7 +104,7 @@ class Rim:
             status = status or 503  # the grace of a shutdown is over
             raise
         except Exception as error:  # noqa: BLE001 - the rim: what nobody caught is logged and answered
-            page = ErrorPage(as_our_error(error))
+            page = ErrorPage(as_our_error(error), scope)
             if status == 0:
                 await page(scope, receive, counting)
         finally:

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import logging
-from typing import Any
+from collections.abc import Mapping
 
 from starlette.types import Send
 
 from agentmem import errors
-from agentmem.logs import event
+from agentmem.logs import event as log_event
+from gateway.exchange import SseEvent
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +31,17 @@ class EventStream:
         self._send = send
         self._stall_limit = stall_limit
 
-    async def start(self) -> None:
-        """Send the headers."""
-        await self._send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+    async def start(self, headers: Mapping[str, str]) -> None:
+        """Send the status and the headers, further ones included."""
+        further = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *further]})
 
-    async def send(self, data: dict[str, Any] | str) -> None:
-        """Send one event: an object as JSON, or text as it is."""
+    async def send(self, event: SseEvent) -> None:
+        """Send one event."""
+        data, name = event
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-        await self._write(f"data: {text}\n\n".encode(), more=True)
+        field = f"event: {name}\n" if name else ""
+        await self._write(f"{field}data: {text}\n\n".encode(), more=True)
 
     async def end(self) -> None:
         """End the response."""
@@ -48,7 +52,7 @@ class EventStream:
             async with asyncio.timeout(self._stall_limit):
                 await self._send({"type": "http.response.body", "body": data, "more_body": more})
         except TimeoutError:
-            event(log, "stalled reader cut off", logging.WARNING, stall_limit=self._stall_limit)
+            log_event(log, "stalled reader cut off", logging.WARNING, stall_limit=self._stall_limit)
             raise ReaderStalled(f"the reader took nothing for {self._stall_limit:g} s") from None
 
 

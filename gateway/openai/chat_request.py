@@ -1,9 +1,11 @@
-"""A chat request as a turn of the contract."""
+"""A chat request as turns of the contract, one for each choice."""
 
 import json
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
+from gateway.exchange import Exchange, Incoming
+from gateway.openai.chat_response import ChatAnswer
 from gateway.openai.chat_schema import ChatRequest, Message
 
 DEFAULT_TEMPERATURE = 1.0
@@ -12,25 +14,48 @@ DEFAULT_TEMPERATURE = 1.0
 _SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
-def to_generate(chat: ChatRequest, agent_id: str, request_id: str, namespace: str) -> inference_pb2.GenerateRequest:
-    """The turn that `chat` asks for. An empty `agent_id` keeps nothing.
+def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
+    """A chat request as an exchange. Raises InvalidArgument where parameters contradict each other."""
+    turn = to_generate(chat, incoming)
+    turns = tuple(_choice(turn, number) for number in range(chat.n or 1))
+    answer = ChatAnswer(
+        f"chatcmpl-{incoming.unique}",
+        incoming.created,
+        chat.model,
+        len(turns),
+        logprobs=bool(chat.logprobs),
+        include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+    )
+    return Exchange(turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "")
 
-    Raises InvalidArgument where parameters contradict each other.
-    """
+
+def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
+    """The turn that `chat` asks for, without an agent. Raises InvalidArgument for contradictions."""
     if chat.stream_options is not None and not chat.stream:
         raise InvalidArgument("stream_options", "is only allowed with stream")
     if chat.top_logprobs is not None and not chat.logprobs:
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
-    key = types_pb2.AgentKey(namespace=namespace, agent_id=agent_id, model_id=chat.model)
+    key = types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model)
     return inference_pb2.GenerateRequest(
         key=key,
-        request_id=request_id,
+        request_id=incoming.turn,
         messages=types_pb2.Messages(messages=[_message(message) for message in chat.messages]),
         sampling=_sampling(chat),
         stop=[chat.stop] if isinstance(chat.stop, str) else chat.stop or [],
         max_tokens=_max_tokens(chat),
         top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
     )
+
+
+def _choice(turn: inference_pb2.GenerateRequest, number: int) -> inference_pb2.GenerateRequest:
+    """The turn of one choice: under a seed each choice has its own, so that they differ and can be had again."""
+    if number == 0:
+        return turn
+    choice = inference_pb2.GenerateRequest()
+    choice.CopyFrom(turn)
+    if choice.sampling.HasField("seed"):
+        choice.sampling.seed = (choice.sampling.seed + number) % 2**64
+    return choice
 
 
 def _message(message: Message) -> types_pb2.ChatMessage:

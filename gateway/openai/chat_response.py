@@ -1,87 +1,128 @@
-"""The events of a turn in OpenAI's shape: one completion, or chunks.
+"""The events of turns in OpenAI's shape: one completion, or chunks.
 
-Beyond OpenAI's fields a completion, and the chunk with the finish_reason, hold `agentmem`: how the prompt matched the
-agent's memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds.
+Beyond OpenAI's fields a completion, and the chunk with a finish_reason, hold `agentmem`: the agent, how the prompt
+matched its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds. Of
+several choices it tells of the first, which is the agent's.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2, types_pb2
+from gateway.exchange import Json, SseEvent
 from gateway.memory_report import memory_report
-
-Json = dict[str, Any]
+from gateway.openai.errors import error_body
 
 _LENGTH = frozenset({types_pb2.FINISH_REASON_LENGTH, types_pb2.FINISH_REASON_CONTEXT})
+_DONE = SseEvent("[DONE]")
 
 
-class ChatAnswer:
-    """One turn's answer, taking shape. Feed it the events in order with `add`.
+class _Choice:
+    """One choice as far as it has come."""
 
-    `include_usage` is as in stream_options; `logprobs` says whether they were asked for.
-    """
-
-    def __init__(self, answer_id: str, created: int, model: str, *, logprobs: bool, include_usage: bool = False):
-        self._head = {"id": answer_id, "created": created, "model": model}
-        self._wants_logprobs = logprobs
-        self._include_usage = include_usage
-        self._texts: list[str] = []
-        self._logprobs: list[Json] = []
-        self._started = inference_pb2.Started()
-        self.finished: inference_pb2.Finished | None = None
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.logprobs: list[Json] = []
+        self.started = inference_pb2.Started()
+        self.finished = inference_pb2.Finished()
 
     def add(self, event: inference_pb2.GenerateResponse) -> None:
-        """Take the next event."""
         match event.WhichOneof("event"):
             case "started":
-                self._started = event.started
+                self.started = event.started
             case "delta":
-                self._texts.append(event.delta.text)
-                self._logprobs += _logprobs(event.delta.logprobs)
+                self.texts.append(event.delta.text)
+                self.logprobs += _logprobs(event.delta.logprobs)
             case "finished":
                 self.finished = event.finished
 
-    def completion(self) -> Json:
-        """The whole answer, after the finished event."""
-        assert self.finished is not None
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": "".join(self._texts), "refusal": None},
-            "logprobs": {"content": self._logprobs, "refusal": None} if self._wants_logprobs else None,
-            "finish_reason": finish_reason(self.finished.reason),
-        }
+
+class ChatAnswer:
+    """An Answer. `include_usage` is as in stream_options; `logprobs` says whether they were asked for."""
+
+    def __init__(
+        self, answer_id: str, created: int, model: str, choices: int, *, logprobs: bool, include_usage: bool = False
+    ) -> None:
+        self._head = {"id": answer_id, "created": created, "model": model}
+        self._wants_logprobs = logprobs
+        self._include_usage = include_usage
+        self._choices = [_Choice() for _ in range(choices)]
+        self.agent_id = ""
+
+    def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:
+        """As in Answer."""
+        self._choices[choice].add(event)
+
+    def body(self) -> Json:
+        """The chat.completion."""
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": "".join(choice.texts), "refusal": None},
+                "logprobs": {"content": choice.logprobs, "refusal": None} if self._wants_logprobs else None,
+                "finish_reason": finish_reason(choice.finished.reason),
+            }
+            for index, choice in enumerate(self._choices)
+        ]
         return {
             **self._head,
             "object": "chat.completion",
-            "choices": [choice],
-            "usage": usage(self.finished.usage),
-            "agentmem": memory_report(self._started, self.finished),
+            "choices": choices,
+            "usage": usage(self._usages()),
+            "agentmem": self._report(),
         }
 
-    def chunks(self, event: inference_pb2.GenerateResponse) -> Iterator[Json]:
-        """The chunks that tell of `event`, the next in order; none where it has nothing new for a reader."""
-        self.add(event)
+    def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
+        """The chunks that tell of `event`; none where it has nothing new for a reader."""
+        self.add(choice, event)
         match event.WhichOneof("event"):
             case "started":
-                yield self._chunk({"role": "assistant", "content": "", "refusal": None})
+                yield self._chunk(choice, {"role": "assistant", "content": "", "refusal": None})
             case "delta" if event.delta.text or (self._wants_logprobs and event.delta.logprobs):
-                yield self._chunk({"content": event.delta.text}, logprobs=_logprobs(event.delta.logprobs))
+                yield self._chunk(choice, {"content": event.delta.text}, logprobs=_logprobs(event.delta.logprobs))
             case "finished":
-                last = self._chunk({}, finish_reason=finish_reason(event.finished.reason))
-                yield {**last, "agentmem": memory_report(self._started, event.finished)}
-                if self._include_usage:
-                    yield {**last, "choices": [], "usage": usage(event.finished.usage)}
+                reason = finish_reason(event.finished.reason)
+                report = self._report() if choice == 0 else None
+                yield self._chunk(choice, {}, finish_reason=reason, report=report)
 
-    def _chunk(self, delta: Json, *, logprobs: Iterable[Json] = (), finish_reason: str | None = None) -> Json:
+    def closing(self) -> Iterator[SseEvent]:
+        """The usage, if it was asked for, and [DONE]."""
+        if self._include_usage:
+            head = {**self._head, "object": "chat.completion.chunk"}
+            yield SseEvent({**head, "choices": [], "usage": usage(self._usages())})
+        yield _DONE
+
+    def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
+        """The error, and no [DONE]."""
+        yield SseEvent(error_body(error))
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Json,
+        *,
+        logprobs: Iterable[Json] = (),
+        finish_reason: str | None = None,
+        report: Json | None = None,
+    ) -> SseEvent:
         content = list(logprobs) if self._wants_logprobs else []
         choice = {
-            "index": 0,
+            "index": index,
             "delta": delta,
             "logprobs": {"content": content, "refusal": None} if content else None,
             "finish_reason": finish_reason,
         }
         chunk: Json = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
-        return {**chunk, "usage": None} if self._include_usage else chunk
+        if report is not None:
+            chunk["agentmem"] = report
+        return SseEvent({**chunk, "usage": None} if self._include_usage else chunk)
+
+    def _usages(self) -> list[types_pb2.Usage]:
+        return [choice.finished.usage for choice in self._choices]
+
+    def _report(self) -> Json:
+        first = self._choices[0]
+        return memory_report(first.started, first.finished, self.agent_id)
 
 
 def finish_reason(reason: "types_pb2.FinishReason.ValueType") -> str:
@@ -89,13 +130,18 @@ def finish_reason(reason: "types_pb2.FinishReason.ValueType") -> str:
     return "length" if reason in _LENGTH else "stop"
 
 
-def usage(counts: types_pb2.Usage) -> Json:
-    """Token counts; cached_tokens are those of all tiers."""
+def usage(choices: Iterable[types_pb2.Usage]) -> Json:
+    """Token counts: of the prompt once, as the first choice found it, and of what all choices said.
+
+    cached_tokens are those of all tiers.
+    """
+    first, *others = choices
+    said = first.completion_tokens + sum(other.completion_tokens for other in others)
     return {
-        "prompt_tokens": counts.prompt_tokens,
-        "completion_tokens": counts.completion_tokens,
-        "total_tokens": counts.prompt_tokens + counts.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(part.tokens for part in counts.cached)},
+        "prompt_tokens": first.prompt_tokens,
+        "completion_tokens": said,
+        "total_tokens": first.prompt_tokens + said,
+        "prompt_tokens_details": {"cached_tokens": sum(part.tokens for part in first.cached)},
     }
 
 

@@ -1,8 +1,9 @@
 """What a request to /v1/chat/completions may hold; everything else is refused by name.
 
 Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
-stop, seed, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p,
-repetition_penalty. Accepted without effect: user, metadata, store=false, n=1. A null counts as not given.
+stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, prompt_cache_key (which only
+narrows the search for the conversation); and beyond OpenAI's top_k, min_p, repetition_penalty. Accepted without
+effect: user, metadata, store=false. A null counts as not given.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from agentmem.keys import check_text
 from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 
+MAX_CHOICES = 16
 MAX_LOGIT_BIASES = 1024
 _UINT32 = 2**32 - 1
 _UNSUPPORTED = frozenset(
@@ -23,7 +25,6 @@ _UNSUPPORTED = frozenset(
         "moderation",
         "parallel_tool_calls",
         "prediction",
-        "prompt_cache_key",
         "prompt_cache_retention",
         "reasoning_effort",
         "response_format",
@@ -126,6 +127,10 @@ def _model(value: str) -> str:
     return check_text("model", value)
 
 
+def _label(value: str) -> str:
+    return check_text("prompt_cache_key", value)
+
+
 _StopString = Annotated[Text, AfterValidator(_stop)]
 _Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
 _Count = Annotated[int, Field(ge=1, le=_UINT32)]
@@ -151,10 +156,11 @@ class ChatRequest(_Strict):
     ) = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
-    n: Literal[1] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     top_k: Annotated[int, Field(ge=0, le=_UINT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    prompt_cache_key: Annotated[Text, AfterValidator(_label)] | None = None
     user: Text | None = None
     metadata: dict[Text, Text] | None = None
     store: Literal[False] | None = None

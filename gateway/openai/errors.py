@@ -44,3 +44,9 @@ def _param(field: str) -> str | None:
     if field in _PARAMS:
         return _PARAMS[field]
     return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))
+
+
+def http_error_body(status: int, detail: str) -> dict[str, Any]:
+    """The JSON that tells of an error of HTTP itself."""
+    code = {404: "unknown_url", 405: "method_not_allowed"}.get(status)
+    return {"error": {"message": detail, "type": "invalid_request_error", "param": None, "code": code}}

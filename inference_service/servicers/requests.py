@@ -1,14 +1,15 @@
 """From the contract's requests to checked domain values. Whatever is wrong is named by its field, before any effect."""
 
 import hashlib
-import json
 import math
-from collections.abc import Mapping
 from typing import Any, cast
 
 from google.protobuf.message import Message
 
+from agentmem import jsontext
+from agentmem.conversations import template_messages, template_tools
 from agentmem.errors import InvalidArgument
+from agentmem.expiry import IdleTimes
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
@@ -22,7 +23,6 @@ from inference_service.domain import (
     TurnRequest,
 )
 
-MAX_JSON_DEPTH = 64
 _RESERVED_ARGUMENTS = frozenset(
     ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
 ) | frozenset(("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"))
@@ -52,6 +52,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         parse_special=request.parse_special,
         label=check_text("label", request.label, allow_empty=True),
+        expiry=IdleTimes.from_proto(request.expiry, "expiry."),
     )
 
 
@@ -134,57 +135,13 @@ def _text(field: str, text: str) -> TextInput:
 
 
 def _messages(field: str, chat: types_pb2.Messages) -> MessagesInput:
-    if not chat.messages:
-        raise InvalidArgument(field, "must have at least one message")
-    tools = _json(f"{field}.tools_json", chat.tools_json, list) if chat.HasField("tools_json") else []
-    if not all(isinstance(tool, dict) for tool in tools):
-        raise InvalidArgument(f"{field}.tools_json", "must be an array of objects")
+    messages, tools = template_messages(chat, field), template_tools(chat, field)
     arguments: dict[str, Any] = {}
     if chat.HasField("template_arguments_json"):
-        arguments = _json(f"{field}.template_arguments_json", chat.template_arguments_json, dict)
+        arguments = jsontext.parse(f"{field}.template_arguments_json", chat.template_arguments_json, dict)
         if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
             raise InvalidArgument(f"{field}.template_arguments_json", f"{', '.join(reserved)} cannot be set here")
-    messages = tuple(_message(f"{field}.messages[{i}]", message) for i, message in enumerate(chat.messages))
-    return MessagesInput(messages, tuple(tools), arguments)
-
-
-def _message(field: str, message: types_pb2.ChatMessage) -> Mapping[str, Any]:
-    if not message.role:
-        raise InvalidArgument(f"{field}.role", "must not be empty")
-    converted: dict[str, Any] = {"role": message.role, "content": message.content}
-    for name in ("name", "reasoning_content", "tool_call_id"):
-        if message.HasField(name):
-            converted[name] = getattr(message, name)
-    if message.HasField("tool_calls_json"):
-        converted["tool_calls"] = _json(f"{field}.tool_calls_json", message.tool_calls_json, list)
-    return converted
-
-
-def _json(field: str, text: str, kind: type) -> Any:
-    try:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(field, "must be well-formed Unicode (it has an escaped lone surrogate)") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(field, "is not JSON") from error
-    if not _shallow(value):
-        raise InvalidArgument(field, f"must not be nested deeper than {MAX_JSON_DEPTH}")
-    if not isinstance(value, kind):
-        raise InvalidArgument(field, f"must be a JSON {'array' if kind is list else 'object'}")
-    return value
-
-
-def _shallow(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH):
-        level = [
-            item
-            for each in level
-            if isinstance(each, dict | list)
-            for item in (each.values() if isinstance(each, dict) else each)
-        ]
-    return not level
+    return MessagesInput(messages, tools, arguments)
 
 
 def _stops(stops: list[str]) -> tuple[str, ...]:
@@ -197,9 +154,11 @@ def _request_id(request_id: str) -> str:
     return check_text("request_id", request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
 
 
-def _digest(request: Message) -> bytes:
-    arguments = type(request)()
+def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:
+    """What is asked, without its name, and without what a retry need not repeat: state before, times of a new agent."""
+    arguments = cast(Message, type(request)())
     arguments.CopyFrom(request)
-    arguments.ClearField("request_id")
+    for name in {"request_id", "if_version", "expiry"} & set(arguments.DESCRIPTOR.fields_by_name):
+        arguments.ClearField(name)
     kind = arguments.DESCRIPTOR.full_name.encode()
     return hashlib.sha256(kind + b"\0" + arguments.SerializeToString(deterministic=True)).digest()

@@ -9,6 +9,7 @@ import grpc
 
 from agentmem import errors
 from agentmem.blockfile import BlockHeader
+from agentmem.expiry import NEVER, IdleTimes
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
 from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
@@ -88,6 +89,7 @@ class Commit:
     record: cache_store_pb2.TurnRecord
     message_hashes: Sequence[bytes] = ()
     label: str = ""
+    expiry: IdleTimes = NEVER
 
 
 class StoreClient:
@@ -153,6 +155,7 @@ class StoreClient:
             record=commit.record,
             message_hashes=commit.message_hashes,
             label=commit.label,
+            expiry=commit.expiry.to_proto(),
         )
         answer = await _raising(self._store.CommitTurn(request, timeout=_TIMEOUT_SECONDS))
         replayed = answer.replayed if answer.HasField("replayed") else None

@@ -259,6 +259,7 @@ class TurnRunner:
             record=record,
             message_hashes=_conversation(turn, record.delta.text),
             label=request.label,
+            expiry=request.expiry,
         )
         version, replayed = await self._store.commit(request.key, commit)
         model.memory.hot.hints.forget(request.key)
@@ -273,7 +274,7 @@ def _conversation(turn: RunningTurn, said: str) -> list[bytes]:
     if not isinstance(chat, MessagesInput):
         return []
     answer = ({"role": "assistant", "content": said},) if turn.request.generates else ()
-    return message_hashes((*chat.messages, *answer))
+    return message_hashes((*chat.messages, *answer), tools=chat.tools)
 
 
 def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:

@@ -1,5 +1,5 @@
 """The contract of Agentmem, and the little that both ends must share.
 
 `agentmem.v1` holds the protos and their stubs. Beside it: agent keys, the error table, the interceptor that maps it,
-channels, the server set-up, the format of KV files, settings, logs and the metrics page.
+channels, the server set-up, the format of KV files, conversations by content, settings, logs and the metrics page.
 """

@@ -7,28 +7,93 @@ an agent's memory is compared by text.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from agentmem import jsontext
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import types_pb2
 
 HASH_BYTES = 16
 _PERSON = b"agentmem.message"
+_TOOLS_PERSON = b"agentmem.tools"
 
 
-def message_hashes(messages: Iterable[Mapping[str, Any]]) -> list[bytes]:
+def chain_of(messages: types_pb2.Messages) -> list[bytes]:
+    """The hash chain of a chat as the contract has it. Raises InvalidArgument as `template_messages` does."""
+    return message_hashes(template_messages(messages), tools=template_tools(messages))
+
+
+def message_hashes(messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] = ()) -> list[bytes]:
     """One hash per message, 16 bytes: of the hash before, the role, the text and what else the message says.
 
-    Messages are JSON objects as chat templates take them. A content that is a list of text parts equals their text
-    joined, no content equals an empty one, and a member that is null equals one that is not there.
+    The first message's hash before is that of the tools: the same words under other tools are another conversation,
+    because templates put the tools before them. Messages are JSON objects as chat templates take them. A content that
+    is a list of text parts equals their text joined, no content equals an empty one, a member that is null equals one
+    that is not there, and a call's arguments equal the JSON text that spells them.
     """
     chain: list[bytes] = []
+    before = hashlib.blake2b(_canonical(list(tools)), digest_size=HASH_BYTES, person=_TOOLS_PERSON).digest()
+    if not tools:
+        before = b""
     for message in messages:
         rest = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
-        parts = (chain[-1] if chain else b"", _role(message), _content(message.get("content")), _canonical(rest))
+        if "tool_calls" in rest:
+            rest["tool_calls"] = with_arguments(rest["tool_calls"])
+        parts = (before, _role(message), _content(message.get("content")), _canonical(rest))
         state = hashlib.blake2b(digest_size=HASH_BYTES, person=_PERSON)
         for part in parts:
             state.update(len(part).to_bytes(8, "little") + part)
-        chain.append(state.digest())
+        before = state.digest()
+        chain.append(before)
     return chain
+
+
+def template_messages(chat: types_pb2.Messages, field: str = "messages") -> tuple[Mapping[str, Any], ...]:
+    """The messages as chat templates take them: JSON objects, the arguments of calls among them.
+
+    Raises InvalidArgument that names what is wrong by its place in `field`.
+    """
+    if not chat.messages:
+        raise InvalidArgument(field, "must have at least one message")
+    return tuple(_message(f"{field}.messages[{i}]", message) for i, message in enumerate(chat.messages))
+
+
+def template_tools(chat: types_pb2.Messages, field: str = "messages") -> tuple[Mapping[str, Any], ...]:
+    """The definitions of tools, as chat templates take them. Raises InvalidArgument."""
+    tools = jsontext.parse(f"{field}.tools_json", chat.tools_json, list) if chat.HasField("tools_json") else []
+    if not all(isinstance(tool, dict) for tool in tools):
+        raise InvalidArgument(f"{field}.tools_json", "must be an array of objects")
+    return tuple(tools)
+
+
+def with_arguments(calls: Any) -> Any:
+    """Calls in OpenAI's shape, whose arguments are JSON text, with the object that the text spells.
+
+    That is what templates render. Whatever has another shape stays as it is.
+    """
+    return [_with_arguments(call) for call in calls] if isinstance(calls, list | tuple) else calls
+
+
+def _with_arguments(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or "arguments" not in function:
+        return call
+    arguments = jsontext.object_or_text(function["arguments"])
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _message(field: str, message: types_pb2.ChatMessage) -> Mapping[str, Any]:
+    if not message.role:
+        raise InvalidArgument(f"{field}.role", "must not be empty")
+    converted: dict[str, Any] = {"role": message.role, "content": message.content}
+    for name in ("name", "reasoning_content", "tool_call_id"):
+        if message.HasField(name):
+            converted[name] = getattr(message, name)
+    if message.HasField("tool_calls_json"):
+        calls = jsontext.parse(f"{field}.tool_calls_json", message.tool_calls_json, list)
+        converted["tool_calls"] = with_arguments(calls)
+    return converted
 
 
 def _role(message: Mapping[str, Any]) -> bytes:

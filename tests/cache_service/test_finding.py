@@ -97,6 +97,30 @@ async def test_a_turn_that_is_no_conversation_is_not_found(store: Running) -> No
     assert found is not None and found[:2] == ("a", 2)
 
 
+async def test_a_turn_is_found_by_its_name(store: Running) -> None:
+    async def named(request_id: str, **fields: str) -> tuple[str, int] | None:
+        wanted = {"namespace": "default", "model_id": "demo", "request_id": request_id, **fields}
+        found = await store.agents.FindAgent(agent_pb2.FindAgentRequest(**wanted))
+        assert found.matched_messages == 0
+        return (found.agent.key.agent_id, found.version.version) if found.HasField("agent") else None
+
+    async def turn(agent: str, request_id: str, base: types_pb2.AgentVersion | None = None) -> types_pb2.AgentVersion:
+        return (await store.cache.CommitTurn(kv.turn([1], base, 0, kv.key(agent), request_id=request_id))).version
+
+    first = await turn("a", "one")
+    await turn("a", "two", first)
+    await turn("b", "")
+    assert await named("one") == ("a", 1)
+    assert await named("two") == ("a", 2)
+    assert await named("three") is None
+    assert await named("one", namespace="other") is None
+    assert await named("one", model_id="another") is None
+    await turn("c", "one")
+    assert await named("one") == ("c", 1), "the last one of that name"
+    await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key("c")))
+    assert await named("one") == ("a", 1)
+
+
 @pytest.mark.parametrize(
     ("field", "request_"),
     [
@@ -104,6 +128,8 @@ async def test_a_turn_that_is_no_conversation_is_not_found(store: Running) -> No
         ("model_id", agent_pb2.FindAgentRequest(namespace="n")),
         ("label", agent_pb2.FindAgentRequest(namespace="n", model_id="m", label="x" * 257)),
         ("message_hashes[1]", agent_pb2.FindAgentRequest(namespace="n", model_id="m", message_hashes=[TALK[0], b"x"])),
+        ("request_id", agent_pb2.FindAgentRequest(namespace="n", model_id="m", request_id="x" * 129)),
+        ("request_id", agent_pb2.FindAgentRequest(namespace="n", model_id="m", request_id="x", label="y")),
         ("message_hashes", agent_pb2.FindAgentRequest(namespace="n", model_id="m", message_hashes=TALK[:1] * 10_001)),
     ],
 )

@@ -69,6 +69,9 @@ async def test_no_turn_walks_a_table(store: Running) -> None:
         await store.cache.OpenCache(opened)
         version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key("a"), request_id="r"))).version
         await hold(store, "a", [0, 2, 3], version)
+        for wanted in ({"request_id": "r"}, {"message_hashes": [b"0" * 16]}):
+            asked = agent_pb2.FindAgentRequest(namespace="default", model_id="demo", **wanted)  # type: ignore[arg-type]
+            await store.agents.FindAgent(asked)
         await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("a")))
         for keep in range(6):  # more than there are automatic snapshots
             version = (await store.cache.CommitTurn(kv.turn([keep], version, 0, kv.key("a")))).version

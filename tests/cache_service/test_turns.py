@@ -5,9 +5,10 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import duration_pb2
 
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import inference_pb2, types_pb2
 
 from . import kv
 from .conftest import Running, code, field_of
@@ -198,3 +199,19 @@ async def test_text_may_end_inside_a_character(store: Running) -> None:
     opened = await ledger(store)
     assert opened.ledger.text == text and list(opened.ledger.offsets) == [1, 1, 4, 6]
     assert opened.ledger.token_ids[-1] == 2**32 - 1
+
+
+async def test_the_turn_that_creates_an_agent_sets_when_it_expires(store: Running) -> None:
+    times = types_pb2.Expiry(ttl=duration_pb2.Duration(seconds=5), delete_after=duration_pb2.Duration(seconds=9))
+    first = (await store.cache.CommitTurn(kv.turn([1], expiry=times))).version
+    later = types_pb2.Expiry(ttl=duration_pb2.Duration(seconds=6))
+    await store.cache.CommitTurn(kv.turn([2], first, keep=1, expiry=later))
+    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
+    assert (agent.ttl.seconds, agent.delete_after.seconds) == (5, 9), "later turns change nothing"
+    other = kv.key("other")
+    await store.cache.CommitTurn(kv.turn([1], agent=other))
+    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=other))).agent
+    assert not agent.HasField("ttl") and not agent.HasField("delete_after")
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.CommitTurn(kv.turn([1], agent=kv.key("bad"), expiry=types_pb2.Expiry(ttl={"nanos": -1})))
+    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == "expiry.ttl"

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from agentmem.errors import InvalidArgument
+from gateway.json_body import parse_body
 from gateway.openai.chat_schema import ChatRequest
-from gateway.openai.json_body import parse_body
 
 USER = {"role": "user", "content": "hi"}
 

@@ -278,6 +278,19 @@ async def test_what_cannot_fit_is_refused_without_effect(llama: Path, tmp_path: 
         await worker.idle()
 
 
+async def test_a_hint_is_over_with_the_turn_that_it_is_of(llama: Path, tmp_path: Path) -> None:
+    """Who was to speak next, and has, is an agent as any other: the next one in need of room takes its blocks."""
+    async with working(llama, tmp_path) as worker:
+        hints, key = worker.model.memory.hot.hints, AgentKey("n", "a", "m")
+        unknown = hints.rank(key)
+        hints.set({key: 1})
+        with pytest.raises(Cancelled):
+            await answer(worker.start("a", prompt(40), 50), cancel_after=2)
+        assert hints.rank(key) != unknown, "a turn that comes to nothing leaves it"
+        await worker.turn("a", prompt(40))
+        assert hints.rank(key) == unknown
+
+
 async def test_who_finds_no_room_is_told_so_and_comes_in_later(llama: Path, tmp_path: Path) -> None:
     async with working(llama, tmp_path, blocks=4, room_wait=0.05) as worker:
         running = worker.start("a", prompt(300), 600)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
+from gateway.json_body import parse_body
 from gateway.openai.chat_schema import ChatRequest
-from gateway.openai.json_body import parse_body
 
 GOOD: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 

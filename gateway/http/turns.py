@@ -1,0 +1,174 @@
+"""Requests that run turns, in any dialect: read, translated, given an agent, run, answered at once or as a stream."""
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+import grpc
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from agentmem import errors
+from agentmem.v1 import inference_pb2
+from gateway import upstream
+from gateway.callers import caller
+from gateway.choices import Events, each_choice
+from gateway.exchange import Exchange, Incoming
+from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, until_disconnect
+from gateway.http.rim import as_our_error, tell
+from gateway.http.sse import EventStream, ReaderStalled
+from gateway.identity import Finder, Memory, Wanted
+from gateway.json_body import parse_body
+from gateway.metrics import GatewayMetrics
+
+_LOOKS = 3
+"""How often an agent is looked for that has always gone on meanwhile, before the request gets one of its own."""
+
+_Schema = TypeVar("_Schema", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What all endpoints share. The limits are as in GatewaySettings."""
+
+    channel: grpc.aio.Channel
+    finder: Finder
+    max_body_bytes: int
+    stream_queue: int
+    stall_limit: float
+    metrics: GatewayMetrics
+
+
+@dataclass(frozen=True)
+class TurnEndpoint(Generic[_Schema]):
+    """One endpoint as an ASGI application: bodies of `schema`, which `translate` makes an exchange of.
+
+    `translate` raises InvalidArgument where parameters contradict each other.
+    """
+
+    shared: Turns
+    schema: type[_Schema]
+    translate: Callable[[_Schema, Incoming], Exchange]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        agent, turn = agent_id(request.headers), request_id(request.headers)
+        tell(scope, agent=agent)
+        body = parse_body(await json_bytes(request, self.shared.max_body_bytes), self.schema)
+        exchange = self.translate(body, Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time())))
+        first = exchange.turns[0]
+        tell(scope, model=first.key.model_id)
+        if turn and len(exchange.turns) > 1:
+            raise errors.InvalidArgument("Idempotency-Key", "names one turn; ask for one choice with it")
+        wanted = Wanted(
+            namespace=first.key.namespace,
+            model_id=first.key.model_id,
+            agent_id=agent,
+            turn=turn,
+            previous=exchange.previous,
+            messages=first.messages if first.HasField("messages") else None,
+            label=exchange.label,
+        )
+        began = time.monotonic()
+        self.shared.metrics.generation_began("http")
+        try:
+            await until_disconnect(receive, _Run(self.shared, request, send, exchange, wanted).run())
+        finally:
+            self.shared.metrics.generation_ended("http", time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One exchange as it is run and answered."""
+
+    shared: Turns
+    request: Request
+    send: Send
+    exchange: Exchange
+    wanted: Wanted
+
+    async def run(self) -> None:
+        """Answer the request. Raises AgentmemError where nothing of the answer was sent."""
+        for look in range(1, _LOOKS + 1):
+            async with self.shared.finder.memory(self.wanted, fresh=look == _LOOKS) as memory:
+                turns = _with_memory(self.exchange, memory)
+                async with aclosing(self._choices(turns)) as choices:
+                    try:
+                        first = await anext(choices)
+                    except errors.Aborted:
+                        if memory.guessed and look < _LOOKS:
+                            continue
+                        raise
+                    self.exchange.answer.agent_id = memory.agent_id
+                    tell(self.request.scope, agent=memory.agent_id)
+                    await self._answer(_noting_commits(first, choices, memory), memory.agent_id)
+                    return
+
+    def _choices(self, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
+        metadata = [(k, v) for k, v in self.request.headers.items() if k in upstream.PASSED_METADATA and v.isascii()]
+        return each_choice(self.shared.channel, turns, metadata, self.shared.stream_queue)
+
+    async def _answer(self, events: Events, agent: str) -> None:
+        headers = {AGENT_HEADER: quote(agent, safe="")} if agent else {}
+        answer = self.exchange.answer
+        if self.exchange.streamed:
+            stream = EventStream(self.send, self.shared.stall_limit)
+            # The first event is there, so what refuses a request is an error page and not a broken stream.
+            await stream.start(headers)
+            try:
+                await self._stream(events, stream)
+                await stream.end()
+            except ReaderStalled:  # the stream has logged it; the response is left without an end
+                return
+        else:
+            async for choice, event in events:
+                answer.add(choice, event)
+            response = JSONResponse(answer.body(), headers=headers)
+            await response(self.request.scope, self.request.receive, self.send)
+
+    async def _stream(self, events: Events, stream: EventStream) -> None:
+        """All that the stream says. Raises ReaderStalled."""
+        answer = self.exchange.answer
+        try:
+            async for choice, event in events:
+                for said in answer.events(choice, event):
+                    await stream.send(said)
+        except ReaderStalled:
+            raise
+        except Exception as error:  # noqa: BLE001 - the rim: a stream that began can only tell of its failure
+            ending = answer.failed(as_our_error(error))
+        else:
+            ending = answer.closing()
+        for said in ending:
+            await stream.send(said)
+
+
+def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:
+    """The exchange's turns, the first one as its agent's."""
+    turns = []
+    for number, asked in enumerate(exchange.turns):
+        turn = inference_pb2.GenerateRequest()
+        turn.CopyFrom(asked)
+        if number == 0 and memory.agent_id:
+            turn.key.agent_id = memory.agent_id
+            turn.label = exchange.label
+            if memory.if_version is not None:
+                turn.if_version = memory.if_version
+            if memory.expiry is not None:
+                turn.expiry.CopyFrom(memory.expiry)
+        turns.append(turn)
+    return turns
+
+
+async def _noting_commits(first: tuple[int, inference_pb2.GenerateResponse], events: Events, memory: Memory) -> Events:
+    yield first
+    async for choice, event in events:
+        if choice == 0 and event.HasField("finished"):
+            memory.committed = event.finished.durable
+        yield choice, event

@@ -1,0 +1,211 @@
+"""Whose memory a request means, where it does not say: the agent that has had this conversation.
+
+The longest stored conversation that begins the one at hand is found by the hash chain of its messages. The worker then
+compares the prompt with that agent's ledger as text, so a wrong find could cost time and never reuse what isn't equal.
+Conversations that share a beginning fork: an older state, a state that another request is going on from, and an agent
+that somebody named are never gone on from themselves. Agents made here have ids of a form of their own, and expire.
+"""
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+import grpc
+
+from agentmem import errors
+from agentmem.conversations import chain_of
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from gateway import upstream
+from gateway.metrics import GatewayMetrics
+
+log = logging.getLogger(__name__)
+
+_MOST_HASHES = 10_000
+"""What FindAgent takes. A conversation that is stored ends close to where one that goes on from it begins."""
+
+_FOUND_BY_CONTENT = re.compile(r"conv-[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request says of its agent.
+
+    `agent_id`: its name. `turn`: the request_id that a retry would have, too. `previous`: the request_id of the turn
+    that it follows. `messages`: its conversation, None where it has none. `label`: what narrows the search.
+    """
+
+    namespace: str
+    model_id: str
+    agent_id: str = ""
+    turn: str = ""
+    previous: str = ""
+    messages: types_pb2.Messages | None = None
+    label: str = ""
+
+
+class How(StrEnum):
+    """How a request came to its agent."""
+
+    NAMED = "named"
+    RETRIED = "retried"
+    CONTINUED = "continued"
+    FORKED = "forked"
+    NEW = "new"
+    NONE = "none"
+
+
+@dataclass
+class Memory:
+    """The agent of a request; without one nothing is kept. Whoever runs the turn sets `committed`."""
+
+    how: How
+    agent_id: str = ""
+    if_version: int | None = None
+    expiry: types_pb2.Expiry | None = None
+    committed: bool = False
+
+    @property
+    def guessed(self) -> bool:
+        """The agent was found, so ABORTED means that it has gone on meanwhile, and another look helps."""
+        return self.how in (How.CONTINUED, How.FORKED, How.NEW)
+
+
+class Finder:
+    """Finds agents, for one gateway. Event loop only.
+
+    `keep` says whether conversations without a name are kept; `expiry` is what agents made here get.
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, metrics: GatewayMetrics, *, keep: bool, expiry: types_pb2.Expiry
+    ) -> None:
+        self._metrics = metrics
+        self._agents = agent_pb2_grpc.AgentServiceStub(channel)
+        self._keep = keep
+        self._expiry = expiry
+        self._busy: set[tuple[str, str, str]] = set()
+        self._erasing: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def memory(self, wanted: Wanted, *, fresh: bool = False) -> AsyncIterator[Memory]:
+        """The agent of a request, while it is served. `fresh`: look no further, begin a new one.
+
+        A fork that was made for the request goes again, unless its turn was committed. Raises NotFound for an unknown
+        `previous`, InvalidArgument where it is another agent's, and what the worker refuses.
+        """
+        memory = await self._resolve(wanted, fresh=fresh)
+        self._metrics.agent_resolved(memory.how)
+        place = (wanted.namespace, wanted.model_id, memory.agent_id)
+        entered = memory.guessed and place not in self._busy
+        if entered:
+            self._busy.add(place)
+        try:
+            yield memory
+        finally:
+            if entered:
+                self._busy.discard(place)
+            if memory.how is How.FORKED and not memory.committed:
+                self._erase(
+                    types_pb2.AgentKey(namespace=wanted.namespace, agent_id=memory.agent_id, model_id=wanted.model_id)
+                )
+
+    async def _resolve(self, wanted: Wanted, *, fresh: bool) -> Memory:
+        if wanted.previous:
+            return await self._after(wanted)
+        if wanted.agent_id:
+            return Memory(How.NAMED, wanted.agent_id)
+        if wanted.turn:
+            found = await self._find(wanted, request_id=wanted.turn)
+            if found.HasField("agent"):
+                return Memory(How.RETRIED, found.agent.key.agent_id)
+        if not self._keep or wanted.messages is None:
+            return Memory(How.NONE)
+        if not fresh:
+            chain = (await asyncio.to_thread(chain_of, wanted.messages))[-_MOST_HASHES:]
+            found = await self._find(wanted, message_hashes=chain, label=wanted.label)
+            if found.HasField("agent"):
+                return await self._going_on(wanted, found)
+        return self._new()
+
+    async def _after(self, wanted: Wanted) -> Memory:
+        found = await self._find(wanted, request_id=wanted.previous)
+        hint = f"it was never kept on {wanted.model_id!r}, or is gone; send the whole conversation"
+        gone = errors.NotFound("response", wanted.previous, hint)
+        if not found.HasField("agent"):
+            raise gone
+        agent_id = found.agent.key.agent_id
+        if wanted.agent_id not in ("", agent_id):
+            raise errors.InvalidArgument(
+                "X-Agent-ID", "previous_response_id is of another agent; leave one of them out"
+            )
+        if found.version == found.agent.version:
+            return Memory(How.CONTINUED, agent_id, found.version.version)
+        if wanted.agent_id:
+            raise errors.InvalidArgument(
+                "X-Agent-ID", "the agent has gone on since previous_response_id; leave the header out to fork it there"
+            )
+        try:
+            return await self._fork(found)
+        except errors.NotFound:
+            raise gone from None
+
+    async def _going_on(self, wanted: Wanted, found: agent_pb2.FindAgentResponse) -> Memory:
+        agent_id = found.agent.key.agent_id
+        if (wanted.namespace, wanted.model_id, agent_id) in self._busy:
+            return self._new()  # a fork would wait for the turn that runs; blocks are shared without one, too
+        ours = _FOUND_BY_CONTENT.fullmatch(agent_id) is not None
+        if ours and found.version == found.agent.version:
+            return Memory(How.CONTINUED, agent_id, found.version.version)
+        try:
+            return await self._fork(found)
+        except (errors.NotFound, errors.Aborted):  # gone, or gone on, since it was found
+            return self._new()
+
+    async def _fork(self, found: agent_pb2.FindAgentResponse) -> Memory:
+        request = agent_pb2.ForkAgentRequest(
+            key=found.agent.key, new_agent_id=_new_id(), at_version=found.version.version
+        )
+        made = (await upstream.result(self._agents.ForkAgent(request))).agent
+        times = agent_pb2.SetAgentTtlRequest(key=made.key)
+        if self._expiry.HasField("ttl"):
+            times.ttl.CopyFrom(self._expiry.ttl)
+        if self._expiry.HasField("delete_after"):
+            times.delete_after.CopyFrom(self._expiry.delete_after)
+        try:
+            await upstream.result(self._agents.SetAgentTtl(times))
+        except BaseException:
+            self._erase(made.key)
+            raise
+        return Memory(How.FORKED, made.key.agent_id, made.version.version)
+
+    def _new(self) -> Memory:
+        return Memory(How.NEW, _new_id(), 0, self._expiry)
+
+    async def _find(self, wanted: Wanted, **by: object) -> agent_pb2.FindAgentResponse:
+        request = agent_pb2.FindAgentRequest(namespace=wanted.namespace, model_id=wanted.model_id, **by)  # type: ignore[arg-type]
+        found: agent_pb2.FindAgentResponse = await upstream.result(self._agents.FindAgent(request))
+        return found
+
+    def _erase(self, key: types_pb2.AgentKey) -> None:
+        """Delete a fork that nobody will come back to. If that fails, it expires."""
+
+        async def erase() -> None:
+            try:
+                await upstream.result(
+                    self._agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key, allow_missing=True))
+                )
+            except errors.AgentmemError as error:
+                log.info("an unused fork stays until it expires: %s", error.message)
+
+        task = asyncio.create_task(erase())
+        self._erasing.add(task)
+        task.add_done_callback(self._erasing.discard)
+
+
+def _new_id() -> str:
+    return f"conv-{uuid.uuid4().hex}"

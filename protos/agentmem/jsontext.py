@@ -1,0 +1,50 @@
+"""JSON that the contract carries as text: values that every reader of a request can work with, or why not."""
+
+import json
+from typing import Any
+
+from agentmem.errors import InvalidArgument
+
+MAX_DEPTH = 64
+
+
+def parse(field: str, text: str, kind: type) -> Any:
+    """The value of `kind` (list or dict) that `text` spells. Raises InvalidArgument that names `field`.
+
+    What it returns can be written as UTF-8 and walked without deep recursion: half surrogate pairs and nesting beyond
+    MAX_DEPTH are refused.
+    """
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(field, "must be well-formed Unicode (it has an escaped lone surrogate)") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(field, "is not JSON") from error
+    if not _shallow(value):
+        raise InvalidArgument(field, f"must not be nested deeper than {MAX_DEPTH}")
+    if not isinstance(value, kind):
+        raise InvalidArgument(field, f"must be a JSON {'array' if kind is list else 'object'}")
+    return value
+
+
+def object_or_text(value: Any) -> Any:
+    """The object that a text spells; the value itself where it is no text, or spells none that `parse` takes."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse("", value, dict)
+    except InvalidArgument:
+        return value
+
+
+def _shallow(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for each in level
+            if isinstance(each, dict | list)
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+    return not level

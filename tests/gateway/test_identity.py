@@ -1,0 +1,237 @@
+"""Whose memory a request gets, decided by a real Finder before a worker that keeps a few agents by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from agentmem import errors
+from agentmem.channels import connect
+from agentmem.conversations import chain_of
+from agentmem.server import GrpcServer
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from gateway.identity import Finder, How, Memory, Wanted
+from gateway.metrics import GatewayMetrics
+
+from .doors import eventually
+
+TALK = types_pb2.Messages(messages=[types_pb2.ChatMessage(role="user", content="hi")])
+EXPIRY = types_pb2.Expiry(delete_after={"seconds": 60})
+OURS = "conv-" + "0" * 32
+WANTED = Wanted("ns", "demo", messages=TALK)
+
+
+class Agents(agent_pb2_grpc.AgentServiceServicer):
+    """One stored conversation, or none; what was done to it and to others."""
+
+    def __init__(self) -> None:
+        self.found = agent_pb2.FindAgentResponse()
+        self.searches: list[agent_pb2.FindAgentRequest] = []
+        self.forks: list[agent_pb2.ForkAgentRequest] = []
+        self.times: list[agent_pb2.SetAgentTtlRequest] = []
+        self.deleted: list[str] = []
+        self.refusal: errors.AgentmemError | None = None
+        self.no_times: errors.AgentmemError | None = None
+
+    def has(self, agent_id: str, version: int, at: int | None = None) -> None:
+        """An agent at `version`, that was found `at` one."""
+        key = types_pb2.AgentKey(namespace="ns", agent_id=agent_id, model_id="demo")
+        self.found = agent_pb2.FindAgentResponse(
+            agent=agent_pb2.Agent(key=key, version=types_pb2.AgentVersion(uid="u", version=version)),
+            matched_messages=1,
+            version=types_pb2.AgentVersion(uid="u", version=version if at is None else at),
+        )
+
+    async def FindAgent(self, request: Any, context: Any) -> agent_pb2.FindAgentResponse:
+        self.searches.append(request)
+        return self.found
+
+    async def ForkAgent(self, request: Any, context: Any) -> agent_pb2.ForkAgentResponse:
+        self.forks.append(request)
+        if self.refusal is not None:
+            raise self.refusal
+        key = types_pb2.AgentKey(namespace="ns", agent_id=request.new_agent_id, model_id="demo")
+        return agent_pb2.ForkAgentResponse(agent=agent_pb2.Agent(key=key, version={"uid": "f", "version": 1}))
+
+    async def SetAgentTtl(self, request: Any, context: Any) -> agent_pb2.SetAgentTtlResponse:
+        self.times.append(request)
+        if self.no_times is not None:
+            raise self.no_times
+        return agent_pb2.SetAgentTtlResponse()
+
+    async def DeleteAgent(self, request: Any, context: Any) -> agent_pb2.DeleteAgentResponse:
+        self.deleted.append(request.key.agent_id)
+        return agent_pb2.DeleteAgentResponse(deleted=1)
+
+
+@pytest.fixture
+async def agents() -> AsyncIterator[tuple[Agents, grpc.aio.Channel]]:
+    directory = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    servicer = Agents()
+    target = f"unix:{directory}/worker.sock"
+    register = agent_pb2_grpc.add_AgentServiceServicer_to_server
+    server = GrpcServer(target, [("agentmem.v1.AgentService", register, servicer)])
+    await server.start()
+    async with connect(target) as channel:
+        yield servicer, channel
+    await server.stop(0)
+    shutil.rmtree(directory)
+
+
+Worker = tuple[Agents, grpc.aio.Channel]
+
+
+def finder(channel: grpc.aio.Channel, *, keep: bool = True) -> Finder:
+    return Finder(channel, GatewayMetrics(), keep=keep, expiry=EXPIRY)
+
+
+async def resolved(channel: grpc.aio.Channel, wanted: Wanted = WANTED, *, keep: bool = True) -> Memory:
+    async with finder(channel, keep=keep).memory(wanted) as memory:
+        memory.committed = True
+        return memory
+
+
+async def test_a_new_conversation_gets_an_agent_that_expires(agents: Worker) -> None:
+    worker, channel = agents
+    memory = await resolved(channel)
+    assert re.fullmatch("conv-[0-9a-f]{32}", memory.agent_id)
+    assert (memory.how, memory.if_version, memory.expiry) == (How.NEW, 0, EXPIRY)
+    (search,) = worker.searches
+    assert list(search.message_hashes) == chain_of(TALK)
+    assert (search.namespace, search.model_id, search.label) == ("ns", "demo", "")
+
+
+async def test_an_agent_of_ours_is_gone_on_with(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has(OURS, 3)
+    assert await resolved(channel) == Memory(How.CONTINUED, OURS, 3, committed=True)
+    assert worker.forks == []
+
+
+async def test_an_older_state_is_forked(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has(OURS, 3, at=2)
+    memory = await resolved(channel)
+    ((fork,), (times,)) = worker.forks, worker.times
+    assert (fork.key.agent_id, fork.at_version, fork.new_agent_id) == (OURS, 2, memory.agent_id)
+    assert (times.key.agent_id, times.delete_after.seconds, times.HasField("ttl")) == (memory.agent_id, 60, False)
+    assert (memory.how, memory.if_version, memory.expiry) == (How.FORKED, 1, None)
+
+
+async def test_an_agent_that_somebody_named_is_never_gone_on_with(agents: Worker) -> None:
+    worker, channel = agents
+    for name in ("marco", "conv-1", OURS.upper(), f"{OURS}\n", f" {OURS}"):
+        worker.has(name, 3)
+        assert (await resolved(channel)).agent_id == worker.forks[-1].new_agent_id != name
+
+
+async def test_two_at_once_do_not_share_an_agent(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has(OURS, 3)
+    one_finder = finder(channel)
+    async with one_finder.memory(WANTED) as first:
+        async with one_finder.memory(WANTED) as second:
+            assert first.agent_id == OURS
+            assert second.agent_id != OURS and second.if_version == 0
+        async with one_finder.memory(WANTED) as third:
+            assert third.agent_id != OURS, "the second one's end is not the first one's"
+    async with one_finder.memory(WANTED) as fourth:
+        assert fourth.agent_id == OURS
+    assert worker.forks == []
+
+
+@pytest.mark.parametrize("refusal", [errors.NotFound("agent", "x"), errors.Aborted("gone on")])
+async def test_what_cannot_be_forked_any_more_begins_anew(agents: Worker, refusal: errors.AgentmemError) -> None:
+    worker, channel = agents
+    worker.has("marco", 3)
+    worker.refusal = refusal
+    memory = await resolved(channel)
+    assert (memory.if_version, memory.expiry) == (0, EXPIRY)
+
+
+async def test_a_fork_without_a_turn_goes_again(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has("marco", 3)
+    with pytest.raises(RuntimeError):
+        async with finder(channel).memory(WANTED) as memory:
+            raise RuntimeError
+    await eventually(lambda: worker.deleted == [memory.agent_id])
+    kept = await resolved(channel)
+    await asyncio.sleep(0.05)
+    assert kept.agent_id not in worker.deleted
+
+
+async def test_nothing_is_kept_where_that_is_the_setting(agents: Worker) -> None:
+    worker, channel = agents
+    assert await resolved(channel, keep=False) == Memory(How.NONE, committed=True)
+    assert await resolved(channel, Wanted("ns", "demo")) == Memory(How.NONE, committed=True), (
+        "no messages, no conversation"
+    )
+    assert worker.searches == []
+    named = Wanted("ns", "demo", agent_id="marco", messages=TALK)
+    assert await resolved(channel, named, keep=False) == Memory(How.NAMED, "marco", committed=True)
+
+
+async def test_of_a_very_long_conversation_the_end_is_looked_for(agents: Worker) -> None:
+    worker, channel = agents
+    long = types_pb2.Messages(messages=list(TALK.messages) * 10_001)
+    await resolved(channel, Wanted("ns", "demo", messages=long))
+    assert list(worker.searches[0].message_hashes) == chain_of(long)[1:]
+
+
+async def test_a_label_narrows_the_search(agents: Worker) -> None:
+    worker, channel = agents
+    await resolved(channel, Wanted("ns", "demo", messages=TALK, label="team"))
+    assert worker.searches[0].label == "team"
+
+
+async def test_a_retry_finds_the_agent_of_its_turn(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has(OURS, 3, at=2)
+    memory = await resolved(channel, Wanted("ns", "demo", turn="t1", messages=TALK))
+    assert memory == Memory(How.RETRIED, OURS, committed=True)
+    assert [search.request_id for search in worker.searches] == ["t1"]
+    assert worker.forks == []
+
+
+async def test_a_turn_after_another_one(agents: Worker) -> None:
+    worker, channel = agents
+    after = Wanted("ns", "demo", previous="r1")
+    with pytest.raises(errors.NotFound) as missing:
+        await resolved(channel, after)
+    assert (missing.value.kind, missing.value.name) == ("response", "r1")
+    worker.has("marco", 3)
+    assert await resolved(channel, after) == Memory(How.CONTINUED, "marco", 3, committed=True)
+    worker.has("marco", 3, at=2)
+    assert (await resolved(channel, after)).agent_id == worker.forks[0].new_agent_id
+    worker.refusal = errors.NotFound("version", "2")
+    with pytest.raises(errors.NotFound) as gone:
+        await resolved(channel, after)
+    assert gone.value.kind == "response"
+
+
+async def test_a_fork_that_gets_no_times_goes_again(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has("marco", 3)
+    worker.no_times = errors.Unavailable("the store is gone")
+    with pytest.raises(errors.Unavailable):
+        await resolved(channel)
+    await eventually(lambda: worker.deleted == [worker.forks[0].new_agent_id])
+
+
+@pytest.mark.parametrize(("name", "at"), [("other", 3), ("marco", 2)])
+async def test_a_name_that_contradicts_the_turn_before_is_refused(agents: Worker, name: str, at: int) -> None:
+    worker, channel = agents
+    worker.has("marco", 3, at=at)
+    with pytest.raises(errors.InvalidArgument) as refused:
+        await resolved(channel, Wanted("ns", "demo", agent_id=name, previous="r1"))
+    assert refused.value.field == "X-Agent-ID"
+    assert worker.forks == []
