@@ -25,6 +25,7 @@ from gateway.authentication import AuthenticationInterceptor
 from gateway.callers import Authenticator, Everyone
 from gateway.forwarding import Forwarder
 from gateway.http.app import HttpDoor
+from gateway.http.connection import connection_class
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 
@@ -45,6 +46,7 @@ class Gateway:
         self._http = _HttpServer(
             uvicorn.Config(
                 self._door.app,
+                http=connection_class(settings.stall_limit),
                 lifespan="off",
                 log_config=None,
                 access_log=False,
