@@ -6,7 +6,7 @@ from datetime import timedelta
 from google.protobuf.duration_pb2 import Duration
 
 from agentmem.v1 import inference_pb2
-from inference_service.domain import TokenEvent
+from inference_service.domain import TokenEvent, ToolCall
 from inference_service.text.tokenizer import Tokenizer
 
 
@@ -17,11 +17,14 @@ def duration(seconds: float) -> Duration:
     return message
 
 
-def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: str = "") -> inference_pb2.Delta:
-    """Several tokens in one delta, and the text that became certain when generation ended."""
+def delta(
+    events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: str = "", calls: Iterable[ToolCall] = ()
+) -> inference_pb2.Delta:
+    """Several tokens in one delta, and the text and calls that became certain when generation ended."""
     message = inference_pb2.Delta()
     for event in events:
         message.text += event.text
+        message.tool_calls.extend(_call(call) for call in event.calls)
         message.token_ids.append(event.token_id)
         if event.logprob is not None:
             message.logprobs.add(
@@ -34,4 +37,9 @@ def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: str = "") ->
                 ],
             )
     message.text += rest
+    message.tool_calls.extend(_call(call) for call in calls)
     return message
+
+
+def _call(call: ToolCall) -> inference_pb2.ToolCall:
+    return inference_pb2.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)

@@ -78,7 +78,14 @@ class TurnRequest:
     parse_special: bool = False
     generates: bool = True
     label: str = ""
+    tool_calls: bool = False
     expiry: IdleTimes = NEVER
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The definitions of tools that the input brings."""
+        content = self.input.content if isinstance(self.input, AppendInput) else self.input
+        return content.tools if isinstance(content, MessagesInput) else ()
 
     @property
     def anonymous(self) -> bool:
@@ -92,10 +99,20 @@ class TurnRequest:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool that the model made; its arguments are a JSON object, as text."""
+
+    id: str
+    name: str
+    arguments_json: str
+
+
+@dataclass(frozen=True)
 class TokenEvent:
-    """One generated token: its log-probability before filters, the most likely others, and the text it completed."""
+    """One generated token: its log-probability before filters, the most likely others, what text and calls it ended."""
 
     token_id: int
     logprob: float | None
     top: tuple[tuple[int, float], ...]
     text: str
+    calls: tuple[ToolCall, ...] = ()

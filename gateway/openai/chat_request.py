@@ -1,12 +1,13 @@
 """A chat request as turns of the contract, one for each choice."""
 
 import json
+from typing import Any
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.exchange import Exchange, Incoming
 from gateway.openai.chat_response import ChatAnswer
-from gateway.openai.chat_schema import ChatRequest, Message
+from gateway.openai.chat_schema import ChatRequest, Message, Tool
 
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's; the contract's is 0."""
@@ -36,14 +37,19 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
     if chat.top_logprobs is not None and not chat.logprobs:
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     key = types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model)
+    tools = [] if chat.tool_choice == "none" else chat.tools or []
     return inference_pb2.GenerateRequest(
         key=key,
         request_id=incoming.turn,
-        messages=types_pb2.Messages(messages=[_message(message) for message in chat.messages]),
+        messages=types_pb2.Messages(
+            messages=[_message(message) for message in chat.messages],
+            tools_json=json.dumps([_tool(tool) for tool in tools], ensure_ascii=False) if tools else None,
+        ),
         sampling=_sampling(chat),
         stop=[chat.stop] if isinstance(chat.stop, str) else chat.stop or [],
         max_tokens=_max_tokens(chat),
         top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        tool_calls=bool(tools),
     )
 
 
@@ -68,6 +74,13 @@ def _message(message: Message) -> types_pb2.ChatMessage:
         tool_calls_json=json.dumps(calls, ensure_ascii=False) if calls else None,
         tool_call_id=message.tool_call_id,
     )
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    """The definition as templates take it, without what it leaves open."""
+    function = {"name": tool.function.name}
+    optional = {"description": tool.function.description, "parameters": tool.function.parameters}
+    return {"type": tool.type, "function": function | {k: v for k, v in optional.items() if v is not None}}
 
 
 def _sampling(chat: ChatRequest) -> types_pb2.Sampling:

@@ -2,10 +2,10 @@
 
 Beyond OpenAI's fields a completion, and the chunk with a finish_reason, hold `agentmem`: the agent, how the prompt
 matched its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds. Of
-several choices it tells of the first, which is the agent's.
+several choices it tells of the first, which is the agent's. A call of a tool comes whole, when the model has made it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2, types_pb2
@@ -23,6 +23,7 @@ class _Choice:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.logprobs: list[Json] = []
+        self.calls: list[inference_pb2.ToolCall] = []
         self.started = inference_pb2.Started()
         self.finished = inference_pb2.Finished()
 
@@ -33,6 +34,7 @@ class _Choice:
             case "delta":
                 self.texts.append(event.delta.text)
                 self.logprobs += _logprobs(event.delta.logprobs)
+                self.calls += event.delta.tool_calls
             case "finished":
                 self.finished = event.finished
 
@@ -58,7 +60,7 @@ class ChatAnswer:
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": "".join(choice.texts), "refusal": None},
+                "message": _message("".join(choice.texts), choice.calls),
                 "logprobs": {"content": choice.logprobs, "refusal": None} if self._wants_logprobs else None,
                 "finish_reason": finish_reason(choice.finished.reason),
             }
@@ -74,12 +76,17 @@ class ChatAnswer:
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
         """The chunks that tell of `event`; none where it has nothing new for a reader."""
+        called = len(self._choices[choice].calls)
         self.add(choice, event)
         match event.WhichOneof("event"):
             case "started":
                 yield self._chunk(choice, {"role": "assistant", "content": "", "refusal": None})
-            case "delta" if event.delta.text or (self._wants_logprobs and event.delta.logprobs):
-                yield self._chunk(choice, {"content": event.delta.text}, logprobs=_logprobs(event.delta.logprobs))
+            case "delta":
+                if event.delta.text or (self._wants_logprobs and event.delta.logprobs):
+                    yield self._chunk(choice, {"content": event.delta.text}, logprobs=_logprobs(event.delta.logprobs))
+                for index, call in enumerate(event.delta.tool_calls, called):
+                    for part in _parts(index, call):
+                        yield self._chunk(choice, {"tool_calls": [part]})
             case "finished":
                 reason = finish_reason(event.finished.reason)
                 report = self._report() if choice == 0 else None
@@ -126,7 +133,9 @@ class ChatAnswer:
 
 
 def finish_reason(reason: "types_pb2.FinishReason.ValueType") -> str:
-    """OpenAI's word: "length" where max_tokens or the context ended it, else "stop"."""
+    """OpenAI's word: "length" where max_tokens or the context ended it, "tool_calls" after calls, else "stop"."""
+    if reason == types_pb2.FINISH_REASON_TOOL_CALLS:
+        return "tool_calls"
     return "length" if reason in _LENGTH else "stop"
 
 
@@ -143,6 +152,21 @@ def usage(choices: Iterable[types_pb2.Usage]) -> Json:
         "total_tokens": first.prompt_tokens + said,
         "prompt_tokens_details": {"cached_tokens": sum(part.tokens for part in first.cached)},
     }
+
+
+def _message(text: str, calls: Sequence[inference_pb2.ToolCall]) -> Json:
+    message: Json = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+    return {**message, "tool_calls": [_call(call) for call in calls]} if calls else message
+
+
+def _call(call: inference_pb2.ToolCall) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+
+
+def _parts(index: int, call: inference_pb2.ToolCall) -> Iterator[Json]:
+    """A call as deltas, as OpenAI orders them: what it is, and then its arguments."""
+    yield {"index": index, **_call(call), "function": {"name": call.name, "arguments": ""}}
+    yield {"index": index, "function": {"arguments": call.arguments_json}}
 
 
 def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob]) -> list[Json]:

@@ -2,19 +2,25 @@
 
 Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
 stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, prompt_cache_key (which only
-narrows the search for the conversation); and beyond OpenAI's top_k, min_p, repetition_penalty. Accepted without
-effect: user, metadata, store=false. A null counts as not given.
+narrows the search for the conversation), tools of type function, tool_choice; and beyond OpenAI's top_k, min_p,
+repetition_penalty. Accepted without effect: user, metadata, store=false, parallel_tool_calls=true. A null counts as not
+given.
+
+What a model calls is its own choice, so of tool_choice only "auto" and "none" can be honoured; strict definitions and
+parallel_tool_calls=false cannot. With "none" the model is not told of the tools: one that sees them may call them.
 """
 
+import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agentmem.keys import check_text
 from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 
 MAX_CHOICES = 16
 MAX_LOGIT_BIASES = 1024
+MAX_TOOLS = 128
 _UINT32 = 2**32 - 1
 _UNSUPPORTED = frozenset(
     {
@@ -23,15 +29,12 @@ _UNSUPPORTED = frozenset(
         "functions",
         "modalities",
         "moderation",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_retention",
         "reasoning_effort",
         "response_format",
         "safety_identifier",
         "service_tier",
-        "tool_choice",
-        "tools",
         "verbosity",
         "web_search_options",
     }
@@ -68,6 +71,11 @@ class FunctionCall(_Strict):
     name: Text
     arguments: Text
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_parsed(cls, data: Any) -> Any:
+        return _without(data, "parsed_arguments")
+
 
 class ToolCall(_Strict):
     """A call that an assistant made earlier in the chat."""
@@ -75,6 +83,55 @@ class ToolCall(_Strict):
     id: Text
     type: Literal["function"]
     function: FunctionCall
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_index(cls, data: Any) -> Any:
+        return _without(data, "index")
+
+
+def _json_object(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be well-formed Unicode (it has a lone surrogate)") from None
+    except (ValueError, RecursionError):
+        raise ValueError("must be JSON: finite numbers, nested not too deeply") from None
+    return value
+
+
+def _not_strict(value: Any) -> Any:
+    if value is True:
+        raise ValueError("true cannot be honoured: the model may write arguments that do not fit; check them")
+    return value
+
+
+def _parallel(value: Any) -> Any:
+    if value is False:
+        raise ValueError("false cannot be honoured: the model may make several calls; answer all of them")
+    return value
+
+
+def _choice_of_model(value: Any) -> Any:
+    if value not in ("auto", "none", None):
+        raise ValueError('only "auto" and "none" can be honoured: the model chooses what it calls')
+    return value
+
+
+class FunctionDefinition(_Strict):
+    """A function that the model may call; `parameters` is a JSON Schema."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(_json_object)] | None = None
+    strict: Annotated[Literal[False] | None, BeforeValidator(_not_strict)] = None
+
+
+class Tool(_Strict):
+    """A tool that the model may call."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
 
 
 class Message(_Strict):
@@ -91,6 +148,7 @@ class Message(_Strict):
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
         # SDKs send an assistant's earlier message back as they got it, with the null fields of its response.
+        data = _without(data, "parsed")
         return _without_nulls(data, {"refusal", "annotations", "audio", "function_call"})
 
     @model_validator(mode="after")
@@ -161,6 +219,9 @@ class ChatRequest(_Strict):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     prompt_cache_key: Annotated[Text, AfterValidator(_label)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Annotated[Literal["auto", "none"] | None, BeforeValidator(_choice_of_model)] = None
+    parallel_tool_calls: Annotated[bool | None, BeforeValidator(_parallel)] = None
     user: Text | None = None
     metadata: dict[Text, Text] | None = None
     store: Literal[False] | None = None
@@ -176,3 +237,8 @@ def _without_nulls(data: Any, names: frozenset[str] | set[str]) -> Any:
     if not isinstance(data, dict):
         return data
     return {key: value for key, value in data.items() if key not in names or not (value is None or value == [])}
+
+
+def _without(data: Any, name: str) -> Any:
+    """`data` without what SDKs have noted beside an earlier answer that they took from a stream, and send back."""
+    return {key: value for key, value in data.items() if key != name} if isinstance(data, dict) else data

@@ -19,6 +19,7 @@ _PARAMS = {
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
     "request_id": "Idempotency-Key",
+    "messages.tools_json": "tools",
     "body": None,
     "request": None,
 }
@@ -43,7 +44,7 @@ def _param(field: str) -> str | None:
     """The dialect's name for a field of the contract."""
     if field in _PARAMS:
         return _PARAMS[field]
-    return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))
+    return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling.")).removesuffix("_json")
 
 
 def http_error_body(status: int, detail: str) -> dict[str, Any]:

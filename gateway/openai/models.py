@@ -26,6 +26,7 @@ def model_object(model: model_pb2.Model) -> dict[str, Any]:
             "dtype": model.dtype,
             "kv_bits": model.kv_bits,
             "kv_bytes_per_token": model.kv_bytes_per_token,
+            "tool_parser": model.tool_parser or None,
             "fingerprint": model.fingerprint,
             "error": model.error or None,
         },

@@ -12,39 +12,47 @@ import mlx.core as mx
 
 from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
-from inference_service.domain import Sampling, TokenEvent
+from inference_service.domain import Sampling, TokenEvent, ToolCall
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Caches
 from inference_service.engine.sampling import TokenSampler, top_logprobs
 from inference_service.engine.windows import captured, next_stop
-from inference_service.text.streaming import TextStream
+from inference_service.text.answering import AnswerStream
 from inference_service.text.tokenizer import Tokenizer
+from inference_service.text.tool_calls import CallSyntax, Tools
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to generate. `max_tokens` is at least 1 and already bounded by the context."""
+    """How to generate. `max_tokens` is at least 1 and already bounded by the context.
+
+    With `call_syntax`, calls of `tools` are told apart from the text.
+    """
 
     max_tokens: int
     reason_at_max: "types_pb2.FinishReason.ValueType" = types_pb2.FINISH_REASON_LENGTH
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
+    call_syntax: CallSyntax | None = None
+    tools: Tools = ()
 
 
 @dataclass
 class Generated:
     """What a turn generated. `token_ids` are those that stay: a stop string and what follows it are cut off.
 
-    `sampled` counts all tokens, the ones cut off included; times are in seconds.
+    `rest` and `calls` became certain only at the end, and no token event has them. `sampled` counts all tokens, the
+    ones cut off included; times are in seconds.
     """
 
     token_ids: list[int] = field(default_factory=list)
     reason: "types_pb2.FinishReason.ValueType" = types_pb2.FINISH_REASON_PREFILLED
     stop_string: str = ""
     rest: str = ""
+    calls: tuple[ToolCall, ...] = ()
     sampled: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -102,7 +110,7 @@ class TurnJob:
         self._make_caches = caches
         self._taken_up = taken_up
         self._emit = emit
-        self._text = TextStream(decoding.stop if decoding else ())
+        self._answer = AnswerStream(decoding.stop, decoding.call_syntax, decoding.tools) if decoding else AnswerStream()
 
     @property
     def history(self) -> list[int]:
@@ -153,14 +161,15 @@ class TurnJob:
         result, decoding = self.result, self.decoding
         result.first_token_at = result.first_token_at or time.monotonic()
         result.token_ids.append(token_id)
-        special = token_id in tokenizer.special_ids or token_id in tokenizer.eos_ids
-        visible = self._text.feed(b"" if special else tokenizer.token_bytes(token_id))
+        ends = token_id in tokenizer.eos_ids
+        piece = b"" if ends else tokenizer.token_bytes(token_id)
+        said = self._answer.feed(piece, visible=token_id not in tokenizer.special_ids)
         wanted = decoding.top_logprobs
         logprob, top = (None, ()) if wanted is None else top_logprobs(logprobs, token_id, wanted)
-        self._emit(TokenEvent(token_id, logprob, top, visible))
-        if self._text.matched is not None:
+        self._emit(TokenEvent(token_id, logprob, top, said.text, said.calls))
+        if self._answer.matched is not None:
             result.reason = types_pb2.FINISH_REASON_STOP_STRING
-        elif token_id in tokenizer.eos_ids and not decoding.sampling.ignore_eos:
+        elif ends and not decoding.sampling.ignore_eos:
             result.reason = types_pb2.FINISH_REASON_STOP
         elif len(result.token_ids) >= decoding.max_tokens:
             result.reason = decoding.reason_at_max
@@ -172,9 +181,10 @@ class TurnJob:
         """Resolve the future. Where the caches cannot be made to fit, they are left empty: the tokens are right."""
         result = self.result
         result.sampled = len(result.token_ids)
-        result.stop_string = self._text.matched or ""
-        result.rest = self._text.finish()
-        del result.token_ids[self._text.tokens_before_stop() :]
+        result.rest, result.calls = self._answer.finish(ended=result.reason == types_pb2.FINISH_REASON_STOP)
+        result.stop_string = self._answer.matched or ""
+        result.reason = self._reason()
+        del result.token_ids[self._answer.tokens_before_stop() :]
         result.decode_seconds = time.monotonic() - self.started - result.prefill_seconds
         try:
             settle(self.caches, len(self.sequence) + len(result.token_ids))
@@ -183,6 +193,14 @@ class TurnJob:
             self.caches.clear()
         if not self.future.done():
             self.future.set_result((self.caches, result))
+
+    def _reason(self) -> "types_pb2.FinishReason.ValueType":
+        """Why generation ended, now that all that was held back is decided."""
+        reason = self.result.reason
+        if self._answer.matched is not None:
+            reason = types_pb2.FINISH_REASON_STOP_STRING
+        by_itself = reason in (types_pb2.FINISH_REASON_STOP, types_pb2.FINISH_REASON_STOP_STRING)
+        return types_pb2.FINISH_REASON_TOOL_CALLS if by_itself and self._answer.called else reason
 
     def fail(self, error: Exception) -> None:
         """End the turn by an error, without caches. Its traceback goes to the log only, because it holds on to them."""

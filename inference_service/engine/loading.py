@@ -8,6 +8,7 @@ import mlx.core as mx
 import mlx_lm
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import hf_repo_to_path
 
 from agentmem.blockfile import BLOCK_TOKENS
@@ -23,6 +24,7 @@ from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import sizes
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
+from inference_service.text.tool_calls import CallSyntax
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -38,6 +40,7 @@ class Quantization:
 @dataclass(frozen=True)
 class LoadedModel:
     """A model that serves. `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens.
+    `call_syntax` is how it writes calls of tools, where mlx-lm knows a parser for it.
 
     `engine`, `arenas` and `new_caches` belong to the engine thread, `memory` to the event loop, all else to anyone.
     """
@@ -52,6 +55,7 @@ class LoadedModel:
     paths: tuple[PathReport, ...]
     tokenizer: Tokenizer
     renderer: Renderer
+    call_syntax: CallSyntax | None
     engine: BatchEngine
     arenas: Arenas
     memory: ModelMemory
@@ -84,7 +88,7 @@ def load(
         model, wrapper, config = mlx_lm.load(source, lazy=True, return_config=True)
         directory = Path(source) if Path(source).is_dir() else hf_repo_to_path(source)
         backend = wrapper._tokenizer.backend_tokenizer
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
         raise FailedPrecondition(f"model {model_id!r} cannot be loaded from {source}: {error}") from error
     caches = _q4_caches(model_id, model, quantization)
     if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
@@ -121,6 +125,7 @@ def load(
             wrapper.apply_chat_template if wrapper.has_chat_template else None,
             checkpoints=geometry.sliding is not None,
         ),
+        call_syntax=_call_syntax(wrapper),
         engine=BatchEngine(model, tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes),
         arenas=Arenas(geometry, memory.space.blocks, memory.space.pieces),
         memory=ModelMemory(geometry, weight_bytes, memory),
@@ -160,6 +165,15 @@ def _measure(
     dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
     geometry = Geometry(seam.heads, dtype, quantization.bits, quantization.group_size, full, sliding)
     return geometry, int(logits.shape[-1])
+
+
+def _call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:
+    """How the model writes calls of tools, as mlx-lm tells of its settings, template or vocabulary."""
+    if not wrapper.has_tool_calling or not wrapper.tool_call_start:
+        return None
+    name = wrapper.init_kwargs["tool_parser_type"]
+    end = wrapper.tool_call_end or ""
+    return CallSyntax(name, wrapper.tool_call_start.encode(), end.encode(), wrapper.tool_parser)
 
 
 def _context_length(config: dict[str, Any]) -> int:

@@ -52,6 +52,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         parse_special=request.parse_special,
         label=check_text("label", request.label, allow_empty=True),
+        tool_calls=request.tool_calls,
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
     )
 

@@ -64,6 +64,7 @@ def _loaded(model: LoadedModel) -> model_pb2.Model:
         kv_bytes_per_token=geometry.bytes_per_token,
         weight_bytes=model.weight_bytes,
         vocab_size=model.vocab_size,
+        tool_parser=model.call_syntax.name if model.call_syntax else "",
         tokenizer_hash=model.tokenizer.hash,
         attention_paths=[
             model_pb2.AttentionPath(

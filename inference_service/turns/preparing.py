@@ -55,7 +55,7 @@ class Preparer:
             plan=plan,
             lookup=lookup,
             windows=windows,
-            decoding=self._decoding(request, remaining) if request.generates else None,
+            decoding=self._decoding(request, model, remaining) if request.generates else None,
             context_remaining=remaining,
         )
 
@@ -94,7 +94,7 @@ class Preparer:
         positions = capture_positions(plan.checkpoints, len(plan.sequence))
         return plan, lookup, window_candidates(*ids, ledger, plan.keep_tokens, plan.sequence, positions)
 
-    def _decoding(self, request: TurnRequest, remaining: int) -> Decoding:
+    def _decoding(self, request: TurnRequest, model: LoadedModel, remaining: int) -> Decoding:
         wanted = request.max_tokens or self._default_max_tokens
         return Decoding(
             max_tokens=min(wanted, remaining),
@@ -102,6 +102,8 @@ class Preparer:
             sampling=request.sampling,
             stop=request.stop,
             top_logprobs=request.top_logprobs,
+            call_syntax=model.call_syntax if request.tool_calls else None,
+            tools=request.tools,
         )
 
 
@@ -113,6 +115,15 @@ def check_tokens(turn_input: TurnInput, model: LoadedModel, logit_bias: Iterable
     for field, token_id in named:
         if token_id >= model.vocab_size:
             raise InvalidArgument(field, f"{token_id} is not below the vocabulary's {model.vocab_size}")
+
+
+def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
+    """Refuse to tell calls of tools apart where nothing says how the model writes them."""
+    if request.tool_calls and model.call_syntax is None:
+        raise FailedPrecondition(
+            f"model {model.model_id!r} has no tool parser, so calls of tools cannot be told from its text; "
+            "take a model that has one (tool_parser in GetModel), or ask for no calls"
+        )
 
 
 def _plan_input(

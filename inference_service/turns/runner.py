@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from agentmem import layout
 from agentmem.conversations import message_hashes
@@ -39,7 +40,7 @@ from inference_service.turns.locks import AgentLocks
 from inference_service.turns.measuring import TurnMeasures
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planned import Prepared
-from inference_service.turns.preparing import Preparer, check_tokens
+from inference_service.turns.preparing import Preparer, check_tokens, check_tool_calls
 from inference_service.turns.rooms import Rooms
 from inference_service.turns.running import RunningTurn
 
@@ -86,6 +87,7 @@ class TurnRunner:
             raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
         model = self._models.get(request.key.model_id)
         check_tokens(request.input, model, request.sampling.logit_bias)
+        check_tool_calls(request, model)
         if sum(not turn.ended for turn in self._turns) >= self._max_requests:
             raise ResourceExhausted(
                 f"{self._max_requests} requests run or wait already; try again later, or raise --max-requests"
@@ -166,7 +168,7 @@ class TurnRunner:
         try:
             started, job = await self._compute(turn, model, prepared)
             generated = job.result
-            turn.rest(generated.rest)
+            turn.rest(generated.rest, generated.calls)
             finished = self._measures.finished(turn, prepared, generated)
             if turn.request.commits:
                 version = await self._commit(turn, model, prepared, generated, started, finished)
@@ -245,7 +247,9 @@ class TurnRunner:
         request, plan = turn.request, prepared.plan
         token_ids = (*plan.sequence[prepared.keep_tokens :], *generated.token_ids)
         record = cache_store_pb2.TurnRecord(
-            started=started, delta=delta(turn.tokens, model.tokenizer, generated.rest), finished=finished
+            started=started,
+            delta=delta(turn.tokens, model.tokenizer, generated.rest, generated.calls),
+            finished=finished,
         )
         commit = Commit(
             base=prepared.base,
@@ -257,7 +261,7 @@ class TurnRunner:
             request_id=request.request_id,
             request_digest=request.digest,
             record=record,
-            message_hashes=_conversation(turn, record.delta.text),
+            message_hashes=_conversation(turn, record.delta),
             label=request.label,
             expiry=request.expiry,
         )
@@ -268,13 +272,21 @@ class TurnRunner:
         return version
 
 
-def _conversation(turn: RunningTurn, said: str) -> list[bytes]:
-    """The hash chain of a whole chat with its answer."""
+def _conversation(turn: RunningTurn, said: inference_pb2.Delta) -> list[bytes]:
+    """The hash chain of a whole chat with its answer, as the client will send that back."""
     chat = turn.request.input
     if not isinstance(chat, MessagesInput):
         return []
-    answer = ({"role": "assistant", "content": said},) if turn.request.generates else ()
+    answer = (_message(said),) if turn.request.generates else ()
     return message_hashes((*chat.messages, *answer), tools=chat.tools)
+
+
+def _message(said: inference_pb2.Delta) -> dict[str, Any]:
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+        for call in said.tool_calls
+    ]
+    return {"role": "assistant", "content": said.text, "tool_calls": calls or None}
 
 
 def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:
@@ -282,7 +294,7 @@ def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.Co
         raise InvalidArgument("request_id", "was used for a turn with other arguments; choose another")
     record = committed.record
     turn.started(record.started, model.tokenizer)
-    if record.delta.token_ids or record.delta.text:
+    if record.delta.token_ids or record.delta.text or record.delta.tool_calls:
         turn.say(inference_pb2.GenerateResponse(delta=record.delta))
     finished = record.finished
     finished.version.CopyFrom(committed.version)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from agentmem.errors import AgentmemError, Cancelled, ResourceExhausted
 from agentmem.v1 import inference_pb2
 from inference_service.answers import delta
-from inference_service.domain import TokenEvent, TurnRequest
+from inference_service.domain import TokenEvent, ToolCall, TurnRequest
 from inference_service.text.tokenizer import Tokenizer
 
 
@@ -33,6 +33,7 @@ class RunningTurn:
         self._tokenizer: Tokenizer | None = None
         self._ready: list[inference_pb2.GenerateResponse] = []
         self._rest = ""
+        self._calls: tuple[ToolCall, ...] = ()
         self.ended = False
         self.committing = False
         """The ledger is being written: the turn can no longer be cancelled."""
@@ -49,7 +50,7 @@ class RunningTurn:
             started = [event for event in ready if event.HasField("started")]
             for event in started:
                 yield event
-            if self._taken < len(self.tokens) or self._rest:
+            while self._taken < len(self.tokens) or self._rest or self._calls:
                 yield self._delta()
             for event in ready:
                 if not event.HasField("started"):
@@ -90,9 +91,9 @@ class RunningTurn:
         self._ready.append(event)
         self._changed.set()
 
-    def rest(self, text: str) -> None:
-        """Text that became certain when generation ended."""
-        self._rest = text
+    def rest(self, text: str, calls: tuple[ToolCall, ...] = ()) -> None:
+        """Text and calls that became certain when generation ended."""
+        self._rest, self._calls = text, calls
         self._changed.set()
 
     def end(self, error: Exception | None = None) -> None:
@@ -110,10 +111,16 @@ class RunningTurn:
         self._changed.set()
 
     def _delta(self) -> inference_pb2.GenerateResponse:
+        """The tokens that wait, up to the next call: in a delta the text comes before the calls."""
         assert self._tokenizer is not None
-        new, self._taken = self.tokens[self._taken :], len(self.tokens)
-        rest, self._rest = self._rest, ""
-        return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest))
+        waiting = range(self._taken, len(self.tokens))
+        end = next((i + 1 for i in waiting if self.tokens[i].calls), len(self.tokens))
+        new, self._taken = self.tokens[self._taken : end], end
+        rest: str = ""
+        calls: tuple[ToolCall, ...] = ()
+        if not (new and new[-1].calls):
+            rest, calls, self._rest, self._calls = self._rest, self._calls, "", ()
+        return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest, calls))
 
 
 def _stalled(buffer: int) -> AgentmemError:

@@ -115,6 +115,10 @@ def test_arguments_that_spell_no_object_are_text(text: str) -> None:
     assert template_messages(chat)[0]["tool_calls"][0]["function"]["arguments"] == text
 
 
+def test_an_empty_list_of_calls_is_none() -> None:
+    assert one(**USER, tool_calls=[]) == one(**USER)
+
+
 @pytest.mark.parametrize("calls", [None, 1, [1], [{}], [{"function": 1}], [{"function": {"name": "f"}}]])
 def test_calls_of_another_shape_have_a_hash_too(calls: Any) -> None:
     assert one(role="assistant", content="", tool_calls=calls) != one(**called({}))

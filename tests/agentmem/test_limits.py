@@ -8,10 +8,12 @@ import pytest
 import agentmem
 from agentmem.errors import InvalidArgument
 from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
+from gateway.exchange import Incoming
 from gateway.openai.chat_request import to_generate
 from gateway.openai.chat_schema import ChatRequest
 from inference_service.servicers.requests import generate_request
 
+INCOMING = Incoming("default", "", "0" * 32, 7)
 BODY: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "x"}]}
 
 
@@ -29,12 +31,12 @@ BODY: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content"
     ],
 )
 def test_both_draw_the_same_line(most: dict[str, Any], beyond: dict[str, Any]) -> None:
-    generate_request(to_generate(ChatRequest(**BODY, **most), "a", "", "default"))
+    generate_request(to_generate(ChatRequest(**BODY, **most), INCOMING))
     with pytest.raises(ValueError):
         ChatRequest(**BODY, **beyond)
     unchecked = ChatRequest(**BODY).model_copy(update=beyond)
     with pytest.raises(InvalidArgument):
-        generate_request(to_generate(unchecked, "a", "", "default"))
+        generate_request(to_generate(unchecked, INCOMING))
 
 
 def test_the_contract_says_so() -> None:

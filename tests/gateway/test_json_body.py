@@ -93,7 +93,7 @@ def test_lone_surrogates_are_refused_by_field(changed: dict[str, Any], field: st
         ({"stop": [1]}, "stop[0]"),
         ({"logit_bias": {"1": "x"}}, "logit_bias.1"),
         ({"n": 2}, "n"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"nonsense": None}, "nonsense"),
     ],
 )

@@ -45,6 +45,7 @@ class Turn:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    calls: list[inference_pb2.ToolCall] = field(default_factory=list)
 
     @property
     def cached(self) -> dict[str, int]:
@@ -89,6 +90,7 @@ class Client:
                     turn.text += event.delta.text
                     turn.token_ids += event.delta.token_ids
                     turn.logprobs += [token.logprob for token in event.delta.logprobs]
+                    turn.calls += event.delta.tool_calls
                 else:
                     turn.finished, ended = event.finished, True
         finally:

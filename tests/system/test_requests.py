@@ -84,6 +84,9 @@ async def test_bad_input_is_refused_by_field_before_any_effect(stack: Stack, cli
     too_long = await refused(client.turn("a", prompt="word " * 6000))
     assert too_long.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "context holds 4096" in (too_long.details() or "")
+    unparsed = await refused(client.turn("a", **OK, tool_calls=True))
+    assert unparsed.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "no tool parser" in (unparsed.details() or "")
     version = await refused(client.turn("a", **OK, if_version=3))
     assert version.code() is grpc.StatusCode.ABORTED
 

@@ -268,7 +268,7 @@ class Delta(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text since the last delta; special tokens are left out."""
+    """Text since the last delta; special tokens are left out. It came before the calls."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens since the last delta."""
@@ -279,7 +279,9 @@ class Delta(_message.Message):
 
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Calls that are complete now, if asked for; their tokens are counted, and no text stands for them."""
+        """Calls that are complete now, if asked for; their tokens are counted, and no text stands for them. White space next to
+        a call is left out too. What the parser does not understand, or max_tokens cut short, is text.
+        """
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("min_p", 1.5),
         ("top_k", -1),
         ("response_format", {"type": "json_object"}),
-        ("tool_choice", "auto"),
+        ("tool_choice", "required"),
         ("prompt_cache_key", "k"),
         ("made_up", 1),
     ],
@@ -90,6 +90,19 @@ def test_refused_by_name(name: str, value: Any) -> None:
         },
         {"role": "tool", "content": "42", "tool_call_id": "1"},
         {"role": "assistant", "content": "a", "reasoning_content": "because"},
+        {
+            "role": "assistant",
+            "content": '{"a": 1}',
+            "parsed": {"a": 1},
+            "tool_calls": [
+                {
+                    "index": 0,
+                    "id": "1",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": "{}", "parsed_arguments": None},
+                }
+            ],
+        },
     ],
 )
 def test_messages(message: dict[str, Any]) -> None:

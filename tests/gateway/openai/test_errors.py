@@ -9,6 +9,8 @@ from gateway.openai.errors import error_body
     [
         ("sampling.top_p", "top_p"),
         ("messages.messages[2].role", "messages[2].role"),
+        ("messages.messages[1].tool_calls_json", "messages[1].tool_calls"),
+        ("messages.tools_json", "tools"),
         ("key.model_id", "model"),
         ("key.agent_id", "X-Agent-ID"),
         ("request_id", "Idempotency-Key"),

@@ -12,6 +12,7 @@ from inference_service.domain import MessagesInput
 from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.loading import LoadedModel, Quantization, load
+from tests.scripted_model import write_scripted
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba
 
 
@@ -120,6 +121,23 @@ def test_missing_and_damaged_files_are_refused(tmp_path: Path, hashes: ContentHa
     weights = directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(FailedPrecondition, match="cannot be loaded"):
+        loaded(directory, hashes)
+
+
+def test_how_calls_are_written_comes_from_template_and_settings(tmp_path: Path, hashes: ContentHashes) -> None:
+    assert loaded(write_llama(tmp_path / "none"), hashes).call_syntax is None
+    directory = write_scripted(tmp_path / "m")
+    found = loaded(directory, hashes).call_syntax
+    assert found is not None
+    assert (found.name, found.start, found.end) == ("json_tools", b"<tool_call>", b"</tool_call>")
+    settings = directory / "tokenizer_config.json"
+    config = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**config, "tool_parser_type": "mistral"}))
+    named = loaded(directory, hashes).call_syntax
+    assert named is not None
+    assert (named.name, named.start, named.end) == ("mistral", b"[TOOL_CALLS]", b"")
+    settings.write_text(json.dumps({**config, "tool_parser_type": "of_tomorrow"}))
+    with pytest.raises(FailedPrecondition, match="of_tomorrow"):
         loaded(directory, hashes)
 
 

@@ -10,6 +10,7 @@ from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models import Models
 from inference_service.servicers.servicer_models import ModelServicer
 from inference_service.settings import WorkerSettings
+from inference_service.text.tool_calls import CallSyntax
 from tests.inference_service.real_tokenizers import byte_level
 
 GEOMETRY = Geometry(8, mx.bfloat16, 4, 64, LayerGroup((0, 1, 2), 2, 64, 128), LayerGroup((3,), 2, 64, 128, 512))
@@ -23,6 +24,7 @@ LOADED = SimpleNamespace(
     weight_bytes=12345,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
     tokenizer=byte_level(),
+    call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
 )
 
 
@@ -104,6 +106,7 @@ async def test_loaded_model_is_described() -> None:
         kv_bytes_per_token=3 * 2 * (64 + 128) * 36 // 64,
         weight_bytes=12345,
         vocab_size=300,
+        tool_parser="json_tools",
         tokenizer_hash=byte_level().hash,
         attention_paths=[path],
     )

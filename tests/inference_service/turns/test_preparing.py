@@ -5,12 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from agentmem.errors import InvalidArgument
-from inference_service.domain import TokensInput
+from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.keys import AgentKey
+from inference_service.domain import TokensInput, TurnRequest
 from inference_service.memory.ledger import Ledger
 from inference_service.text.rendering import Rendered, Renderer, Span
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.turns.preparing import _retokenized, check_tokens
+from inference_service.turns.preparing import _retokenized, check_tokens, check_tool_calls
 from tests.inference_service.real_tokenizers import byte_level_with_bos
 
 END = "<|im_end|>"
@@ -26,6 +27,17 @@ def test_ids_that_the_model_has_no_logits_for_are_refused() -> None:
         with pytest.raises(InvalidArgument) as caught:
             check_tokens(*arguments)
         assert caught.value.field == field
+
+
+def test_calls_cannot_be_told_apart_without_a_parser() -> None:
+    def request(*, tool_calls: bool) -> TurnRequest:
+        return TurnRequest(AgentKey("n", "a", "m"), TokensInput((1,)), b"", tool_calls=tool_calls)
+
+    without = cast(Any, SimpleNamespace(model_id="m", call_syntax=None))
+    check_tool_calls(request(tool_calls=False), without)
+    check_tool_calls(request(tool_calls=True), cast(Any, SimpleNamespace(call_syntax=object())))
+    with pytest.raises(FailedPrecondition, match="no tool parser"):
+        check_tool_calls(request(tool_calls=True), without)
 
 
 def ledger_of(tokenizer: Tokenizer, rendered: Rendered) -> Ledger:

@@ -7,7 +7,7 @@ import pytest
 from agentmem.errors import Cancelled, ResourceExhausted, Unavailable
 from agentmem.keys import AgentKey
 from agentmem.v1 import inference_pb2, types_pb2
-from inference_service.domain import TextInput, TokenEvent, TurnRequest
+from inference_service.domain import TextInput, TokenEvent, ToolCall, TurnRequest
 from inference_service.turns.running import RunningTurn
 from tests.inference_service.real_tokenizers import byte_level
 
@@ -70,6 +70,34 @@ async def test_tokens_that_were_not_taken_are_joined() -> None:
     assert [p.token_id for p in delta.delta.logprobs] == [0, 1, 2, 3, 4]
     assert [t.token_id for t in delta.delta.logprobs[3].top] == [3, 9]
     assert delta.delta.logprobs[3].token_bytes == byte_level().token_bytes(3)
+
+
+async def test_text_comes_before_the_calls_of_a_delta() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    first, second, third = (ToolCall(name, "f", "{}") for name in "abc")
+    for event in (token(0, "x"), TokenEvent(1, None, (), "y", (first, second)), token(2, "z")):
+        turn.token_from_engine(event)
+    await asyncio.sleep(0)
+    turn.rest("rest", (third,))
+    turn.say(FINISHED)
+    turn.end()
+    _, *deltas, last = await read(turn)
+    assert last == FINISHED
+    said = [(d.delta.text, list(d.delta.token_ids), [call.id for call in d.delta.tool_calls]) for d in deltas]
+    assert said == [("xy", [0, 1], ["a", "b"]), ("zrest", [2], ["c"])]
+
+
+async def test_calls_at_the_end_are_told_though_the_last_token_had_some() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    turn.token_from_engine(TokenEvent(1, None, (), "", (ToolCall("a", "f", "{}"),)))
+    await asyncio.sleep(0)
+    turn.rest("", (ToolCall("b", "f", "{}"),))
+    turn.say(FINISHED)
+    turn.end()
+    _, *deltas, _ = await read(turn)
+    assert [[call.id for call in d.delta.tool_calls] for d in deltas] == [["a"], ["b"]]
 
 
 async def test_rest_without_tokens_is_a_delta_of_its_own() -> None:

@@ -1,0 +1,175 @@
+"""Generated tokens as an answer: text, and calls of tools told apart from it."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from inference_service.domain import ToolCall
+from inference_service.text.streaming import TextStream
+from inference_service.text.tool_calls import CallSyntax, Tools
+
+_LAYOUT = " \t\r\n"
+
+
+class Said(NamedTuple):
+    """What is certain now. Where there are both, the text came first."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+class _Piece(NamedTuple):
+    token: int
+    bytes: bytes
+    visible: bool
+
+
+class AnswerStream:
+    """Turns tokens into text and, where a `syntax` says how calls are written, calls. One per turn; not thread-safe.
+
+    What might begin a call is held back until it is decided, and a call is handed out whole, at its end. What turns
+    out to be none is text, exactly as if nobody had looked for calls: what the parser does not understand, and a call
+    that max_tokens cut short, because half of its arguments may make sense too and mean something else.
+
+    Stop strings match on text only: one inside a call cuts nothing, one cannot begin before a call and end behind it,
+    and where a stop string and the marker of a call begin at one place the marker is looked for first. White space next
+    to a call belongs to neither: templates put their own there, and a client that sends the answer back then makes the
+    prompt that the ledger holds.
+    """
+
+    def __init__(self, stops: Sequence[str] = (), syntax: CallSyntax | None = None, tools: Tools = ()) -> None:
+        self._stops = stops
+        self._syntax = syntax
+        self._tools = tools
+        self._text = TextStream(stops)
+        self._token_of_feed: list[int] = []
+        """For each piece that the text stream was fed, the token that it is of."""
+        self._tokens = 0
+        self._pending: deque[_Piece] = deque()
+        self._raw = bytearray()
+        """The bytes of the pending pieces."""
+        self._in_call = False
+        """The pending bytes begin with the start marker."""
+        self._searched = 0
+        self._texts: list[str] = []
+        self._space = ""
+        """White space that might stand before a call."""
+        self._after_call = False
+        self._calls: list[ToolCall] = []
+        self._ids: set[str] = set()
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that matched. Nothing is fed after it."""
+        return self._text.matched
+
+    @property
+    def called(self) -> bool:
+        """Whether there was a call."""
+        return bool(self._ids)
+
+    def feed(self, piece: bytes, *, visible: bool = True) -> Said:
+        """Take one token's bytes. Those of special tokens are not visible: they count in markers and calls only."""
+        self._pending.append(_Piece(self._tokens, piece, visible))
+        self._tokens += 1
+        self._raw += piece
+        self._decide()
+        return self._said()
+
+    def finish(self, *, ended: bool) -> Said:
+        """The rest. `ended` says that the model ended its turn, so that a call without an end marker is whole."""
+        while ended and self._in_call and self.matched is None:
+            self._end_call(len(self._raw), len(self._raw))
+        self._release(len(self._raw))
+        self._say(self._text.finish())
+        self._texts.append(self._space)
+        self._space = ""
+        return self._said()
+
+    def tokens_before_stop(self) -> int:
+        """How many of the tokens lie wholly before the stop string that matched; all of them if none did."""
+        return self._tokens if self.matched is None else self._token_of_feed[self._text.tokens_before_stop()]
+
+    def _decide(self) -> None:
+        """Decide about the pending bytes as far as that can be."""
+        syntax = self._syntax
+        if syntax is None:
+            self._release(len(self._raw))
+            return
+        while self.matched is None:
+            if self._in_call:
+                end = self._raw.find(syntax.end, self._searched) if syntax.end else -1
+                if end < 0:
+                    self._searched = max(len(syntax.start), len(self._raw) - len(syntax.end) + 1)
+                    return
+                self._end_call(end, end + len(syntax.end))
+                continue
+            start = self._raw.find(syntax.start)
+            if start < 0:
+                self._release(len(self._raw) - _beginning_at_end(self._raw, syntax.start))
+                return
+            self._release(start)
+            self._begin_call()
+
+    def _begin_call(self) -> None:
+        assert self._syntax is not None
+        self._in_call, self._searched = True, len(self._syntax.start)
+
+    def _end_call(self, end: int, size: int) -> None:
+        """The call that began is over: its text ends at `end`, and with its marker at `size`."""
+        assert self._syntax is not None
+        start = len(self._syntax.start)
+        self._in_call = False
+        if calls := self._syntax.calls(bytes(self._raw[start:end]), self._tools, self._ids):
+            self._say(self._text.finish())
+            self._text, self._token_of_feed = TextStream(self._stops), []
+            self._after_call = True
+            self._calls += calls
+            self._ids |= {call.id for call in calls}
+            self._drop(size)
+        elif (again := self._raw.rfind(self._syntax.start, start, end)) >= 0:
+            # The model began anew: what came before is text, and the last beginning is tried.
+            self._release(again)
+            self._begin_call()
+        else:
+            self._release(size)
+
+    def _release(self, size: int) -> None:
+        """The first `size` pending bytes are text, as far as they are visible."""
+        for piece in self._drop(size):
+            if piece.visible and self.matched is None:
+                self._token_of_feed.append(piece.token)
+                self._say(self._text.feed(piece.bytes))
+
+    def _drop(self, size: int) -> list[_Piece]:
+        """Take the first `size` bytes out of what is pending."""
+        dropped = []
+        del self._raw[:size]
+        while self._pending and (size or not self._pending[0].bytes):
+            token, data, visible = self._pending.popleft()
+            dropped.append(_Piece(token, data[:size], visible))
+            if len(data) > size:
+                self._pending.appendleft(_Piece(token, data[size:], visible))
+            size = max(0, size - len(data))
+        return dropped
+
+    def _say(self, text: str) -> None:
+        if self._syntax is not None:
+            text = self._space + text
+            text = text.lstrip(_LAYOUT) if self._after_call else text
+            kept = text.rstrip(_LAYOUT)
+            self._space = text[len(kept) :]
+            text = kept
+        self._after_call = self._after_call and not text
+        self._texts.append(text)
+
+    def _said(self) -> Said:
+        said = Said("".join(self._texts), tuple(self._calls))
+        self._texts, self._calls = [], []
+        return said
+
+
+def _beginning_at_end(data: bytearray, marker: bytes) -> int:
+    """The length of the longest proper beginning of `marker` that `data` ends with."""
+    sizes = range(min(len(marker) - 1, len(data)), 0, -1)
+    return next((size for size in sizes if data.endswith(marker[:size])), 0)

@@ -1,0 +1,80 @@
+"""Calls of tools in what a model writes: found between their markers, parsed, and checked."""
+
+import json
+import secrets
+import string
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentmem import jsontext
+from agentmem.errors import InvalidArgument
+from inference_service.domain import ToolCall
+
+_PARSER_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
+)
+"""What parsers raise of text that is no call: most take what a model wrote apart without looking."""
+
+_SHORT_IDS = frozenset({"mistral"})
+"""Parsers of models whose templates refuse ids that are not nine letters and digits."""
+
+Tools = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class CallSyntax:
+    """How one model writes calls: `start`, what `parse` understands, `end`. Pure; any thread.
+
+    Without an `end`, a call goes to the end of the turn. `parse` gets the text between the markers and the definitions
+    of the tools, or None where there are none; it returns a call or a list of calls, objects with a name, arguments
+    and perhaps an id, and raises where it finds none.
+    """
+
+    name: str
+    start: bytes
+    end: bytes
+    parse: Callable[[str, list[dict[str, Any]] | None], Any]
+
+    def __post_init__(self) -> None:
+        if not self.start:
+            raise ValueError("calls need a marker that they start with")
+
+    def calls(self, text: bytes, tools: Tools = (), taken_ids: Collection[str] = ()) -> list[ToolCall]:
+        """The calls that `text`, from between the markers, spells; none unless all of it makes sense.
+
+        A call keeps the id that the model gave it, which its template then writes again, unless it is one of
+        `taken_ids`. Some parsers take time that grows with the square of a text that repeats the beginning of a call
+        (mlx-lm's for Gemma 4: seconds for 16 KB), and whoever waits for this thread waits as long.
+        """
+        try:
+            parsed = self.parse(text.decode(errors="replace"), [dict(tool) for tool in tools] or None)
+            found: list[ToolCall] = []
+            for call in parsed if isinstance(parsed, list) else [parsed]:
+                found.append(self._checked(call, {*taken_ids, *(each.id for each in found)}))
+        except _PARSER_ERRORS + (InvalidArgument,):  # noqa: RUF005 - a tuple of types, not of values
+            return []
+        return found
+
+    def _checked(self, call: Mapping[str, Any], taken_ids: Collection[str]) -> ToolCall:
+        """Raises one of _PARSER_ERRORS, or InvalidArgument."""
+        name, given = call["name"], call.get("id")
+        arguments = jsontext.object_or_text(call.get("arguments") or {})
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        jsontext.parse("arguments", text, dict)
+        if not isinstance(name, str) or not name or name != name.encode().decode():
+            raise ValueError("a call needs a name")
+        usable = isinstance(given, str) and given and given not in taken_ids and given.encode()
+        return ToolCall(str(given) if usable else self._new_id(), name, text)
+
+    def _new_id(self) -> str:
+        if self.name in _SHORT_IDS:
+            return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+        return f"call_{secrets.token_hex(12)}"

@@ -1,0 +1,193 @@
+"""Calls of tools by a model that makes some: through the worker, and through OpenAI's SDK."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+
+from agentmem.conversations import chain_of
+from agentmem.v1 import agent_pb2, model_pb2, types_pb2
+from tests.scripted_model import write_scripted
+from tests.system.stack import Client, Stack, Turn, chat, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "How the weather is.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+TOOLS: list[Any] = [WEATHER]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scripted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """All three processes; the markers of calls are special tokens."""
+    directory = write_scripted(tmp_path_factory.mktemp("scripted") / "m", special_markers=True)
+    async with running(f"scripted={directory}", "store", "worker", "gateway") as stack:
+        yield stack
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(scripted: Stack) -> Client:
+    return await scripted.client()
+
+
+def asked(*said: tuple[str, str], tools: bool = True) -> types_pb2.Messages:
+    messages = chat(*said)
+    if tools:
+        messages.tools_json = json.dumps([WEATHER])
+    return messages
+
+
+def arguments(turn: Turn) -> list[Any]:
+    return [(call.name, json.loads(call.arguments_json)) for call in turn.calls]
+
+
+async def test_the_model_names_its_parser(client: Client) -> None:
+    model = (await client.models.GetModel(model_pb2.GetModelRequest(), timeout=10)).model
+    assert model.tool_parser == "json_tools"
+
+
+async def test_calls_are_told_apart_and_replayed(client: Client) -> None:
+    request: dict[str, Any] = {"messages": asked(("user", "both")), "tool_calls": True, "request_id": "r"}
+    turn = await client.turn("both", **request, top_logprobs=0)
+    assert arguments(turn) == [("get_time", {}), ("get_weather", {"city": "Rome", "days": 2})]
+    assert turn.text == ""
+    assert turn.finished.reason == types_pb2.FINISH_REASON_TOOL_CALLS
+    assert len(turn.logprobs) == len(turn.token_ids) == turn.finished.usage.completion_tokens, "the calls' count too"
+    assert len({call.id for call in turn.calls}) == 2
+    again = await client.turn("both", **request, top_logprobs=0)
+    assert again.finished.replayed
+    assert (again.calls, again.text, again.token_ids) == (turn.calls, turn.text, turn.token_ids)
+    assert again.finished.reason == types_pb2.FINISH_REASON_TOOL_CALLS
+
+
+async def test_unasked_calls_are_text(client: Client) -> None:
+    turn = await client.turn("unasked", messages=asked(("user", "both")))
+    assert turn.calls == []
+    assert turn.text.startswith('<tool_call>{"name": "get_time"')
+    assert turn.finished.reason == types_pb2.FINISH_REASON_STOP
+
+
+async def test_what_the_parser_refuses_and_what_is_cut_short_is_text(client: Client) -> None:
+    broken = await client.turn("broken", messages=asked(("user", "broken")), tool_calls=True)
+    assert (broken.calls, broken.text) == ([], 'Well, <tool_call>{"name": get_weather}</tool_call>!')
+    assert broken.finished.reason == types_pb2.FINISH_REASON_STOP
+    short = await client.turn("short", messages=asked(("user", "hi")), tool_calls=True, max_tokens=6)
+    assert (short.calls, short.text) == ([], 'I look.\n{"name": "get_weather", "arguments"')
+    assert short.finished.reason == types_pb2.FINISH_REASON_LENGTH
+
+
+async def test_a_stop_string_inside_a_call_does_not_cut_it(client: Client) -> None:
+    turn = await client.turn("stop", messages=asked(("user", "hi")), tool_calls=True, stop=["Paris"])
+    assert arguments(turn) == [("get_weather", {"city": "Paris"})]
+    assert turn.finished.stop_string == ""
+    before = await client.turn("before", messages=asked(("user", "hi")), tool_calls=True, stop=["look"])
+    assert (before.text, before.calls, before.finished.stop_string) == ("I ", [], "look")
+
+
+async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(client: Client, scripted: Stack) -> None:
+    first = await client.turn("found", messages=asked(("user", "hi")), tool_calls=True)
+    assert (first.text, arguments(first)) == ("I look.", [("get_weather", {"city": "Paris"})])
+    (call,) = first.calls
+    messages = asked(("user", "hi"), ("assistant", first.text), ("tool", "rain"))
+    function = {"name": call.name, "arguments": '{"city":"Paris"}'}
+    messages.messages[1].tool_calls_json = json.dumps([{"id": call.id, "type": "function", "function": function}])
+    messages.messages[2].tool_call_id = call.id
+
+    async def found(of: types_pb2.Messages) -> tuple[str, int]:
+        request = agent_pb2.FindAgentRequest(namespace="default", model_id="scripted", message_hashes=chain_of(of))
+        response = await client.agents.FindAgent(request, timeout=10)
+        return response.agent.key.agent_id, response.matched_messages
+
+    assert await found(messages) == ("found", 2)
+    other = types_pb2.Messages(messages=messages.messages)
+    assert await found(other) == ("", 0), "without the tools it is another conversation"
+    tokens = (await client.agent("found")).tokens
+    second = await client.turn("found", messages=messages, tool_calls=True)
+    assert (second.match, second.cached) == ("EXTEND", {"hot": tokens})
+    assert (second.text, second.finished.reason) == ("It rains in Paris!", types_pb2.FINISH_REASON_STOP)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sdk(scripted: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{scripted.url}/v1", api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
+def cached(completion: ChatCompletion) -> int:
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens_details is not None
+    return completion.usage.prompt_tokens_details.cached_tokens or 0
+
+
+async def test_the_sdk_calls_a_tool_and_tells_its_result(sdk: openai.AsyncOpenAI) -> None:
+    said: list[Any] = [{"role": "user", "content": "hi, how is the weather?"}]
+    first = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
+    (choice,) = first.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "I look."
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    assert cached(first) == 0
+    said += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+    second = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
+    assert second.choices[0].message.content == "It rains in Paris!"
+    assert (second.choices[0].finish_reason, second.choices[0].message.tool_calls) == ("stop", None)
+    assert first.usage is not None
+    assert cached(second) == first.usage.prompt_tokens + first.usage.completion_tokens, "the agent was found by content"
+    said += [second.choices[0].message, {"role": "user", "content": "and now?"}]
+    third = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="auto")
+    assert third.choices[0].finish_reason == "tool_calls"
+    assert cached(third) > cached(second)
+
+
+async def test_the_sdk_gathers_calls_of_a_stream(sdk: openai.AsyncOpenAI) -> None:
+    said: list[Any] = [{"role": "user", "content": "both, please"}]
+    async with sdk.chat.completions.stream(
+        model="scripted", messages=said, tools=TOOLS, stream_options={"include_usage": True}
+    ) as stream:
+        kinds = [event.type async for event in stream]
+        completion = await stream.get_final_completion()
+    assert kinds.count("tool_calls.function.arguments.done") == 2
+    message = completion.choices[0].message
+    assert message.tool_calls is not None
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls]
+    assert calls == [("get_time", {}), ("get_weather", {"city": "Rome", "days": 2})]
+    assert completion.choices[0].finish_reason == "tool_calls"
+    said += [message, *({"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls)]
+    second = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
+    assert second.choices[0].message.content == "It rains in Paris!"
+    assert completion.usage is not None
+    # Not the calls: here the model spelled their markers in ordinary tokens, and the template writes special ones.
+    assert cached(second) == completion.usage.prompt_tokens
+
+
+async def test_the_sdk_streams_raw_chunks(sdk: openai.AsyncOpenAI) -> None:
+    said: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+    stream = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, stream=True)
+    parts = [part async for chunk in stream for part in chunk.choices[0].delta.tool_calls or ()]
+    assert [part.index for part in parts] == [0, 0]
+    assert parts[0].id
+    assert (parts[0].type, parts[1].id) == ("function", None)
+    assert "".join((part.function and part.function.arguments) or "" for part in parts) == '{"city": "Paris"}'
+
+
+async def test_tool_choice_none_calls_nothing_and_required_is_refused(sdk: openai.AsyncOpenAI) -> None:
+    said: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
+    none = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="none")
+    assert (none.choices[0].message.content, none.choices[0].message.tool_calls) == ("Nobody knows.", None)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="required")
+    assert caught.value.param == "tool_choice"
