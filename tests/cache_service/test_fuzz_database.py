@@ -1,7 +1,6 @@
 """Seeded damage of the database's pages: the store refuses to start, or a ledger is what it was, or its read fails.
 
-SQLite has no checksums of pages, so most flipped bits are read as they are; the checksums of rows find them. With
-AGENTMEM_FULL_MATRIX=1 there are 250 damages, else 100.
+SQLite has no checksums of pages, so most flipped bits are read as they are; the checksums of rows find them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from cache_service.files import DirectoryUnusable
 from cache_service.offline.database import DatabaseDamaged
 from cache_service.schema import ForeignDatabase, SchemaTooNew
 from tests.faults.mutations import DATABASE
-from tests.full_matrix import FULL
 
 from . import kv
 from .conftest import Running, running
@@ -32,7 +30,7 @@ from .invariants import AGENTS, REQUESTS
 from .scenarios import ROOMY, version_before
 
 __all__ = ["template"]
-MUTATIONS = 250 if FULL else 100
+MUTATIONS = 250
 REFUSED = (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INTERNAL)
 Answers = dict[str, pb.OpenCacheResponse | grpc.StatusCode]
 
