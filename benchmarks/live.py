@@ -48,11 +48,12 @@ class Answer:
 class LiveStack:
     """A running stack. `kill` ends services by SIGKILL; `agentmem up` starts them again by itself."""
 
-    def __init__(self, process: asyncio.subprocess.Process, root: Path, grpc_address: str, model: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, root: Path, addresses: dict[str, str], model: str) -> None:
         self._process = process
         self.root = root
+        self.addresses = addresses
         self.model = model
-        self._channel = connect(grpc_address)
+        self._channel = connect(addresses["grpc"])
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
         self._agents = agent_pb2_grpc.AgentServiceStub(self._channel)
         self._models = model_pb2_grpc.ModelServiceStub(self._channel)
@@ -105,7 +106,7 @@ class LiveStack:
 
     async def kill(self, *services: str) -> float:
         """SIGKILL services and wait until they serve again; the seconds that it took."""
-        before = {service: self._find(service) for service in services}
+        before = {service: self.process(service) for service in services}
         started = time.monotonic()
         for process in before.values():
             process.send_signal(signal.SIGKILL)
@@ -124,7 +125,8 @@ class LiveStack:
             return False
         return model.state == model_pb2.MODEL_STATE_LOADED
 
-    def _find(self, service: str) -> psutil.Process:
+    def process(self, service: str) -> psutil.Process:
+        """The present process of "store", "worker" or "gateway"."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         return next(child for child in children if MODULES[service] in child.cmdline())
 
@@ -157,7 +159,7 @@ async def running(model: str = "demo", show: bool = False) -> AsyncIterator[Live
         if show:
             sys.stdout.write("".join(f"  {line}\n" for line in log.read_text().splitlines() if "OpenBLAS" in line))
         addresses = json.loads((root / "run" / "gateway.json").read_text())
-        stack = LiveStack(process, root, addresses["grpc"], model.partition("=")[0])
+        stack = LiveStack(process, root, addresses, model.partition("=")[0])
         yield stack
     finally:
         if stack is not None:

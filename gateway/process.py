@@ -193,7 +193,7 @@ def _authenticator(settings: GatewaySettings) -> Authenticator:
 def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connection_type(settings.max_connections, settings.header_timeout),
+        http=connection_type(settings.max_connections, settings.header_timeout, settings.stall_limit),
         h11_max_incomplete_event_size=settings.max_header_bytes,
         ssl_context_factory=(lambda *_: tls.context) if tls else None,
         ws="none",

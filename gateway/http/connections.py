@@ -5,6 +5,8 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gateway.http.stalls import StallingConnection
+
 SURPLUS: Final = "agentmem.surplus"
 """In the state of a request's scope: its connection is one too many, so it gets a refusal, or its health check."""
 
@@ -12,14 +14,16 @@ _FOR_PROBES: Final = 16
 """Connections over the limit that are heard nevertheless, so that health checks are answered when it is reached."""
 
 
-def connection_type(max_connections: int, header_timeout: float) -> type[H11Protocol]:
+def connection_type(max_connections: int, header_timeout: float, stall_seconds: float) -> type[H11Protocol]:
     """What uvicorn makes for each connection.
 
     A connection over `max_connections` is told so when it asks, and closed at once if there are many of those. One
-    that has no request in service and doesn't send a whole one's headers within `header_timeout` seconds is closed.
+    that has no request in service and doesn't send a whole one's headers within `header_timeout` seconds is closed, as
+    is one whose peer takes nothing of what is sent for `stall_seconds`.
     """
 
-    class Connection(H11Protocol):
+    class Connection(StallingConnection):
+        stall_limit = stall_seconds
         _silence: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

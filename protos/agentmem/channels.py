@@ -42,7 +42,8 @@ CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     *_COMMON,
     # A peer that was restarted is found again at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # This is how long an attempt may take, whatever its name says; 100 ms are too few for a busy machine.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 

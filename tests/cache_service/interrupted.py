@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.limits import Limits
-from tests.faults.shim import SLOTS, Action, Control, Slot
+from tests.faults.shim import Action, Control, Slot
 from tests.faults.victims import Victim, Victims, victims
+from tests.full_matrix import FULL
 
 from .conftest import running
 from .invariants import View, view
 from .scenarios import ROOMY, Scenario, Store, furnish
 
-FULL = bool(os.environ.get("AGENTMEM_FULL_MATRIX"))
-"""Whether every point is tested where there are many."""
 PATIENCE = 60.0
 
 
@@ -131,11 +130,17 @@ async def until_stopped(call: Awaitable[object], slot: Slot) -> bool:
     return False
 
 
-def points(count: int, per_operation: int, most: int) -> list[tuple[int, int]]:
-    """Which (operation, fault) to test: all, or every so many if there are more than `most` and no time for all."""
-    everything = [(number, fault) for number in range(1, count + 1) for fault in range(per_operation)]
-    stride = -(-len(everything) // (SLOTS - 1 if FULL else most))
-    return everything[::stride] if stride % per_operation or stride == 1 else everything[:: stride + 1]
+def points(operations: list[str], per_operation: int) -> list[tuple[int, int]]:
+    """Which (operation, fault) to test: all, or of each run of equal operations its first, its middle and its last.
+
+    Most runs are the pages that one transaction writes, and what is between two of them is always the same: a part of
+    a transaction.
+    """
+    chosen: list[int] = []
+    for _, run in groupby(range(1, len(operations) + 1), key=lambda number: operations[number - 1]):
+        numbers = list(run)
+        chosen += numbers if FULL else sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]})
+    return [(number, fault) for number in chosen for fault in range(per_operation)]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cache_service import ledger
 from cache_service.database import Database
 from cache_service.ledger import EMPTY, Head, Part
+from tests.full_matrix import FULL
 
 Token = tuple[int, bytes]
 TOKENS = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=5)), max_size=6)
@@ -89,7 +90,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestLedger.settings = settings(max_examples=40 if FULL else 20, stateful_step_count=25, deadline=None)
 
 
 def test_a_commit_writes_only_its_own_tokens(tmp_path: Path) -> None:

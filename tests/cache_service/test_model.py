@@ -1,7 +1,7 @@
 """Any order of what clients may ask, with two writers and restarts, against the model.
 
-Over a real socket, with real SQLite and real files. AGENTMEM_MODEL_EXAMPLES is the number of such orders, 30 if nobody
-says so. `test_model_faults` shows what is caught.
+Over a real socket, with real SQLite and real files. AGENTMEM_MODEL_EXAMPLES is the number of such orders; if nobody
+says so 15, and 30 with AGENTMEM_FULL_MATRIX=1. `test_model_faults` shows what is caught.
 """
 
 import os
@@ -16,6 +16,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files import FileName, Kind
+from tests.full_matrix import FULL
 
 from . import audit, kv
 from .machine import Machine
@@ -28,7 +29,7 @@ TOKENS = st.lists(st.sampled_from([0, 7, 12, 345]), max_size=5)
 NAMES = st.sampled_from("xy")
 HOUR = 3600 * 10**9
 EXAMPLES = settings(
-    max_examples=int(os.environ.get("AGENTMEM_MODEL_EXAMPLES", "30")),
+    max_examples=int(os.environ.get("AGENTMEM_MODEL_EXAMPLES", "30" if FULL else "15")),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

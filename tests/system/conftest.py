@@ -1,24 +1,35 @@
 """Models and stacks for the system tests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.system.stack import Client, Stack, running
+from tests.system.shared import SharedStacks
+from tests.system.stack import Client, Stack
 from tests.tiny_models import write_llama
+
+_SHARED = pytest.StashKey[SharedStacks]()
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stacks(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SharedStacks]:
+    """Stacks for all tests of this process."""
+    shared = request.session.stash[_SHARED] = SharedStacks(tmp_path_factory.mktemp("models"))
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="session")
+def tiny(stacks: SharedStacks) -> Path:
     """A small random model."""
-    return write_llama(tmp_path_factory.mktemp("tiny"))
+    return stacks.directory(write_llama)
 
 
 @pytest.fixture
-async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    """Store and worker, with a fresh data directory."""
-    async with running(f"tiny={tiny}") as stack:
+async def stack(stacks: SharedStacks) -> AsyncIterator[Stack]:
+    """Store and worker with it, shared: no agents, but counters that have counted."""
+    async with stacks.using(write_llama) as stack:
         yield stack
 
 
@@ -26,3 +37,14 @@ async def stack(tiny: Path) -> AsyncIterator[Stack]:
 async def client(stack: Stack) -> Client:
     """A client of the worker."""
     return await stack.client()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the shared services have logged where a test failed."""
+    report = yield
+    if report.failed and _SHARED in item.session.stash and "stacks" in getattr(item, "fixturenames", ()):
+        for stack in item.session.stash[_SHARED].stacks.values():
+            for log in sorted(stack.root.glob("*.log")):
+                report.sections.append((f"{stack.root.name}/{log.name}", log.read_text(errors="replace")[-4000:]))
+    return report

@@ -182,6 +182,26 @@ class Stack:
         self.start(*names)
         await self.ready(*(names or ("store", "worker")))
 
+    async def renew(self, *names: str) -> None:
+        """Start what has ended or was never started (default: store and worker) and wait."""
+        gone = [name for name in names or ("store", "worker") if name not in self.processes]
+        gone += [name for name, process in self.processes.items() if process.poll() is not None]
+        if gone:
+            self.start(*gone)
+        await self.ready()
+
+    async def empty(self) -> None:
+        """Delete all agents, and close the clients: whoever comes next finds nothing."""
+        while self._clients:
+            await self._clients.pop().close()
+        await self.renew()
+        client = await self.client()
+        listed = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=30)
+        for agent in listed.agents:
+            await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key), timeout=30)
+        await self._clients.pop().close()
+        assert self.block_files() == self.window_files() == [], "files of agents that are deleted"
+
     def kill(self, *names: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End processes and wait for their end."""
         for name in names:

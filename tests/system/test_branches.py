@@ -7,7 +7,8 @@ import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
-from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.system.shared import SharedStacks
+from tests.system.stack import Client, Stack, Turn, chat
 from tests.tiny_models import write_gemma3
 
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
@@ -128,10 +129,9 @@ async def test_a_trimmed_agent_goes_on_from_its_whole_blocks(stack: Stack, clien
     assert (await check(stack, oracle, turn))[:300] == old[:300]
 
 
-async def test_forks_of_a_model_with_windows(tmp_path: Path) -> None:
-    directory = write_gemma3(tmp_path / "m")
-    oracle = Oracle(directory)
-    async with running(f"tiny={directory}") as stack:
+async def test_forks_of_a_model_with_windows(stacks: SharedStacks) -> None:
+    oracle = Oracle(stacks.directory(write_gemma3))
+    async with stacks.using(write_gemma3) as stack:
         client = await stack.client()
         common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
         await fork(client, "b")
@@ -144,17 +144,17 @@ async def test_forks_of_a_model_with_windows(tmp_path: Path) -> None:
         await check(stack, oracle, turn)
 
 
-async def test_branches_through_the_gateway(tiny: Path) -> None:
-    async with running(f"tiny={tiny}", "store", "worker", "gateway") as stack:
-        client = await stack.client("gateway")
-        await client.say("a", "Who told you?", **ARGUMENTS)
-        await snapshot(client, "here")
-        child = await fork(client, "b")
-        assert child.key == client.key("b")
-        await client.say("a", "And now?", **ARGUMENTS)
-        assert (await restore(client, "here")).tokens == child.tokens
-        for name in ("here", "auto-2"):
-            request = agent_pb2.DeleteSnapshotRequest(key=client.key("a"), name=name)
-            await client.agents.DeleteSnapshot(request, timeout=30)
-        listed = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("a")), timeout=10)
-        assert not listed.snapshots
+async def test_branches_through_the_gateway(stack: Stack) -> None:
+    await stack.renew("gateway")
+    client = await stack.client("gateway")
+    await client.say("a", "Who told you?", **ARGUMENTS)
+    await snapshot(client, "here")
+    child = await fork(client, "b")
+    assert child.key == client.key("b")
+    await client.say("a", "And now?", **ARGUMENTS)
+    assert (await restore(client, "here")).tokens == child.tokens
+    for name in ("here", "auto-2"):
+        request = agent_pb2.DeleteSnapshotRequest(key=client.key("a"), name=name)
+        await client.agents.DeleteSnapshot(request, timeout=30)
+    listed = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("a")), timeout=10)
+    assert not listed.snapshots

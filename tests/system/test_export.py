@@ -209,19 +209,19 @@ async def test_an_import_that_is_broken_off_leaves_nothing(stack: Stack, client:
     assert [agent.key.agent_id for agent in listed.agents] == ["a", "b"]
 
 
-async def test_through_the_gateway(tiny: Path) -> None:
-    async with running(f"tiny={tiny}", "store", "worker", "gateway") as stack:
-        client = await stack.client("gateway")
-        await told(client)
-        call = client.agents.ExportAgent(
-            agent_pb2.ExportAgentRequest(key=types_pb2.AgentKey(agent_id="a", model_id="tiny"))
-        )
-        file = b"".join([response.chunk async for response in call])
-        assert (await imported(client, file, "b", namespace="")).key == client.key("b"), "the caller's namespace"
-        turn = await client.say("b", "And now?", **ARGUMENTS)
-        assert sum(turn.cached.values()) == int(metadata(file)["total_tokens"])
-        assert (await refusal(client, file, "c", namespace="theirs"))[0] == "PERMISSION_DENIED"
-        theirs = forged(file, lambda said: said.update(namespace="theirs"))
-        assert (await refusal(client, theirs, "c", namespace=""))[0] == "PERMISSION_DENIED"
-        assert (await refusal(client, file, namespace=""))[0] == "ALREADY_EXISTS"
-        assert (await refusal(client, file[:-1], "c", namespace=""))[0] == "DATA_LOSS"
+async def test_through_the_gateway(stack: Stack) -> None:
+    await stack.renew("gateway")
+    client = await stack.client("gateway")
+    await told(client)
+    call = client.agents.ExportAgent(
+        agent_pb2.ExportAgentRequest(key=types_pb2.AgentKey(agent_id="a", model_id="tiny"))
+    )
+    file = b"".join([response.chunk async for response in call])
+    assert (await imported(client, file, "b", namespace="")).key == client.key("b"), "the caller's namespace"
+    turn = await client.say("b", "And now?", **ARGUMENTS)
+    assert sum(turn.cached.values()) == int(metadata(file)["total_tokens"])
+    assert (await refusal(client, file, "c", namespace="theirs"))[0] == "PERMISSION_DENIED"
+    theirs = forged(file, lambda said: said.update(namespace="theirs"))
+    assert (await refusal(client, theirs, "c", namespace=""))[0] == "PERMISSION_DENIED"
+    assert (await refusal(client, file, namespace=""))[0] == "ALREADY_EXISTS"
+    assert (await refusal(client, file[:-1], "c", namespace=""))[0] == "DATA_LOSS"

@@ -1,15 +1,13 @@
 """Models with sliding windows: right hot, warm and wherever they resume; never more on disk than their windows."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from agentmem.blockfile import parse
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
-from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.system.shared import SharedStacks, Writer
+from tests.system.stack import Client, Stack, Turn, chat
 from tests.tiny_models import write_gemma3, write_gpt_oss
 
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
@@ -35,10 +33,9 @@ async def restarted(stack: Stack, *agents: str) -> None:
 
 
 @models
-async def test_hot_and_after_a_restart(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    directory = write(tmp_path / "m")
-    oracle = Oracle(directory)
-    async with running(f"tiny={directory}") as stack:
+async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> None:
+    oracle = Oracle(stacks.directory(write))
+    async with stacks.using(write) as stack:
         client = await stack.client()
         tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
         assert tokens > WINDOW + SLACK, "longer than what a sliding layer keeps"
@@ -59,10 +56,9 @@ async def test_hot_and_after_a_restart(tmp_path: Path, write: Callable[[Path], P
 
 
 @models
-async def test_back_inside_the_window_and_outside(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    directory = write(tmp_path / "m")
-    oracle = Oracle(directory)
-    async with running(f"tiny={directory}") as stack:
+async def test_back_inside_the_window_and_outside(stacks: SharedStacks, write: Writer) -> None:
+    oracle = Oracle(stacks.directory(write))
+    async with stacks.using(write) as stack:
         client = await stack.client()
 
         async def cut_to(tokens: int) -> Turn:
@@ -81,11 +77,10 @@ async def test_back_inside_the_window_and_outside(tmp_path: Path, write: Callabl
         assert (outside.match, outside.cached, outside.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE")
 
 
-async def test_an_answer_made_again_resumes_before_the_cue(tmp_path: Path) -> None:
+async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks) -> None:
     """A prompt that was answered before is known up to its cue, however long the answer was."""
-    directory = write_gemma3(tmp_path / "m")
-    oracle = Oracle(directory)
-    async with running(f"tiny={directory}") as stack:
+    oracle = Oracle(stacks.directory(write_gemma3))
+    async with stacks.using(write_gemma3) as stack:
         client = await stack.client()
         messages = chat(("system", LONG), ("user", "Who told you?"))
         long = {**ARGUMENTS, "max_tokens": 400}
@@ -103,10 +98,9 @@ async def test_an_answer_made_again_resumes_before_the_cue(tmp_path: Path) -> No
 
 
 @models
-async def test_another_agent_shares_the_system_prompt(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    directory = write(tmp_path / "m")
-    oracle = Oracle(directory)
-    async with running(f"tiny={directory}") as stack:
+async def test_another_agent_shares_the_system_prompt(stacks: SharedStacks, write: Writer) -> None:
+    oracle = Oracle(stacks.directory(write))
+    async with stacks.using(write) as stack:
         client = await stack.client()
         await client.turn("a", messages=chat(("system", LONG), ("user", "Who told you?")), **ARGUMENTS)
         await stack.on_disk("a")
@@ -116,10 +110,9 @@ async def test_another_agent_shares_the_system_prompt(tmp_path: Path, write: Cal
         await check(stack, oracle, other, "b")
 
 
-async def test_a_damaged_window_is_only_a_miss(tmp_path: Path) -> None:
-    directory = write_gemma3(tmp_path / "m")
-    oracle = Oracle(directory)
-    async with running(f"tiny={directory}") as stack:
+async def test_a_damaged_window_is_only_a_miss(stacks: SharedStacks) -> None:
+    oracle = Oracle(stacks.directory(write_gemma3))
+    async with stacks.using(write_gemma3) as stack:
         client = await stack.client()
         tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
         await restarted(stack, "a")

@@ -1,4 +1,7 @@
-"""SIGKILL at random moments during real turns: what was acknowledged is there, and nothing is there by half."""
+"""SIGKILL at random moments during real turns: what was acknowledged is there, and nothing is there by half.
+
+With AGENTMEM_FULL_MATRIX=1 there are 36 kills, else 9.
+"""
 
 import asyncio
 import contextlib
@@ -9,9 +12,10 @@ from dataclasses import dataclass, field
 import grpc
 import pytest
 
+from tests.full_matrix import FULL
 from tests.system.stack import Client, Stack, Turn
 
-VICTIMS = [("store",)] * 20 + [("worker",)] * 6 + [("worker", "store")] * 6
+VICTIMS = (1 + 3 * FULL) * ([("store",)] * 5 + [("worker",)] * 2 + [("worker", "store")] * 2)
 AGENTS = 3
 UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 

@@ -1,13 +1,11 @@
 """ProbeAgent: what a prompt would reuse is what it then reuses, and asking changes nothing."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import grpc
 import pytest
 
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
-from tests.system.stack import Client, chat, running
+from tests.system.shared import SharedStacks, Writer
+from tests.system.stack import Client, chat
 from tests.system.test_hybrid import ARGUMENTS, LONG
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -18,8 +16,8 @@ async def probed(client: Client, agent: str, **prompt: object) -> types_pb2.Cach
 
 
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
-async def test_a_probe_tells_what_the_turn_then_says(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    async with running(f"tiny={write(tmp_path / 'm')}") as stack:
+async def test_a_probe_tells_what_the_turn_then_says(stacks: SharedStacks, write: Writer) -> None:
+    async with stacks.using(write) as stack:
         client = await stack.client()
         messages = chat(("system", LONG), ("user", "Who told you?"))
         append = types_pb2.Append(messages=chat(("user", "And now?")))
@@ -50,8 +48,8 @@ async def test_a_probe_tells_what_the_turn_then_says(tmp_path: Path, write: Call
             assert (expected.load_bytes > 0) == (tier == types_pb2.TIER_WARM)
 
 
-async def test_a_probe_refuses_what_a_turn_would_refuse(tmp_path: Path) -> None:
-    async with running(f"tiny={write_llama(tmp_path / 'm')}") as stack:
+async def test_a_probe_refuses_what_a_turn_would_refuse(stacks: SharedStacks) -> None:
+    async with stacks.using(write_llama) as stack:
         client = await stack.client()
         for prompt in ({}, {"prompt": ""}, {"token_ids": types_pb2.TokenIds(ids=[10**6])}):
             with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -57,6 +57,7 @@ async def refused(call: Any) -> grpc.aio.AioRpcError:
 
 
 async def test_bad_input_is_refused_by_field_before_any_effect(stack: Stack, client: Client) -> None:
+    computed = await stack.metric("worker", "agentmem_prompt_tokens_total")
     for agent, arguments, field in BAD:
         error = from_rpc(await refused(client.turn(agent, **arguments)))
         assert isinstance(error, InvalidArgument), (field, error)
@@ -92,7 +93,7 @@ async def test_bad_input_is_refused_by_field_before_any_effect(stack: Stack, cli
     listed = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"))
     assert not listed.agents, "nothing was created"
     assert not stack.block_files()
-    assert await stack.metric("worker", "agentmem_prompt_tokens_total") == 0
+    assert await stack.metric("worker", "agentmem_prompt_tokens_total") == computed
 
 
 async def test_text_that_is_not_utf8_is_refused_by_field(client: Client) -> None:
@@ -187,6 +188,7 @@ async def test_read_only_and_recompute_policies(stack: Stack, client: Client) ->
 
 
 async def test_hostile_agent_ids_each_have_their_memory(stack: Stack, client: Client) -> None:
+    files = {path.name for path in stack.root.iterdir()}
     ids = ["../../etc/passwd", "a\x00b", "CON", "trailing.", "CaSe", "case", "😀" * 64, "a/b", " ", "%2e%2e"]
     for number, agent in enumerate(ids):
         await client.say(agent, f"I am number {number}.", max_tokens=2)
@@ -194,4 +196,4 @@ async def test_hostile_agent_ids_each_have_their_memory(stack: Stack, client: Cl
     assert {agent.key.agent_id for agent in listed.agents} == set(ids)
     for number, agent in enumerate(ids):
         assert f"I am number {number}.".encode() in (await stack.ledger(agent)).text
-    assert {path.name for path in stack.root.iterdir()} == {"data", "run", "store.log", "worker.log"}
+    assert {path.name for path in stack.root.iterdir()} == files >= {"data", "run"}

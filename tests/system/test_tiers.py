@@ -10,7 +10,8 @@ import pytest
 from agentmem.conversations import message_hashes
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
-from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.system.shared import SharedStacks, Writer
+from tests.system.stack import Client, Stack, Turn, chat
 from tests.tiny_models import write_gemma3, write_llama
 
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
@@ -19,13 +20,18 @@ WRITERS = {"llama": write_llama, "gemma3": write_gemma3}
 
 
 @pytest.fixture
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return WRITERS[getattr(request, "param", "llama")](tmp_path / "m")
+def write(request: pytest.FixtureRequest) -> Writer:
+    return WRITERS[getattr(request, "param", "llama")]
 
 
 @pytest.fixture
-async def stack(directory: Path) -> AsyncIterator[Stack]:
-    async with running(f"tiny={directory}") as stack:
+def directory(stacks: SharedStacks, write: Writer) -> Path:
+    return stacks.directory(write)
+
+
+@pytest.fixture
+async def stack(stacks: SharedStacks, write: Writer) -> AsyncIterator[Stack]:
+    async with stacks.using(write) as stack:
         yield stack
 
 
@@ -51,7 +57,7 @@ async def check(stack: Stack, directory: Path, turn: Turn) -> None:
     assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
 
 
-@pytest.mark.parametrize("directory", WRITERS, indirect=True)
+@pytest.mark.parametrize("write", WRITERS, indirect=True)
 async def test_what_was_prefetched_after_a_restart_is_hot(stack: Stack, client: Client, directory: Path) -> None:
     await client.say("a", LONG, **ARGUMENTS)
     tokens = (await client.agent("a")).tokens

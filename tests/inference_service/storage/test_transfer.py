@@ -1,4 +1,4 @@
-"""Both ways for files of KV against a real store process: the same bytes, the same verification, the same misses."""
+"""Both ways for files of KV against a real store: the same bytes, the same verification, the same misses."""
 
 import asyncio
 import shutil
@@ -33,6 +33,7 @@ from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import FileName, StoreClient
 from inference_service.storage.transfer import STREAMS_AT_ONCE, PathTransfer, StreamTransfer, Target, Transfer
 from inference_service.turns.fetching import Fetcher
+from tests.cache_service.conftest import running
 from tests.cache_service.process import ready
 from tests.inference_service.storage.test_blocks import random_tensors, window_tensors
 
@@ -46,10 +47,9 @@ KINDS = ("path", "stream")
 
 @dataclass
 class World:
-    """A store process and what a worker has of it."""
+    """A store and what a worker has of it."""
 
     data: Path
-    process: asyncio.subprocess.Process
     store: StoreClient
 
     def transfer(self, kind: str) -> Transfer:
@@ -99,8 +99,16 @@ def data() -> Iterator[Path]:
 
 @pytest.fixture
 async def world(data: Path) -> AsyncIterator[World]:
+    """A store behind a socket, in this process: starting one takes as long as twenty of these tests."""
+    async with running(data), connect(f"unix:{data}/store.sock") as channel:
+        yield World(data, StoreClient(channel))
+
+
+@pytest.fixture
+async def mortal(data: Path) -> AsyncIterator[tuple[World, asyncio.subprocess.Process]]:
+    """A store that is a process of its own, to be killed."""
     async with ready(data) as (process, channel):
-        yield World(data, process, StoreClient(channel))
+        yield World(data, StoreClient(channel)), process
 
 
 @pytest.mark.parametrize("written_by", KINDS)
@@ -179,12 +187,15 @@ async def test_a_block_of_another_namespace_is_not_read_by_stream(world: World) 
     assert (await world.missed("stream", stranger, await world.find(header)))[0] == MISS_REASON_ABSENT
 
 
-async def test_a_store_that_dies_is_an_io_error_and_the_file_stays(world: World) -> None:
+async def test_a_store_that_dies_is_an_io_error_and_the_file_stays(
+    mortal: tuple[World, asyncio.subprocess.Process],
+) -> None:
+    world, process = mortal
     header = blocks()[0]
     await world.write("path", header)
     file = await world.find(header)
-    world.process.send_signal(signal.SIGKILL)
-    await world.process.wait()
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
     assert await world.missed("stream", header, file) == (MISS_REASON_IO_ERROR, "io_error", False)
     with pytest.raises(errors.Unavailable):
         await world.transfer("stream").write(Target(KEY, NO_VERSION, ""), header, tensors_of(header), GEOMETRY)
@@ -261,7 +272,10 @@ async def test_what_was_written_and_is_not_published_is_removed(world: World, ki
     assert list((world.data / "staging").iterdir()) == []
 
 
-async def test_the_fetcher_quarantines_what_is_bad_and_leaves_what_is_out_of_reach(world: World) -> None:
+async def test_the_fetcher_quarantines_what_is_bad_and_leaves_what_is_out_of_reach(
+    mortal: tuple[World, asyncio.subprocess.Process],
+) -> None:
+    world, process = mortal
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
     fetcher = Fetcher(world.store, Transfers(world.store, "stream", metrics), metrics)
@@ -274,8 +288,8 @@ async def test_the_fetcher_quarantines_what_is_bad_and_leaves_what_is_out_of_rea
     assert set(read) == {FileName.of(good), FileName.of(tail)} and refused == {FileName.of(bad): MISS_REASON_CORRUPT}
     assert len(list((world.data / "quarantine").glob("*.safetensors"))) == 1
     assert registry.get_sample_value("agentmem_cache_load_failures_total", {"reason": "digest"}) == 1
-    world.process.send_signal(signal.SIGKILL)
-    await world.process.wait()
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
     read, refused = await fetcher.read(GEOMETRY, "ns", wanted[:1])
     assert (read, refused) == ({}, {FileName.of(good): MISS_REASON_IO_ERROR})
     assert Path(wanted[0][1].path).exists()

@@ -1,0 +1,56 @@
+"""Channels on a machine that has no time: a peer that is slow to answer is there all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem.channels import connect
+from agentmem.server import GrpcServer
+
+SLOW = 0.4
+"""Seconds; a busy machine takes as many to say the first word of HTTP/2."""
+
+
+@pytest.mark.parametrize("delay", [0.0, SLOW])
+async def test_a_peer_that_is_slow_to_begin_is_waited_for(delay: float) -> None:
+    server = GrpcServer("127.0.0.1:0", [])
+    await server.start()
+    await server.set_serving(True)
+    copying: set[asyncio.Task[None]] = set()
+
+    async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            sink.write(data)
+        sink.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(delay)
+        back, onward = await asyncio.open_connection("127.0.0.1", server.port)
+        copying.update({asyncio.create_task(copy(reader, onward)), asyncio.create_task(copy(back, writer))})
+
+    slow = await asyncio.start_server(forward, "127.0.0.1", 0)
+    host, port = slow.sockets[0].getsockname()
+    async with connect(f"{host}:{port}") as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    slow.close()
+    await asyncio.gather(*copying)
+    await server.stop(0)
+
+
+async def test_a_peer_that_was_restarted_is_found_at_once(tmp_path: Path) -> None:
+    path = Path("/tmp") / f"am-{tmp_path.name}.sock"
+    async with connect(f"unix:{path}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for _ in range(2):
+            server = GrpcServer(f"unix:{path}", [])
+            await server.start()
+            await server.set_serving(True)
+            await health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=5)
+            await server.stop(0)
+    path.unlink(missing_ok=True)
+    path.with_name(path.name + ".lock").unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""Clients for load: chats as server-sent events over bare sockets, which are cheap and can be left at any point."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+
+from tests.system.stack import Stack
+
+OBSERVED = {"gateway": "gateway", "worker": "inference_service"}
+"""Which services tell what they hold, and their modules."""
+PATIENCE = 300
+
+
+@dataclass
+class Chat:
+    """One streamed chat completion, as it came so far."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    text: str = ""
+    done: bool = False
+    """Whether the stream said [DONE]."""
+    last: dict[str, Any] = field(default_factory=dict)
+    """The chunk with the finish_reason."""
+
+    async def status(self) -> int:
+        """The status of the answer; its headers are passed over."""
+        status = int((await self.reader.readline()).split()[1])
+        while (await self.reader.readline()).strip():
+            pass
+        return status
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """The chunks, to the end of the stream."""
+        async for line in self.reader:
+            if not line.startswith(b"data: "):
+                continue  # the framing of the transfer
+            if line.strip() == b"data: [DONE]":
+                self.done = True
+                return
+            chunk: dict[str, Any] = json.loads(line[6:])
+            assert "error" not in chunk, chunk
+            choice = chunk["choices"][0]
+            self.text += choice["delta"].get("content") or ""
+            if choice["finish_reason"]:
+                self.last = chunk
+            yield chunk
+
+    def read_on(self) -> None:
+        """Take what comes, at last."""
+        self.writer.transport.resume_reading()
+
+    async def close(self) -> None:
+        """Leave, wherever the stream is."""
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+async def open_chat(
+    stack: Stack, agent: str, messages: list[tuple[str, str]], *, slow: bool = False, **fields: object
+) -> Chat:
+    """Send a streamed chat completion of `agent` and read nothing yet. `slow`: only after `read_on`."""
+    bound = socket.socket()
+    if slow:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
+    bound.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(bound, ("127.0.0.1", stack.ports["http"]))
+    reader, writer = await asyncio.open_connection(sock=bound, limit=1 << 18)
+    if slow:
+        writer.transport.pause_reading()
+    chat = [{"role": role, "content": text} for role, text in messages]
+    body = json.dumps({"model": stack.model, "stream": True, "messages": chat, **fields}).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-agent-id: {quote(agent)}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+    return Chat(reader, writer)
+
+
+async def complete(stack: Stack, agent: str, messages: list[tuple[str, str]], **fields: object) -> Chat:
+    """A whole chat completion."""
+    chat = await open_chat(stack, agent, messages, **fields)
+    try:
+        assert await chat.status() == 200, await chat.reader.read(2000)
+        async for _ in chat.events():
+            pass
+    finally:
+        await chat.close()
+    assert chat.done, "the stream ended without [DONE]"
+    return chat
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What idle services hold: bytes of memory, and what tests.system.observed counts."""
+
+    memory: dict[str, int]
+    counts: dict[str, dict[str, int]]
+
+
+async def holdings(stack: Stack) -> Holdings:
+    """Ask gateway and worker. OBSERVED_DIR says where they tell it."""
+    counts = {name: await _counts(stack, name, module) for name, module in OBSERVED.items()}
+    memory = {name: psutil.Process(stack.processes[name].pid).memory_info().rss for name in OBSERVED}
+    return Holdings(memory, counts)
+
+
+async def _counts(stack: Stack, name: str, module: str) -> dict[str, int]:
+    log = Path(os.environ["OBSERVED_DIR"]) / f"{module}.jsonl"
+    before = log.read_text() if log.exists() else ""
+    stack.processes[name].send_signal(signal.SIGUSR1)
+    async with asyncio.timeout(PATIENCE):
+        while not log.exists() or not (told := log.read_text().removeprefix(before)).endswith("\n"):
+            await asyncio.sleep(0.02)
+    counts: dict[str, int] = json.loads(told)
+    return counts
+
+
+async def idle(stack: Stack) -> None:
+    """Wait until neither gateway nor worker works on a request, and the worker writes no more files."""
+    written = -1.0
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            busy = [await _running(stack, door) for door in ("http", "grpc")]
+            for state in ("running", "waiting"):
+                busy.append(await stack.metric("worker", f"agentmem_num_requests_{state}"))
+            now = await stack.metric("worker", "agentmem_cache_store_seconds_count")
+            if not any(busy) and now == written:
+                return
+            written = now
+            await asyncio.sleep(0.2)
+
+
+async def _running(stack: Stack, door: str) -> float:
+    return await stack.metric("gateway", "agentmem_gateway_num_requests_running", door=door)
+
+
+@asynccontextmanager
+async def peak_of_running(stack: Stack) -> AsyncIterator[Callable[[], float]]:
+    """The most requests that the HTTP door was seen to answer at a time."""
+    peak = 0.0
+
+    async def watch() -> None:
+        nonlocal peak
+        while True:
+            peak = max(peak, await _running(stack, "http"))
+            await asyncio.sleep(0.1)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield lambda: peak
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
