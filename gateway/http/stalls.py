@@ -30,7 +30,8 @@ class StallingConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # any byte that waits pauses writing, so no stall goes unseen
+        # Whatever waits pauses writing, so no stall goes unseen. (Under TLS 0 would mean: always.)
+        transport.set_write_buffer_limits(high=1, low=0)
 
     def pause_writing(self) -> None:
         super().pause_writing()
