@@ -51,6 +51,7 @@ async def over_http(host: str, port: int, agent: str, asked: dict[str, Any]) -> 
             "model": asked["model"],
             "messages": [{"role": "user", "content": asked["prompt"]}],
             "max_tokens": asked["tokens"],
+            "temperature": 0,  # the contract's default; OpenAI's is 1, and sampling costs the worker time
             "logit_bias": {token: -100 for token in asked["never"]},
             "stream": True,
             "stream_options": {"include_usage": True},
