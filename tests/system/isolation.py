@@ -1,17 +1,16 @@
-"""What a caller of one namespace may see of another's: the table of every RPC and route.
+"""What a caller of one namespace may see of another's: the table of every RPC. isolation_routes.py has the routes.
 
-Each entry is a call that ada makes, of things that only bob has. Whoever adds an RPC or a route adds its entries here:
-tests/system/test_isolation.py compares the table with the descriptors and with the application's routes.
+Each entry is a call that ada makes, of things that only bob has. Whoever adds an RPC adds its entries here:
+tests/system/test_isolation.py compares the table with the descriptors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import httpx
 from google.protobuf.message import Message
 
 from agentmem.conversations import chain_of
@@ -19,7 +18,7 @@ from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2, workflow
 from tests.system.stack import chat
 
 MODEL = "demo"
-SECRET = "The colour of the boat is green. The key is in the cellar. "
+SECRET = "The colour of the boat is purple. The key is in the cellar. "
 AGENT, TURN, SNAPSHOT, LABEL = "bobs-agent", "bobs-turn", "bobs-snapshot", "bobs-label"
 KEPT: dict[str, types_pb2.Messages] = {}
 """What else bob was told, by his agents' names."""
@@ -53,18 +52,6 @@ class Rpc:
     ask: Callable[[str], Message | list[Message]]
     says: grpc.StatusCode | Says
     names_none: bool = False
-
-
-@dataclass(frozen=True)
-class Http:
-    """A request. `says` is the status, or true of the response. `open`: answered without a key, too."""
-
-    url: str
-    says: int | Callable[[httpx.Response], object]
-    body: dict[str, Any] | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    content: bytes = b""
-    open: bool = False
 
 
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
@@ -212,32 +199,4 @@ RPCS: dict[str, list[Rpc]] = {
         ]
         for name in ("RunWorkflow", "GetWorkflow", "ListWorkflows", "CancelWorkflow")
     },
-}
-
-
-def _json_messages(messages: types_pb2.Messages) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in messages.messages]
-
-
-def _chat(agent: str) -> dict[str, Any]:
-    return {"model": MODEL, "messages": _json_messages(kept(agent)), "max_tokens": 2}
-
-
-def _chatted(response: httpx.Response) -> bool:
-    return bool(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0)
-
-
-ROUTES: dict[tuple[str, str], list[Http]] = {
-    ("POST", "/v1/chat/completions"): [
-        Http("/v1/chat/completions", _chatted, _chat("bobs-chat"), {"x-agent-id": "bobs-chat"}),
-        # By content: the conversation that bob has had finds no agent of his.
-        Http("/v1/chat/completions", _chatted, _chat("bobs-conversation")),
-    ],
-    ("GET", "/v1/models"): [Http("/v1/models", 200)],
-    ("GET", "/v1/models/{id:path}"): [Http(f"/v1/models/{MODEL}", 200)],
-    ("GET", "/healthz"): [Http("/healthz", 200, open=True)],
-    ("GET", "/readyz"): [Http("/readyz", 200, open=True)],
-    ("GET", "/metrics"): [
-        Http("/metrics", lambda response: response.status_code == 200 and "bob" not in response.text)
-    ],
 }

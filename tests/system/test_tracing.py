@@ -71,7 +71,7 @@ async def test_a_request_is_followed_from_door_to_store_and_back(stack: Stack) -
 
 async def test_hostile_ids_break_neither_logs_nor_calls(stack: Stack) -> None:
     client = await stack.client("gateway")
-    given = [b"a b", b'"; x="', b"r" * 10_000, "é".encode(), b"\x80\xff", b""]
+    given = [b"a b", b'"; x="', b"r" * 5_000, "é".encode(), b"\x80\xff", b""]
     answers = []
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
         for request_id in given:
