@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
+from agentmem.expiry import IdleTimes
 from agentmem.keys import AgentKey
-from cache_service import agents, checksums, ledger, references, snapshots
+from cache_service import agents, checksums, expiry, ledger, references, snapshots
 from cache_service.agents import Agent, Conversation, State, Version
 from cache_service.files import FileName
 from cache_service.ledger import Head
@@ -38,6 +39,7 @@ def fork(
     target: AgentKey,
     at_version: int | None,
     keep_tokens: int | None,
+    idle_times: IdleTimes,
     now: int,
 ) -> Agent:
     """A second agent with the state of the first, or of its first tokens; it has a uid, versions and files of its own.
@@ -55,7 +57,7 @@ def fork(
     conversation = Conversation(label, kept.messages, kept.message_hash)
     agents.create(connection, target, version.uid, kept.head, conversation, now)
     references.give(connection, *version, kept.files)
-    return agents.described(connection, target)
+    return expiry.set_times(connection, target, idle_times)
 
 
 def trim(connection: sqlite3.Connection, key: AgentKey, keep_tokens: int, if_version: int | None, now: int) -> Moved:

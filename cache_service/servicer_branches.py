@@ -9,6 +9,7 @@ import grpc
 
 from agentmem import paging
 from agentmem.errors import InvalidArgument, NotFound
+from agentmem.expiry import IdleTimes
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2 as pb
 from cache_service import branches, conversions, snapshots
@@ -32,6 +33,7 @@ class BranchServicer(AgentServicerBase):
             target=key._replace(agent_id=check_text("new_agent_id", request.new_agent_id)),
             at_version=request.at_version if request.HasField("at_version") else None,
             keep_tokens=request.keep_tokens if request.HasField("keep_tokens") else None,
+            idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
             now=time.time_ns(),
         )
         return pb.ForkAgentResponse(agent=conversions.agent_message(await self._database.write(fork)))

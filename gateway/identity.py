@@ -3,15 +3,16 @@
 The longest stored conversation that begins the one at hand is found by the hash chain of its messages. The worker then
 compares the prompt with that agent's ledger as text, so a wrong find could cost time and never reuse what isn't equal.
 Conversations that share a beginning fork: an older state, a state that another request is going on from, and an agent
-that somebody named are never gone on from themselves. Agents made here have ids of a form of their own, and expire.
+that somebody named are never gone on from themselves, unless the request names one of its turns. Agents made here have
+ids of a form of their own, and expire.
 """
 
 import asyncio
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,7 +22,6 @@ from agentmem import errors
 from agentmem.conversations import chain_of
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway import upstream
-from gateway.metrics import GatewayMetrics
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Memory:
     @property
     def guessed(self) -> bool:
         """The agent was found, so ABORTED means that it has gone on meanwhile, and another look helps."""
-        return self.how in (How.CONTINUED, How.FORKED, How.NEW)
+        return self.how in (How.RETRIED, How.CONTINUED, How.FORKED, How.NEW)
 
 
 class Finder:
@@ -81,14 +81,12 @@ class Finder:
     `keep` says whether conversations without a name are kept; `expiry` is what agents made here get.
     """
 
-    def __init__(
-        self, channel: grpc.aio.Channel, metrics: GatewayMetrics, *, keep: bool, expiry: types_pb2.Expiry
-    ) -> None:
-        self._metrics = metrics
+    def __init__(self, channel: grpc.aio.Channel, *, keep: bool, expiry: types_pb2.Expiry) -> None:
         self._agents = agent_pb2_grpc.AgentServiceStub(channel)
         self._keep = keep
         self._expiry = expiry
         self._busy: set[tuple[str, str, str]] = set()
+        self._attempts: set[tuple[str, str, str]] = set()
         self._erasing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -96,10 +94,30 @@ class Finder:
         """The agent of a request, while it is served. `fresh`: look no further, begin a new one.
 
         A fork that was made for the request goes again, unless its turn was committed. Raises NotFound for an unknown
-        `previous`, InvalidArgument where it is another agent's, and what the worker refuses.
+        `previous`, InvalidArgument where it is another agent's, Aborted where another attempt at the turn runs, and
+        what the worker refuses.
         """
-        memory = await self._resolve(wanted, fresh=fresh)
-        self._metrics.agent_resolved(memory.how)
+        with self._only_attempt(wanted):
+            async with self._entered(wanted, await self._resolve(wanted, fresh=fresh)) as memory:
+                yield memory
+
+    @contextmanager
+    def _only_attempt(self, wanted: Wanted) -> Iterator[None]:
+        """Raises Aborted where another attempt at the turn runs: it would be found only when it is committed."""
+        attempt = (wanted.namespace, wanted.model_id, wanted.turn)
+        if not wanted.turn or wanted.agent_id:  # attempts of an agent that is named wait for each other
+            yield
+            return
+        if attempt in self._attempts:
+            raise errors.Aborted("another request with this Idempotency-Key is running; try again for its answer")
+        self._attempts.add(attempt)
+        try:
+            yield
+        finally:
+            self._attempts.discard(attempt)
+
+    @asynccontextmanager
+    async def _entered(self, wanted: Wanted, memory: Memory) -> AsyncIterator[Memory]:
         place = (wanted.namespace, wanted.model_id, memory.agent_id)
         entered = memory.guessed and place not in self._busy
         if entered:
@@ -109,10 +127,8 @@ class Finder:
         finally:
             if entered:
                 self._busy.discard(place)
-            if memory.how is How.FORKED and not memory.committed:
-                self._erase(
-                    types_pb2.AgentKey(namespace=wanted.namespace, agent_id=memory.agent_id, model_id=wanted.model_id)
-                )
+            if memory.how is How.FORKED and not memory.committed and not wanted.turn:  # a retry may come back to it
+                self._erase(wanted.namespace, wanted.model_id, memory.agent_id)
 
     async def _resolve(self, wanted: Wanted, *, fresh: bool) -> Memory:
         if wanted.agent_id and not wanted.previous:
@@ -120,7 +136,7 @@ class Finder:
         if wanted.turn:  # before `previous`, whose agent has gone on where this is a retry
             found = await self._find(wanted, request_id=wanted.turn)
             if found.HasField("agent") and wanted.agent_id in ("", found.agent.key.agent_id):
-                return Memory(How.RETRIED, found.agent.key.agent_id)
+                return Memory(How.RETRIED, found.agent.key.agent_id, found.version.version)
         if wanted.previous:
             return await self._after(wanted)
         if not self._keep or wanted.messages is None:
@@ -167,19 +183,14 @@ class Finder:
             return self._new()
 
     async def _fork(self, found: agent_pb2.FindAgentResponse) -> Memory:
+        source = found.agent.key
         request = agent_pb2.ForkAgentRequest(
-            key=found.agent.key, new_agent_id=_new_id(), at_version=found.version.version
+            key=source, new_agent_id=_new_id(), at_version=found.version.version, expiry=self._expiry
         )
-        made = (await upstream.result(self._agents.ForkAgent(request))).agent
-        times = agent_pb2.SetAgentTtlRequest(key=made.key)
-        if self._expiry.HasField("ttl"):
-            times.ttl.CopyFrom(self._expiry.ttl)
-        if self._expiry.HasField("delete_after"):
-            times.delete_after.CopyFrom(self._expiry.delete_after)
         try:
-            await upstream.result(self._agents.SetAgentTtl(times))
-        except BaseException:
-            self._erase(made.key)
+            made = (await upstream.result(self._agents.ForkAgent(request))).agent
+        except asyncio.CancelledError:  # it may be made all the same
+            self._erase(source.namespace, source.model_id, request.new_agent_id)
             raise
         return Memory(How.FORKED, made.key.agent_id, made.version.version)
 
@@ -191,8 +202,9 @@ class Finder:
         found: agent_pb2.FindAgentResponse = await upstream.result(self._agents.FindAgent(request))
         return found
 
-    def _erase(self, key: types_pb2.AgentKey) -> None:
+    def _erase(self, namespace: str, model_id: str, agent_id: str) -> None:
         """Delete a fork that nobody will come back to. If that fails, it expires."""
+        key = types_pb2.AgentKey(namespace=namespace, agent_id=agent_id, model_id=model_id)
 
         async def erase() -> None:
             try:

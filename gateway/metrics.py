@@ -42,7 +42,7 @@ class GatewayMetrics:
         )
         self._agents = Counter(
             "agentmem_gateway_agents_resolved_total",
-            "Requests over HTTP by how they came to their agent: named, retried, continued, forked, new, none.",
+            "Turns over HTTP by how they came to their agent: named, retried, continued, forked, new, none.",
             ["how"],
             registry=self.registry,
         )

@@ -58,7 +58,7 @@ class HttpDoor:
         self._channel = channel
         self._metrics = metrics
         self.draining = False
-        finder = Finder(channel, metrics, keep=settings.anonymous == "keep", expiry=settings.expiry)
+        finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
         turns = Turns(channel, finder, settings.max_body_bytes, settings.stream_queue, settings.stall_limit, metrics)
         models = ModelEndpoints(channel)
         self.app = Starlette(

@@ -19,6 +19,7 @@ def configure(service: str, level: str = "info", style: str = "text") -> None:
     handler.setFormatter(_JsonFormatter(service) if style == "json" else _TextFormatter(service))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("grpc").setLevel(max(logging.INFO, logging.getLogger().level))  # at debug it never ends
 
 
 def event(log: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:

@@ -83,6 +83,20 @@ async def test_a_fork_has_the_same_memory_and_a_life_of_its_own(store: Running) 
     assert (await commit(store, [6], "eve")).version == 3
 
 
+async def test_a_fork_is_born_with_its_own_times(store: Running) -> None:
+    await commit(store, [1])
+    for times in (types_pb2.Expiry(), types_pb2.Expiry(ttl={"seconds": 5}, delete_after={"seconds": 9})):
+        name = f"fork {times.ttl.seconds}"
+        request = agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id=name, expiry=times)
+        made = (await store.agents.ForkAgent(request)).agent
+        assert (made.HasField("ttl"), made.HasField("delete_after")) == (times.HasField("ttl"),) * 2
+        assert (made.ttl, made.delete_after) == (times.ttl, times.delete_after)
+    bad = agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="bad", expiry={"ttl": {"seconds": -1}})
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.agents.ForkAgent(bad)
+    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_a_fork_of_an_older_version_or_of_a_part(store: Running) -> None:
     for token in range(1, 4):
         await commit(store, [token, 10 * token])

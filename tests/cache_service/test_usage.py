@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentmem.errors import AgentmemError
+from agentmem.expiry import NEVER, IdleTimes
 from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from cache_service import (
@@ -99,7 +100,7 @@ class UsageMachine(RuleBasedStateMachine):
     @rule(key=KEYS, new=st.sampled_from("abc"), keep=st.none() | TOKENS)
     def fork(self, key: AgentKey, new: str, keep: int | None) -> None:
         target = key._replace(agent_id=new)
-        self.write(lambda c: branches.fork(c, key, target, None, keep, 0))
+        self.write(lambda c: branches.fork(c, key, target, None, keep, NEVER, 0))
 
     @rule(key=KEYS, keep=TOKENS)
     def trim(self, key: AgentKey, keep: int) -> None:
@@ -124,7 +125,7 @@ class UsageMachine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def end(self, key: AgentKey) -> None:
         def work(connection: sqlite3.Connection) -> None:
-            expiry.set_times(connection, key, 1, 2)
+            expiry.set_times(connection, key, IdleTimes(1, 2))
             expiry.expire(connection, 1)
             expiry.expire(connection, 2)
 

@@ -19,7 +19,6 @@ from agentmem.conversations import chain_of
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway.identity import Finder, How, Memory, Wanted
-from gateway.metrics import GatewayMetrics
 
 from .doors import eventually
 
@@ -36,10 +35,10 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         self.found = agent_pb2.FindAgentResponse()
         self.searches: list[agent_pb2.FindAgentRequest] = []
         self.forks: list[agent_pb2.ForkAgentRequest] = []
-        self.times: list[agent_pb2.SetAgentTtlRequest] = []
         self.deleted: list[str] = []
         self.refusal: errors.AgentmemError | None = None
-        self.no_times: errors.AgentmemError | None = None
+        self.held: asyncio.Event | None = None
+        self.unnamed = False
 
     def has(self, agent_id: str, version: int, at: int | None = None) -> None:
         """An agent at `version`, that was found `at` one."""
@@ -52,20 +51,16 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
 
     async def FindAgent(self, request: Any, context: Any) -> agent_pb2.FindAgentResponse:
         self.searches.append(request)
-        return self.found
+        return agent_pb2.FindAgentResponse() if request.request_id and self.unnamed else self.found
 
     async def ForkAgent(self, request: Any, context: Any) -> agent_pb2.ForkAgentResponse:
         self.forks.append(request)
+        if self.held is not None:
+            await self.held.wait()
         if self.refusal is not None:
             raise self.refusal
         key = types_pb2.AgentKey(namespace="ns", agent_id=request.new_agent_id, model_id="demo")
         return agent_pb2.ForkAgentResponse(agent=agent_pb2.Agent(key=key, version={"uid": "f", "version": 1}))
-
-    async def SetAgentTtl(self, request: Any, context: Any) -> agent_pb2.SetAgentTtlResponse:
-        self.times.append(request)
-        if self.no_times is not None:
-            raise self.no_times
-        return agent_pb2.SetAgentTtlResponse()
 
     async def DeleteAgent(self, request: Any, context: Any) -> agent_pb2.DeleteAgentResponse:
         self.deleted.append(request.key.agent_id)
@@ -90,7 +85,7 @@ Worker = tuple[Agents, grpc.aio.Channel]
 
 
 def finder(channel: grpc.aio.Channel, *, keep: bool = True) -> Finder:
-    return Finder(channel, GatewayMetrics(), keep=keep, expiry=EXPIRY)
+    return Finder(channel, keep=keep, expiry=EXPIRY)
 
 
 async def resolved(channel: grpc.aio.Channel, wanted: Wanted = WANTED, *, keep: bool = True) -> Memory:
@@ -120,9 +115,9 @@ async def test_an_older_state_is_forked(agents: Worker) -> None:
     worker, channel = agents
     worker.has(OURS, 3, at=2)
     memory = await resolved(channel)
-    ((fork,), (times,)) = worker.forks, worker.times
+    (fork,) = worker.forks
     assert (fork.key.agent_id, fork.at_version, fork.new_agent_id) == (OURS, 2, memory.agent_id)
-    assert (times.key.agent_id, times.delete_after.seconds, times.HasField("ttl")) == (memory.agent_id, 60, False)
+    assert fork.expiry == EXPIRY
     assert (memory.how, memory.if_version, memory.expiry) == (How.FORKED, 1, None)
 
 
@@ -197,7 +192,7 @@ async def test_a_retry_finds_the_agent_of_its_turn(agents: Worker) -> None:
     worker, channel = agents
     worker.has(OURS, 3, at=2)
     memory = await resolved(channel, Wanted("ns", "demo", turn="t1", messages=TALK))
-    assert memory == Memory(How.RETRIED, OURS, committed=True)
+    assert memory == Memory(How.RETRIED, OURS, 2, committed=True)
     assert [search.request_id for search in worker.searches] == ["t1"]
     assert worker.forks == []
 
@@ -207,7 +202,7 @@ async def test_a_retry_is_looked_for_before_the_turn_that_it_follows(agents: Wor
     worker.has(OURS, 3, at=2)
     for name in ("", OURS):
         memory = await resolved(channel, Wanted("ns", "demo", agent_id=name, turn="t1", previous="r1"))
-        assert memory == Memory(How.RETRIED, OURS, committed=True)
+        assert memory == Memory(How.RETRIED, OURS, 2, committed=True)
     assert [search.request_id for search in worker.searches] == ["t1", "t1"]
     assert worker.forks == []
 
@@ -228,13 +223,38 @@ async def test_a_turn_after_another_one(agents: Worker) -> None:
     assert gone.value.kind == "response"
 
 
-async def test_a_fork_that_gets_no_times_goes_again(agents: Worker) -> None:
+async def test_a_fork_that_is_made_while_its_request_leaves_goes_again(agents: Worker) -> None:
     worker, channel = agents
     worker.has("marco", 3)
-    worker.no_times = errors.Unavailable("the store is gone")
-    with pytest.raises(errors.Unavailable):
-        await resolved(channel)
+    worker.held = asyncio.Event()
+    asking = asyncio.create_task(resolved(channel))
+    await eventually(lambda: len(worker.forks) == 1)
+    asking.cancel()
     await eventually(lambda: worker.deleted == [worker.forks[0].new_agent_id])
+
+
+async def test_one_attempt_at_a_turn_at_a_time(agents: Worker) -> None:
+    _, channel = agents
+    one_finder, wanted = finder(channel), Wanted("ns", "demo", turn="t1", messages=TALK)
+    async with one_finder.memory(wanted):
+        with pytest.raises(errors.Aborted):
+            async with one_finder.memory(wanted):
+                pass
+        async with one_finder.memory(Wanted("other", "demo", turn="t1", messages=TALK)):
+            pass
+    async with one_finder.memory(wanted):
+        pass
+
+
+async def test_a_fork_that_a_retry_may_come_back_to_stays(agents: Worker) -> None:
+    worker, channel = agents
+    worker.has("marco", 3)
+    worker.unnamed = True
+    with pytest.raises(RuntimeError):
+        async with finder(channel).memory(Wanted("ns", "demo", turn="t1", messages=TALK)):
+            raise RuntimeError
+    await asyncio.sleep(0.05)
+    assert worker.forks[0].expiry == EXPIRY and worker.deleted == []
 
 
 @pytest.mark.parametrize(("name", "at"), [("other", 3), ("marco", 2)])

@@ -561,6 +561,7 @@ class ForkAgentRequest(_message.Message):
     NEW_AGENT_ID_FIELD_NUMBER: _builtins.int
     AT_VERSION_FIELD_NUMBER: _builtins.int
     KEEP_TOKENS_FIELD_NUMBER: _builtins.int
+    EXPIRY_FIELD_NUMBER: _builtins.int
     new_agent_id: _builtins.str
     """The new agent's id, in the same namespace and on the same model."""
     at_version: _builtins.int
@@ -571,6 +572,10 @@ class ForkAgentRequest(_message.Message):
     def key(self) -> _types_pb2.AgentKey:
         """The source."""
 
+    @_builtins.property
+    def expiry(self) -> _types_pb2.Expiry:
+        """When the new agent expires."""
+
     def __init__(
         self,
         *,
@@ -578,10 +583,11 @@ class ForkAgentRequest(_message.Message):
         new_agent_id: _builtins.str = ...,
         at_version: _builtins.int | None = ...,
         keep_tokens: _builtins.int | None = ...,
+        expiry: _types_pb2.Expiry | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_version", b"_at_version", "_keep_tokens", b"_keep_tokens", "at_version", b"at_version", "keep_tokens", b"keep_tokens", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_version", b"_at_version", "_keep_tokens", b"_keep_tokens", "at_version", b"at_version", "expiry", b"expiry", "keep_tokens", b"keep_tokens", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_version", b"_at_version", "_keep_tokens", b"_keep_tokens", "at_version", b"at_version", "keep_tokens", b"keep_tokens", "key", b"key", "new_agent_id", b"new_agent_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_version", b"_at_version", "_keep_tokens", b"_keep_tokens", "at_version", b"at_version", "expiry", b"expiry", "keep_tokens", b"keep_tokens", "key", b"key", "new_agent_id", b"new_agent_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_version: _TypeAlias = _typing.Literal["at_version"]  # noqa: Y015
     _WhichOneofArgType__at_version: _TypeAlias = _typing.Literal["_at_version", b"_at_version"]  # noqa: Y015
