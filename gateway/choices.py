@@ -50,7 +50,7 @@ async def _merged(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.Gener
                 yield next_one.result()
             else:
                 next_one.cancel()
-                everything.result()  # raises what a turn failed of
+        await everything  # raises what a turn failed of
     finally:
         for task in running:
             task.cancel()

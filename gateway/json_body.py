@@ -32,8 +32,8 @@ def parse_body(body: bytes, schema: type[_Model]) -> _Model:
         return schema.model_validate(data)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=True, include_input=False)
-        # Of a union's complaints the deepest is about the branch that was meant.
-        deepest = max(found, key=lambda one: len(_path(one, data)))
+        # Of a union's complaints the deepest is about the branch that was meant, or one that knows the type at least.
+        deepest = max(found, key=lambda one: (len(_path(one, data)), not one["type"].endswith("_type")))
         raise InvalidArgument(_dotted(_path(deepest, data)), _message(deepest)) from None
 
 
@@ -58,9 +58,11 @@ def _parse(body: bytes) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):  # readers differ on which one counts, so what one of them checked another might not see
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidArgument(_printable(twice), "is given more than once")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidArgument(_printable(name), "is given more than once")
+            seen.add(name)
     return made
 
 

@@ -5,7 +5,7 @@ Of what a caller sends besides a request only its trace reaches the worker (`age
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol, TypeVar
 
 import grpc
@@ -67,12 +67,17 @@ async def read_ahead(call: StreamCall[_T], limit: int) -> AsyncIterator[AsyncIte
 
 
 async def _pump(call: StreamCall[_T], queue: "asyncio.Queue[_T | errors.AgentmemError | None]") -> None:
-    end: errors.AgentmemError | None = None
+    end: errors.AgentmemError | None = errors.Unavailable(_UNREACHABLE)  # what a channel that is closed here says
     try:
         async for message in call:
             await queue.put(message)
+        end = None
     except grpc.aio.AioRpcError as error:
         end = failure(error)
+    except asyncio.CancelledError:  # by the reader, who has gone; or the call was cancelled here, and he may wait
+        with suppress(asyncio.QueueFull):
+            queue.put_nowait(end)
+        raise
     await queue.put(end)
 
 

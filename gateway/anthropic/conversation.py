@@ -41,8 +41,13 @@ class _Said(NamedTuple):
 
 
 def chat_messages(conversation: Conversation) -> types_pb2.Messages:
-    """The whole chat and its tools. Raises InvalidArgument that names what does not belong where it stands."""
-    chat = types_pb2.Messages(tools_json=_tools_json(conversation.tools) if conversation.tools else None)
+    """The whole chat and the tools that may be called. Raises InvalidArgument that names what does not belong there.
+
+    With tool_choice "none" the model is told of no tools, as through OpenAI's doors: one that sees them may call them.
+    """
+    barred = conversation.tool_choice is not None and conversation.tool_choice.type == "none"
+    tools = () if barred else conversation.tools or ()
+    chat = types_pb2.Messages(tools_json=_tools_json(tools) if tools else None)
     if system := joined(conversation.system or ""):
         chat.messages.add(role="system", content=system)
     said = [(m.role, _Said(f"messages[{index}]", m.blocks)) for index, m in enumerate(conversation.messages)]

@@ -21,12 +21,12 @@ def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
 
 def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
     """The turn that is asked for, without an agent. Raises InvalidArgument as `messages_exchange` does."""
-    chooses = asked.tool_choice is None or asked.tool_choice.type != "none"
+    messages = chat_messages(asked)
     output = asked.output_config.format if asked.output_config else None
     return inference_pb2.GenerateRequest(
         key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=asked.model),
         request_id=incoming.turn,
-        messages=chat_messages(asked),
+        messages=messages,
         sampling=types_pb2.Sampling(
             temperature=DEFAULT_TEMPERATURE if asked.temperature is None else asked.temperature,
             top_p=asked.top_p,
@@ -35,7 +35,7 @@ def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.Gen
         stop=asked.stop_sequences or (),
         max_tokens=asked.max_tokens,
         json_schema=json.dumps(output.json_schema, ensure_ascii=False) if output else None,
-        tool_calls=bool(asked.tools) and chooses,
+        tool_calls=messages.HasField("tools_json"),
     )
 
 

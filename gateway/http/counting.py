@@ -11,7 +11,7 @@ from gateway import upstream
 from gateway.anthropic.messages_request import to_count
 from gateway.anthropic.messages_schema import CountTokensRequest
 from gateway.callers import caller
-from gateway.http.requests import json_bytes, until_disconnect
+from gateway.http.requests import json_bytes, until_disconnect, worked_out
 from gateway.http.rim import tell
 from gateway.http.turns import Turns
 from gateway.json_body import parse_body
@@ -25,7 +25,8 @@ class CountEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        asked = parse_body(await json_bytes(request, self.shared.max_body_bytes), CountTokensRequest)
+        content = await json_bytes(request, self.shared.max_body_bytes)
+        asked = await worked_out(len(content), lambda: parse_body(content, CountTokensRequest))
         tell(scope, model=asked.model)
         inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)
         call = inference.CountTokens(to_count(asked, caller().namespace))

@@ -2,9 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers
@@ -19,6 +19,9 @@ AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
 
 _READ_ON_SECONDS = 2.0
+
+_LARGE: Final = 64 * 1024
+"""Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
 
 _T = TypeVar("_T")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -111,6 +114,11 @@ async def read_on(body: AsyncIterable[bytes]) -> None:
         async with asyncio.timeout(_READ_ON_SECONDS):
             async for _ in body:
                 pass
+
+
+async def worked_out(size: int, work: Callable[[], _T]) -> _T:
+    """The result of `work`, on a body of `size` bytes: in a thread where streams would have to wait for long."""
+    return await asyncio.to_thread(work) if size > _LARGE else work()
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:

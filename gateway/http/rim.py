@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentmem import errors, tracing
 from agentmem.logs import event
 from gateway.http.dialects import dialect_of
+from gateway.keys.format import without_secrets
 from gateway.metrics import GatewayMetrics
 
 log = logging.getLogger(__name__)
@@ -73,8 +74,8 @@ async def http_error_page(request: Request, error: Exception) -> Response:
 
 
 def tell(scope: Scope, **fields: str) -> None:
-    """Add fields to the request's line in the log, such as its agent."""
-    scope[_TOLD].update({name: value[:_LONGEST_TOLD] for name, value in fields.items()})
+    """Add fields to the request's line in the log, such as its agent. A key in a wrong place stays out of it."""
+    scope[_TOLD].update({name: without_secrets(value)[:_LONGEST_TOLD] for name, value in fields.items()})
 
 
 class Rim:

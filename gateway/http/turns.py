@@ -19,7 +19,7 @@ from agentmem.v1 import inference_pb2
 from gateway.callers import caller
 from gateway.choices import Events, each_choice
 from gateway.exchange import Exchange, Incoming
-from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, until_disconnect
+from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, until_disconnect, worked_out
 from gateway.http.responses import ReaderStalled
 from gateway.http.rim import as_our_error, tell
 from gateway.http.sse import EventStream
@@ -60,9 +60,9 @@ class TurnEndpoint(Generic[_Schema]):
         request = Request(scope, receive)
         agent, turn = agent_id(request.headers), request_id(request.headers)
         tell(scope, agent=agent)
-        body = parse_body(await json_bytes(request, self.shared.max_body_bytes), self.schema)
+        content = await json_bytes(request, self.shared.max_body_bytes)
         incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
-        exchange = self.translate(body, incoming)
+        exchange = await worked_out(len(content), lambda: self.translate(parse_body(content, self.schema), incoming))
         await answer(self.shared, request, send, exchange, agent=agent)
 
 
@@ -123,6 +123,7 @@ class _Run:
                         if memory.guessed and look < _LOOKS:
                             continue
                         raise
+                    self.shared.metrics.agent_resolved(memory.how)
                     self.exchange.answer.agent_id = memory.agent_id
                     tell(self.request.scope, agent=memory.agent_id)
                     await self._answer(_noting_commits(first, choices, memory), memory.agent_id)
@@ -159,7 +160,9 @@ class _Run:
         except ReaderStalled:
             raise
         except Exception as error:  # noqa: BLE001 - the rim: a stream that began can only tell of its failure
-            ending = answer.failed(as_our_error(error))
+            failure = as_our_error(error)
+            tell(self.request.scope, failed=failure.code.name.lower())
+            ending = answer.failed(failure)
         else:
             ending = answer.closing()
         for said in ending:

@@ -123,3 +123,8 @@ def render(keys: Iterable[Key]) -> str:
     """The text of a file."""
     listed = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
     return json.dumps({"version": 1, "keys": listed}, indent=2, ensure_ascii=False) + "\n"
+
+
+def without_secrets(text: str) -> str:
+    """`text` with the secrets of keys in it left out; their ids stay."""
+    return _SHOWN.sub(rf"{_PREFIX}_\1_…", text)

@@ -16,6 +16,7 @@ _TYPES = {
     504: "timeout_error",
 }
 _PARAMS = {
+    "tool_calls": "tools",
     "key.model_id": "model",
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
@@ -26,6 +27,7 @@ _PARAMS = {
     "request": None,
 }
 _RESPONSE_PARAMS = {
+    "tool_calls": "tools",
     "messages": "input",
     "append": "input",
     "max_tokens": "max_output_tokens",

@@ -7,6 +7,7 @@ store=false keeps a response from being followed by its id; memory is kept all t
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
@@ -63,6 +64,8 @@ def _refuse_contradictions(request: ResponseRequest) -> None:
         raise InvalidArgument("stream_options", "is only allowed with stream")
     if request.top_logprobs and not _wants_logprobs(request):
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
+    if _tools(request) and _json_schema(request) is not None:
+        raise InvalidArgument("text.format", "cannot hold an answer that may call tools; leave out one of them")
 
 
 def _refuse_other_beginning(previous: str, beginning: Beginning) -> None:
@@ -70,10 +73,10 @@ def _refuse_other_beginning(previous: str, beginning: Beginning) -> None:
     if before is None:
         told = previous if len(previous) <= _LONGEST_TOLD else f"{previous[:_LONGEST_TOLD]}…"
         raise NotFound("response", told, "no response of this server has such an id; send the whole conversation")
-    for field, then, now in zip(Beginning._fields, before, beginning, strict=True):
+    for name, then, now in zip(Beginning._fields, before, beginning, strict=True):
         if then != now:
             raise InvalidArgument(
-                field,
+                name,
                 "must be those that previous_response_id ran under, since its memory begins with them; send the same "
                 "ones, or leave previous_response_id out and send the whole conversation as input",
             )
@@ -112,33 +115,45 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
     """
     if isinstance(given, str):
         return [types_pb2.ChatMessage(role="user", content=given)]
-    messages: list[types_pb2.ChatMessage] = []
-    calls: list[Json] = []
+    messages: list[_Message] = []
     for item in given:
         match item:
             case MessageItem():
                 text = text_of(item.content)
-                if item.role == "assistant" and calls:
-                    messages[-1].content += text
-                    continue
-                calls = []
-                role = "system" if item.role == "developer" else item.role
-                messages.append(types_pb2.ChatMessage(role=role, content=text))
+                if item.role == "assistant" and messages and messages[-1].calls:
+                    messages[-1].texts.append(text)
+                else:
+                    messages.append(_Message("system" if item.role == "developer" else item.role, [text]))
             case FunctionCallItem():
                 if not messages or messages[-1].role != "assistant":
-                    messages.append(types_pb2.ChatMessage(role="assistant"))
+                    messages.append(_Message("assistant"))
                 function = {"name": item.name, "arguments": item.arguments}
-                calls.append({"id": item.call_id, "type": "function", "function": function})
-                messages[-1].tool_calls_json = json.dumps(calls, ensure_ascii=False)
+                messages[-1].calls.append({"id": item.call_id, "type": "function", "function": function})
             case FunctionCallOutputItem():
-                calls = []
-                output = text_of(item.output)
-                messages.append(types_pb2.ChatMessage(role="tool", content=output, tool_call_id=item.call_id))
+                messages.append(_Message("tool", [text_of(item.output)], answers=item.call_id))
             case ReasoningItem():
                 pass
     if not messages:
         raise InvalidArgument("input", "must say something")
-    return messages
+    return [message.to_proto() for message in messages]
+
+
+@dataclass
+class _Message:
+    """One message of a chat, as its items come."""
+
+    role: str
+    texts: list[str] = field(default_factory=list)
+    calls: list[Json] = field(default_factory=list)
+    answers: str | None = None
+
+    def to_proto(self) -> types_pb2.ChatMessage:
+        return types_pb2.ChatMessage(
+            role=self.role,
+            content="".join(self.texts),
+            tool_calls_json=json.dumps(self.calls, ensure_ascii=False) if self.calls else None,
+            tool_call_id=self.answers,
+        )
 
 
 def _tools(request: ResponseRequest) -> list[Json]:

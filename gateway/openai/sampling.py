@@ -49,6 +49,6 @@ def _choice(turn: inference_pb2.GenerateRequest, number: int) -> inference_pb2.G
 
 
 def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < 2**32):
+    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < 2**32) or key != str(int(key)):
         raise InvalidArgument("logit_bias", "its keys must be token ids")
     return int(key)

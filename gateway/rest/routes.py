@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from agentmem.errors import InvalidArgument
 from gateway import upstream
 from gateway.callers import caller
-from gateway.http.requests import json_bytes, request_id, until_disconnect
+from gateway.http.requests import json_bytes, request_id, until_disconnect, worked_out
 from gateway.http.rim import tell
 from gateway.http.turns import Turns, answer, generation
 from gateway.json_body import parse_body
@@ -112,7 +112,8 @@ class RestEndpoint:
         await JSONResponse(to_json(response))(request.scope, request.receive, send)
 
     async def _body(self, request: Request) -> ContractModel:
-        return parse_body(await json_bytes(request, self.shared.max_body_bytes), model_of_body(self.endpoint))
+        content = await json_bytes(request, self.shared.max_body_bytes)
+        return await worked_out(len(content), lambda: parse_body(content, model_of_body(self.endpoint)))
 
     def _filled(self, message: Any, values: Values, request: Request) -> Any:
         """`message` with all that the body does not have."""

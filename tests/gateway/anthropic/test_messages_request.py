@@ -73,7 +73,7 @@ def test_streaming() -> None:
 def test_tools(fields: dict[str, Any], told_apart: bool) -> None:
     request = translate(**fields)
     assert request.tool_calls == told_apart
-    assert request.messages.HasField("tools_json") == bool(fields.get("tools"))
+    assert request.messages.HasField("tools_json") == told_apart
 
 
 def test_a_format() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
-from gateway.keys.format import MalformedKeys, Shown, new, parse, render, secret_digest, split
+from gateway.keys.format import MalformedKeys, Shown, new, parse, render, secret_digest, split, without_secrets
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -107,3 +107,11 @@ def test_an_id_twice() -> None:
 
 def test_a_shown_key_has_its_form() -> None:
     assert str(Shown("0" * 12, "s" * 43)) == f"am_{'0' * 12}_{'s' * 43}"
+
+
+def test_secrets_are_left_out_of_a_text() -> None:
+    identifier = "0123456789abcdef"[:12]
+    shown = f"am_{identifier}_{'s' * 43}"
+    assert split(shown) is not None
+    assert without_secrets(f"/v1/agents/{shown}?x") == f"/v1/agents/am_{identifier}_…?x"
+    assert without_secrets("am_bient_music and am_") == "am_bient_music and am_"
