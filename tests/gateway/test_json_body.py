@@ -196,3 +196,11 @@ def test_any_json_is_taken_or_refused(data: dict[str, Any]) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_taken_or_refused(body: bytes) -> None:
     refused(body)
+
+
+@pytest.mark.timeout(60)
+def test_a_doubled_name_behind_very_many_is_found() -> None:
+    """In one pass: it took hours where each name was looked for among all others."""
+    names = [f"n{number}" for number in range(200_000)]
+    body = "{" + ", ".join(f'"{name}": 1' for name in [*names, names[-1]]) + "}"
+    assert refused(body.encode()).field == names[-1]

@@ -166,3 +166,13 @@ def test_contradictions_are_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         exchange(**fields)
     assert caught.value.field == field
+
+
+@pytest.mark.timeout(60)
+def test_very_many_calls_and_texts_are_one_message() -> None:
+    """In one pass: it took a quarter of an hour where each call was written again with each one behind it."""
+    said = {"role": "assistant", "content": "and "}
+    calls = [{**CALL, "call_id": f"c{number}"} for number in range(30_000)]
+    _, message = turn(input=[{"role": "user", "content": "go"}, *calls, *[said] * 30_000]).messages.messages
+    assert len(json.loads(message.tool_calls_json)) == 30_000
+    assert message.content == "and " * 30_000
