@@ -9,7 +9,7 @@ import grpc
 from grpc_status import rpc_status
 
 from agentmem.errors import AgentmemError
-from gateway import callers
+from gateway import callers, upstream
 from gateway.admission import Admission
 from gateway.callers import Authenticator, Caller
 
@@ -88,7 +88,9 @@ def _refusal(handler: _Handler | None, error: AgentmemError) -> Any:
     if handler is None:
         return None
 
-    async def refuse(_: Any, context: _Context) -> None:
+    async def refuse(request: Any, context: _Context) -> None:
+        if handler.request_streaming:
+            await upstream.drain(request)
         await _abort(context, error)
 
     return _arity(handler)[0](refuse)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
     _Handler = grpc.RpcMethodHandler[Any, Any]
 
-_DRAIN_SECONDS = 2.0
 _GENERATIONS = frozenset({"Generate", "Prefill"})
 
 
@@ -80,7 +79,11 @@ class Forwarder:
                         await outgoing.write(request)
                     await outgoing.done_writing()
                 except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                    await _drain(requests)  # the worker has ended the call, and its status says why
+                    await upstream.drain(requests)  # the worker has ended the call, and its status says why
+                except errors.AgentmemError:
+                    outgoing.cancel()
+                    await upstream.drain(requests)
+                    raise
                 except BaseException:
                     outgoing.cancel()
                     raise
@@ -134,11 +137,3 @@ class Forwarder:
             self.metrics.rpc_ended(method.containing_service.full_name, method.name, code.name)
             if generation:
                 self.metrics.generation_ended("grpc", time.monotonic() - began)
-
-
-async def _drain(requests: AsyncIterator[Any]) -> None:
-    """Read on for a while: a grpc client whose write fails loses the status that says why."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in requests:
-                pass
