@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 from grpc_status import rpc_status
 
+from agentmem import handlers
 from agentmem.errors import AgentmemError
 from gateway import callers, upstream
 from gateway.admission import Admission
@@ -69,7 +70,7 @@ class AuthenticationInterceptor(_ServerInterceptor):
             except AgentmemError as error:
                 await _abort(context, error)
 
-        make, inner = _arity(handler)
+        make, inner = handlers.parts(handler)
         behaviour = stream if handler.response_streaming else unary
         admitted: _Handler = make(behaviour, handler.request_deserializer, handler.response_serializer)
         return admitted
@@ -77,9 +78,8 @@ class AuthenticationInterceptor(_ServerInterceptor):
 
 def _credential(details: grpc.HandlerCallDetails) -> str | None:
     for name, value in details.invocation_metadata or ():
-        scheme, _, token = str(value).partition(" ")
-        if name == "authorization" and scheme.lower() == "bearer":
-            return token.strip()
+        if name == "authorization" and (token := callers.bearer_token(str(value))) is not None:
+            return token
     return None
 
 
@@ -93,19 +93,8 @@ def _refusal(handler: _Handler | None, error: AgentmemError) -> Any:
             await upstream.drain(request)
         await _abort(context, error)
 
-    return _arity(handler)[0](refuse)
+    return handlers.parts(handler)[0](refuse)
 
 
 async def _abort(context: _Context, error: AgentmemError) -> None:
     await cast(Any, context).abort_with_status(rpc_status.to_status(error.to_status()))
-
-
-def _arity(handler: _Handler) -> tuple[Any, Any]:
-    """What makes a handler of this kind, and this one's behaviour."""
-    kinds: dict[tuple[bool, bool], tuple[Any, Any]] = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
-        (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
-        (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
-        (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
-    }
-    return kinds[handler.request_streaming, handler.response_streaming]

@@ -77,3 +77,9 @@ def require_admin(who: Caller) -> None:
             "this concerns the callers of all namespaces, so it needs a key with admin = true; "
             "`agentmem keys create --admin` makes one"
         )
+
+
+def bearer_token(authorization: str) -> str | None:
+    """The token of an Authorization header or metadatum; None where it shows none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from agentmem.errors import InvalidArgument
 from agentmem.jsontext import MAX_DEPTH, shallow
 from agentmem.keys import check_text
 from agentmem.limits import MAX_STOP_BYTES
@@ -46,6 +47,14 @@ def _stop(value: str) -> str:
 
 def _model(value: str) -> str:
     return check_text("model", value)
+
+
+def check_namespace(value: str) -> str:
+    """`value`, if it can be a namespace. Raises ValueError."""
+    try:
+        return check_text("namespace", value)
+    except InvalidArgument as error:
+        raise ValueError(error.problem) from None
 
 
 Text = Annotated[str, AfterValidator(_well_formed)]

@@ -1,12 +1,9 @@
 """What a turn tells of the agent's memory, as JSON: the same for every dialect and for the command line."""
 
-from typing import Any
-
 from google.protobuf.duration_pb2 import Duration
 
 from agentmem.v1 import inference_pb2, types_pb2
-
-Json = dict[str, Any]
+from gateway.exchange import Json
 
 _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
 

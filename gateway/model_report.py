@@ -7,7 +7,7 @@ from gateway.exchange import Json
 def model_report(model: model_pb2.Model) -> Json:
     """Its state, context, KV and why it cannot be served, if so."""
     return {
-        "state": model_pb2.ModelState.Name(model.state).removeprefix("MODEL_STATE_").lower(),
+        "state": state_name(model),
         "default": model.is_default,
         "context_length": model.context_length,
         "architecture": model.architecture,
@@ -18,3 +18,8 @@ def model_report(model: model_pb2.Model) -> Json:
         "fingerprint": model.fingerprint,
         "error": model.error or None,
     }
+
+
+def state_name(model: model_pb2.Model) -> str:
+    """ "registered", "loading", "loaded" or "failed"."""
+    return model_pb2.ModelState.Name(model.state).removeprefix("MODEL_STATE_").lower()

@@ -9,20 +9,13 @@ from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.addresses import OptionalLoopbackAddress
-from agentmem.errors import InvalidArgument
-from agentmem.keys import DEFAULT_NAMESPACE, check_text
+from agentmem.keys import DEFAULT_NAMESPACE
 from agentmem.v1 import types_pb2
 from gateway.callers import Limits
 from gateway.door_settings import DoorSettings
+from gateway.fields import check_namespace
 
 _DAY: Final = 24 * 3600.0
-
-
-def _namespace(value: str) -> str:
-    try:
-        return check_text("namespace", value)
-    except InvalidArgument as error:
-        raise ValueError(error.problem) from None
 
 
 class GatewaySettings(DoorSettings):
@@ -38,7 +31,7 @@ class GatewaySettings(DoorSettings):
     run_dir: Path | None = Field(None, description=f"directory of the sockets (default: {layout.DATA / layout.RUN})")
     worker: str = Field("", description="the worker's gRPC target (default: unix:RUN_DIR/worker.sock)")
     metrics: OptionalLoopbackAddress = Field(layout.metrics(), description="HOST:PORT of /metrics; empty: none")
-    namespace: Annotated[str, AfterValidator(_namespace)] = Field(
+    namespace: Annotated[str, AfterValidator(check_namespace)] = Field(
         DEFAULT_NAMESPACE, description="the namespace of all callers; with --keys each key has its own"
     )
     cors_origin: list[str] = Field(

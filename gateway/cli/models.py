@@ -11,6 +11,7 @@ from rich.text import Text
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from gateway.cli.client import ask, gateway_option, json_option, retrying, write_json
 from gateway.cli.text import byte_size, console, printable
+from gateway.model_report import state_name
 
 
 @click.command()
@@ -53,11 +54,6 @@ def as_dict(model: model_pb2.Model) -> dict[str, Any]:
         "fingerprint": model.fingerprint,
         "error": model.error or None,
     }
-
-
-def state_name(model: model_pb2.Model) -> str:
-    """ "registered", "loading", "loaded" or "failed"."""
-    return model_pb2.ModelState.Name(model.state).removeprefix("MODEL_STATE_").lower()
 
 
 def models_table(found: Sequence[model_pb2.Model]) -> Table:

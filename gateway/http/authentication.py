@@ -35,7 +35,5 @@ class Authentication:
 
 def _credential(headers: Headers) -> str | None:
     """What a caller shows: a bearer token, or the x-api-key of Anthropic's SDK."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return token.strip()
-    return headers.get("x-api-key")
+    token = callers.bearer_token(headers.get("authorization", ""))
+    return headers.get("x-api-key") if token is None else token

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from agentmem.errors import InvalidArgument
-from agentmem.keys import check_text
+from gateway.fields import check_namespace
 
 _PREFIX: Final = "am"
 _ID_BYTES: Final = 6
@@ -43,20 +43,13 @@ class Shown(NamedTuple):
         return f"{_PREFIX}_{self.id}_{self.secret}"
 
 
-def _namespace(value: str) -> str:
-    try:
-        return check_text("namespace", value)
-    except InvalidArgument as error:
-        raise ValueError(error.problem) from None
-
-
 class Key(BaseModel):
     """A key as it is kept. Times have a zone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     id: str = Field(pattern=f"^[0-9a-f]{{{2 * _ID_BYTES}}}$")
-    namespace: Annotated[str, AfterValidator(_namespace)]
+    namespace: Annotated[str, AfterValidator(check_namespace)]
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     created: AwareDatetime
     expires: AwareDatetime | None = None

@@ -30,7 +30,6 @@ from gateway.openai.schema import (
     without_nulls,
 )
 
-LOGPROBS = "message.output_text.logprobs"
 MAX_METADATA = 16
 _UNSUPPORTED = frozenset(
     {

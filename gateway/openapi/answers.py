@@ -1,8 +1,8 @@
 """JSON Schemas of answers that no pydantic model describes, and of errors. They say what is always there."""
 
-from typing import Any, Final
+from typing import Final
 
-Json = dict[str, Any]
+from gateway.exchange import Json
 
 ANY: Final[Json] = {"type": "object"}
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import BaseRoute, Route
 
+from gateway.exchange import Json
 from gateway.http.turns import TurnEndpoint
 from gateway.openapi.answers import ANTHROPIC_ERROR, NAMED_EVENT, OPENAI_ERROR
 from gateway.openapi.operations import (
@@ -27,8 +28,6 @@ from gateway.rest.endpoints import ENDPOINTS, Endpoint, Parameter, field_of
 from gateway.rest.examples import EXAMPLES
 from gateway.rest.schema import message_model
 from gateway.rest.turns import model_of_answer, model_of_body
-
-Json = dict[str, Any]
 
 _REF: Final = "#/components/schemas/{model}"
 _ERRORS: Final = {"openai": "Error", "anthropic": "AnthropicError"}

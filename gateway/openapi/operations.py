@@ -4,14 +4,13 @@ REST's lines come from `gateway.rest.endpoints`, and the schema of a turn's body
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel
 
 from gateway.anthropic.messages_schema import CountTokensRequest
+from gateway.exchange import Json
 from gateway.openapi.answers import ANY, CHAT_COMPLETION, EVENT, MODEL, MODELS, STATUS, TOKENS, UNREADY
-
-Json = dict[str, Any]
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"

@@ -9,12 +9,12 @@ import grpc
 from starlette.requests import Request
 from starlette.types import Send
 
+from agentmem.blockfile import CHUNK_BYTES
 from agentmem.v1 import agent_pb2
 from gateway import upstream
 from gateway.http.requests import limited, read_on, until_disconnect
 from gateway.http.responses import ReaderStalled, StreamedResponse
 
-CHUNK: Final = 256 * 1024
 """Bytes of a message at most, as the contract has it."""
 
 FILE_TYPE: Final = "application/octet-stream"
@@ -76,12 +76,12 @@ async def take_file(
 
 
 async def _pieces(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The body in pieces of CHUNK bytes; the last one may be shorter."""
+    """The body in pieces of CHUNK_BYTES bytes; the last one may be shorter."""
     held = bytearray()
     async for data in body:
         held += data
-        while len(held) >= CHUNK:
-            yield bytes(held[:CHUNK])
-            del held[:CHUNK]
+        while len(held) >= CHUNK_BYTES:
+            yield bytes(held[:CHUNK_BYTES])
+            del held[:CHUNK_BYTES]
     if held:
         yield bytes(held)

@@ -10,9 +10,8 @@ from google.protobuf.message import Message
 from pydantic import BaseModel
 
 from agentmem.v1 import types_pb2
+from gateway.exchange import Json
 from gateway.rest.schema import DURATION, TIER_TOKENS, TIMESTAMP, is_hidden, is_map, map_fields, oneof_of, short_names
-
-Json = dict[str, Any]
 
 
 def to_json(message: Message) -> Json:

@@ -71,9 +71,6 @@ def _unix_socket_or_empty(text: str) -> str:
 TcpAddress = Annotated[str, AfterValidator(_any)]
 """A setting: "host:port" on any host. Who takes it asks callers for credentials wherever `is_loopback` is False."""
 
-LoopbackAddress = Annotated[str, AfterValidator(_loopback)]
-"""A setting: "host:port" on loopback."""
-
 OptionalLoopbackAddress = Annotated[str, AfterValidator(_loopback_or_empty)]
 """A setting: "host:port" on loopback, or empty for none."""
 

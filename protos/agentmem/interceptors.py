@@ -18,7 +18,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from grpc_status import rpc_status
 
-from agentmem import errors
+from agentmem import errors, handlers
 from agentmem.wire import ill_formed_text
 
 log = logging.getLogger(__name__)
@@ -49,13 +49,8 @@ class ErrorInterceptor(_ServerInterceptor):
 
 def _mapped(handler: _Handler, method: str) -> _Handler:
     deserialize = _checked(handler.request_deserializer)
-    wrap = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, _unary, handler.unary_unary),
-        (False, True): (grpc.unary_stream_rpc_method_handler, _stream, handler.unary_stream),
-        (True, False): (grpc.stream_unary_rpc_method_handler, _unary, handler.stream_unary),
-        (True, True): (grpc.stream_stream_rpc_method_handler, _stream, handler.stream_stream),
-    }
-    make, behaviour, inner = wrap[handler.request_streaming, handler.response_streaming]
+    make, inner = handlers.parts(handler)
+    behaviour = _stream if handler.response_streaming else _unary
     mapped: _Handler = make(behaviour(inner, method), deserialize, handler.response_serializer)
     return mapped
 

@@ -17,7 +17,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
-from agentmem import tracing
+from agentmem import handlers, tracing
 from agentmem.logs import event
 
 log = logging.getLogger(__name__)
@@ -74,13 +74,8 @@ class _Answer:
 
 
 def _answering(handler: _Handler, method: str, door: bool) -> _Handler:
-    wrap = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, _unary, handler.unary_unary),
-        (False, True): (grpc.unary_stream_rpc_method_handler, _stream, handler.unary_stream),
-        (True, False): (grpc.stream_unary_rpc_method_handler, _unary, handler.stream_unary),
-        (True, True): (grpc.stream_stream_rpc_method_handler, _stream, handler.stream_stream),
-    }
-    make, behaviour, inner = wrap[handler.request_streaming, handler.response_streaming]
+    make, inner = handlers.parts(handler)
+    behaviour = _stream if handler.response_streaming else _unary
     made: _Handler = make(behaviour(inner, method, door), handler.request_deserializer, handler.response_serializer)
     return made
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from agentmem import errors
+from agentmem.blockfile import CHUNK_BYTES as CHUNK
 from agentmem.v1 import types_pb2
 from gateway.process import Gateway
-from gateway.rest.files import CHUNK
 
 from ..doors import eventually, settings
 from ..scripted import ScriptedWorker
