@@ -25,8 +25,8 @@ from inference_service.engine.attention import AttentionSeam, PathSpeeds
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
-from inference_service.engine.loading import Quantization, _measure, _q4_caches
 from inference_service.engine.tensors import Arenas
+from inference_service.models.loading import Quantization, _measure, _q4_caches
 
 _ENDLESS = 1 << 30
 

@@ -8,7 +8,7 @@ memory/       an agent's memory as pure values: ledger, match, and the plan of w
 text/         tokenizer, templates, and text as it streams
 storage/      the way to the cache store: ledgers and lookups by gRPC, KV by files
 pool/         whose KV is in memory, and who may begin; numbers of blocks, no arrays
-engine/       all that touches MLX, on one thread: models, Q4 caches, attention, batches
-models.py     which models there are, and the one that serves
+engine/       the thread that owns MLX, and what computes on it: Q4 caches, attention, batches
+models/       which models there are, how one is loaded, and which serve
 answers.py    what a turn answers, as messages of the contract
 """

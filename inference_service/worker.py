@@ -22,11 +22,12 @@ from agentmem.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
-from inference_service.engine.loading import LoadedModel
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import Limits
 from inference_service.metrics import WorkerMetrics
-from inference_service.models import Models, registry
+from inference_service.models.loading import LoadedModel
+from inference_service.models.registry import registry
+from inference_service.models.serving import Models
 from inference_service.pool.kv import KVPool
 from inference_service.portable.mover import Mover
 from inference_service.servicers.servicer_agents import AgentServicer

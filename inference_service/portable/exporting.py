@@ -14,10 +14,10 @@ from agentmem.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.loading import LoadedModel
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import WindowCandidate, candidates_at, choose_window, stored_tokens
+from inference_service.models.loading import LoadedModel
 from inference_service.portable import header, tensors
 from inference_service.portable.format import Manifest
 from inference_service.portable.shapes import kv_geometry, layers_of

@@ -13,10 +13,10 @@ from agentmem import logs
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError, AlreadyExists, FailedPrecondition, PermissionDenied
 from agentmem.keys import AgentKey
-from inference_service.engine.loading import LoadedModel
 from inference_service.memory.ledger import NO_VERSION, Ledger
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
+from inference_service.models.loading import LoadedModel
 from inference_service.portable import tensors
 from inference_service.portable.format import Manifest, damaged
 from inference_service.portable.receiving import Received

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from inference_service.models import Models
+from inference_service.models.serving import Models
 from inference_service.portable.mover import Mover
 from inference_service.storage.client import StoreClient
 from inference_service.turns.locks import AgentLocks

@@ -8,7 +8,7 @@ from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from inference_service.domain import AppendInput
 from inference_service.memory.ledger import Ledger
-from inference_service.models import Models
+from inference_service.models.serving import Models
 from inference_service.servicers.requests import generate_request, prefill_request, turn_input
 from inference_service.storage.client import StoreClient
 from inference_service.turns.preparing import Preparer, check_tokens

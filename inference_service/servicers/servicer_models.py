@@ -4,8 +4,8 @@ from typing import Any
 
 from agentmem import paging
 from agentmem.v1 import model_pb2, model_pb2_grpc
-from inference_service.engine.loading import LoadedModel
-from inference_service.models import Models
+from inference_service.models.loading import LoadedModel
+from inference_service.models.serving import Models
 
 _DTYPE_PREFIX = "mlx.core."
 

@@ -11,11 +11,11 @@ from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
 from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
 from inference_service.engine.geometry import Caches
-from inference_service.engine.loading import LoadedModel
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import Version
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import kept_positions, window_headers
+from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.hot import HotState

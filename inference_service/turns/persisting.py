@@ -12,11 +12,11 @@ from agentmem.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
 from inference_service.engine.caches import KVBuffers
-from inference_service.engine.loading import LoadedModel
 from inference_service.engine.tensors import window_bytes
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import Version
 from inference_service.metrics import WorkerMetrics
+from inference_service.models.loading import LoadedModel
 from inference_service.pool.kv import Table
 from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import FileName, StoreClient

@@ -7,12 +7,12 @@ from typing import NamedTuple
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
 from agentmem.v1 import types_pb2
-from inference_service.engine.loading import LoadedModel
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
 from inference_service.memory.plan import Plan
 from inference_service.memory.restore import headers, look_up
 from inference_service.memory.windows import window_candidates
+from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Demand, Room
 from inference_service.pool.hot import HotState
 from inference_service.storage.client import StoreClient

@@ -8,12 +8,12 @@ from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding
-from inference_service.engine.loading import LoadedModel
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Limits, common_tokens
 from inference_service.memory.plan import Plan, Planner
 from inference_service.memory.restore import Lookup, look_up
 from inference_service.memory.windows import WindowCandidate, capture_positions, window_candidates
+from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened
 from inference_service.text.grammar import Grammar

@@ -8,10 +8,10 @@ from agentmem.v1 import types_pb2
 from inference_service.engine.arenas import HostTensors
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Caches
-from inference_service.engine.loading import LoadedModel
 from inference_service.memory.choice import Choice
 from inference_service.memory.match import Reason
 from inference_service.metrics import WorkerMetrics
+from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import FileName
 from inference_service.turns.fetching import Fetcher

@@ -26,12 +26,12 @@ from agentmem.v1 import cache_store_pb2, inference_pb2
 from inference_service.answers import delta, duration
 from inference_service.domain import MessagesInput, TurnRequest
 from inference_service.engine.generation import Generated, TurnJob
-from inference_service.engine.loading import LoadedModel
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
 from inference_service.memory.windows import capture_positions
 from inference_service.metrics import WorkerMetrics
-from inference_service.models import Models
+from inference_service.models.loading import LoadedModel
+from inference_service.models.serving import Models
 from inference_service.pool.admission import Demand, Room
 from inference_service.pool.hot import HotState
 from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from agentmem.blockfile import BlockHeader
 from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2, types_pb2
-from inference_service.engine.loading import LoadedModel
 from inference_service.memory.choice import Choice, choose_blocks, choose_position
 from inference_service.memory.restore import Lookup
 from inference_service.memory.windows import WindowCandidate, stored_tokens
+from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.pool.kv import Table
 from inference_service.storage.client import FileName, Opened

@@ -13,9 +13,9 @@ import pytest
 from mlx_lm.generate import GenerationBatch, StopSequences
 
 from inference_service.engine.caches import BatchQuantizedKVCache, BatchSlidingQuantizedKVCache, KVBuffers
-from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.geometry import Caches
-from inference_service.engine.loading import LoadedModel, load
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama, write_qwen2, write_qwen3
 

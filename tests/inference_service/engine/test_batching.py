@@ -14,12 +14,12 @@ from mlx_lm.generate import GenerationBatch
 from agentmem.errors import Cancelled
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
-from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.engine.geometry import Caches
-from inference_service.engine.loading import LoadedModel, load
 from inference_service.engine.sampling import TokenSampler
 from inference_service.memory.chunks import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 

@@ -8,9 +8,9 @@ import pytest
 
 from agentmem.v1 import types_pb2
 from inference_service.domain import MessagesInput, TokenEvent
-from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import Decoding, Generated, TurnJob
-from inference_service.engine.loading import LoadedModel, load
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from tests.scripted_model import write_scripted
 
 TOOLS = ({"type": "function", "function": {"name": "get_weather"}},)

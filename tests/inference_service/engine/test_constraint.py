@@ -15,10 +15,10 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.constraint import ConstrainedSampler
-from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import Decoding, Generated, TurnJob
-from inference_service.engine.loading import LoadedModel, load
 from inference_service.engine.sampling import TokenSampler
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from tests.json_schemas import Schema, fits
 from tests.oracle import Oracle
 from tests.tiny_models import write_llama

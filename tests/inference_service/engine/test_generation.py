@@ -16,11 +16,11 @@ from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
 from inference_service.engine.attention import AttentionSeam
-from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, settle
 from inference_service.engine.geometry import Caches, TensorShapes
-from inference_service.engine.loading import LoadedModel, load
 from inference_service.engine.tensors import Arenas, window_bytes
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
 

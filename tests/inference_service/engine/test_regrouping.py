@@ -15,10 +15,10 @@ from agentmem.errors import Cancelled
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching, regrouping
 from inference_service.engine.caches.full import BatchQuantizedKVCache
-from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.loading import LoadedModel, load
 from inference_service.engine.regrouping import regrouped
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 

@@ -10,11 +10,11 @@ import pytest
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
-from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
-from inference_service.engine.loading import LoadedModel, load
 from inference_service.engine.windows import captured
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss, write_llama
 

@@ -7,7 +7,7 @@ import pytest
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import model_pb2
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.models import Models
+from inference_service.models.serving import Models
 from inference_service.servicers.servicer_models import ModelServicer
 from inference_service.settings import WorkerSettings
 from inference_service.text.tool_calls import CallSyntax

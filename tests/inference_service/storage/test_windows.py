@@ -9,13 +9,13 @@ import pytest
 
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.arenas import HostTensors
-from inference_service.engine.fingerprint import ContentHashes
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
-from inference_service.engine.loading import LoadedModel, load
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import WindowCandidate, choose_window, window_candidates, window_headers
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from inference_service.storage.blocks import read_block, write_block
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss

@@ -19,13 +19,13 @@ from agentmem.errors import Aborted, Cancelled, FailedPrecondition, ResourceExha
 from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from inference_service.domain import Sampling, TokensInput, TurnRequest
-from inference_service.engine.fingerprint import ContentHashes
-from inference_service.engine.loading import LoadedModel, load
 from inference_service.engine.tensors import Arenas
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
 from inference_service.memory.match import Limits
 from inference_service.metrics import WorkerMetrics
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import Sizes

@@ -1,39 +1,13 @@
-"""Which models there are, and the one that serves."""
+"""The model that serves."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
-from agentmem.models import DEMO, parse_all
-from agentmem.settings import SettingsError
 from inference_service.engine.attention import PathSpeeds
-from inference_service.engine.fingerprint import ContentHashes
-from inference_service.engine.loading import LoadedModel, Quantization, load
 from inference_service.engine.thread import EngineThread
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, Quantization, load
 from inference_service.settings import WorkerSettings
-
-_DEMO_DIRECTORY = Path(__file__).parent / "demo_model"
-
-
-def registry(names: Sequence[str]) -> dict[str, str]:
-    """Model names to sources, in order, the default first. The bundled demo model is always there.
-
-    `names` are what `--model` takes (`agentmem.models`). Raises SettingsError.
-    """
-    try:
-        given = parse_all(names)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
-    given.setdefault(DEMO, DEMO)
-    return {name: _place(source) for name, source in given.items()}
-
-
-def _place(source: str) -> str:
-    """The directory, or the hub id."""
-    if source == DEMO:
-        return str(_DEMO_DIRECTORY)
-    path = Path(source).expanduser()
-    return str(path) if path.is_dir() else source
 
 
 class Models:

@@ -17,9 +17,9 @@ from inference_service.engine.attention import AttentionSeam, PathReport, PathSp
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.device import usable_bytes
-from inference_service.engine.fingerprint import ContentHashes, fingerprint
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
 from inference_service.engine.tensors import Arenas
+from inference_service.models.fingerprint import ContentHashes, fingerprint
 from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import sizes
 from inference_service.text.grammar import Grammars

@@ -1,0 +1,1 @@
+"""Models: which there are, how one is loaded, and which serve."""

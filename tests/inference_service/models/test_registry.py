@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+
+from agentmem.models import DEMO
+from agentmem.settings import SettingsError
+from inference_service.models.registry import registry
+
+
+def test_registry_names() -> None:
+    sources = registry(["org/model-1", "short=org/model-2"])
+    assert list(sources) == ["org/model-1", "short", DEMO]
+    assert sources["org/model-1"] == "org/model-1"
+    assert sources["short"] == "org/model-2"
+    assert Path(sources[DEMO]).name == "demo_model"
+
+
+def test_demo_is_always_there_and_last_unless_named() -> None:
+    assert list(registry([])) == [DEMO]
+    assert list(registry(["org/model", DEMO])) == ["org/model", DEMO]
+    assert list(registry([DEMO, "org/model"])) == [DEMO, "org/model"]
+
+
+def test_demo_can_have_another_name() -> None:
+    sources = registry(["small=demo"])
+    assert sources["small"] == sources[DEMO] != DEMO
+
+
+def test_demo_can_be_another(tmp_path: Path) -> None:
+    assert registry([f"{DEMO}={tmp_path}"]) == {DEMO: str(tmp_path)}
+
+
+def test_paths_are_named_by_their_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert registry([str(tmp_path / "mine")])["mine"] == str(tmp_path / "mine")
+    assert registry(["./mine/"])["mine"] == "mine"
+    assert registry(["~/mine"])["mine"] == str(tmp_path / "mine")
+    assert registry(["x=~/mine"])["x"] == str(tmp_path / "mine")
+    assert registry(["mine-not"])["mine-not"] == "mine-not", "what is no directory is a hub id"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a=x", "a=y"],
+        ["org/model", "org/model"],
+        [DEMO, DEMO],
+        ["=x"],
+        ["a="],
+        [""],
+        ["demo=x", "demo"],
+        ["/no/such"],
+        ["x=./none"],
+    ],
+)
+def test_registry_refuses(names: list[str]) -> None:
+    with pytest.raises(SettingsError, match="--model"):
+        registry(names)
