@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentmem.models import DEMO, parse_all
+from agentmem.models import DEMO, RegisteredModel, parse_all
 from agentmem.settings import SettingsError
 
 _DEMO_DIRECTORY = Path(__file__).parents[1] / "demo_model"
 
 
-def registry(names: Sequence[str]) -> dict[str, str]:
-    """Model names to sources, in order, the default first. The bundled demo model is always there.
+def registry(names: Sequence[str]) -> dict[str, RegisteredModel]:
+    """Models by name, in order, the default first. The bundled demo model is always there.
 
     `names` are what `--model` takes (`agentmem.models`). Raises SettingsError.
     """
@@ -19,7 +19,7 @@ def registry(names: Sequence[str]) -> dict[str, str]:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     given.setdefault(DEMO, DEMO)
-    return {name: _place(source) for name, source in given.items()}
+    return {name: RegisteredModel(name, _place(source)) for name, source in given.items()}
 
 
 def _place(source: str) -> str:

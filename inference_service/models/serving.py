@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.models import RegisteredModel
 from inference_service.engine.attention import PathSpeeds
 from inference_service.engine.thread import EngineThread
 from inference_service.models.fingerprint import ContentHashes
@@ -13,9 +14,11 @@ from inference_service.settings import WorkerSettings
 class Models:
     """The registered models and the loaded one. Event loop only."""
 
-    def __init__(self, sources: Mapping[str, str], engine: EngineThread, settings: WorkerSettings) -> None:
-        self.sources = dict(sources)
-        self.default = next(iter(self.sources))
+    def __init__(
+        self, registered: Mapping[str, RegisteredModel], engine: EngineThread, settings: WorkerSettings
+    ) -> None:
+        self.registered = dict(registered)
+        self.default = next(iter(self.registered))
         self.loaded: LoadedModel | None = None
         self._engine = engine
         self._settings = settings
@@ -30,7 +33,7 @@ class Models:
         def run() -> LoadedModel:
             return load(
                 self.default,
-                self.sources[self.default],
+                self.registered[self.default].source,
                 dtype=settings.dtype,
                 quantization=quantization,
                 context_length=settings.context_length,
@@ -61,5 +64,5 @@ class Models:
 
     def check_registered(self, model_id: str) -> None:
         """Raise NotFound for an unregistered model."""
-        if model_id not in self.sources:
-            raise NotFound("model", model_id, f"registered are {', '.join(self.sources)}")
+        if model_id not in self.registered:
+            raise NotFound("model", model_id, f"registered are {', '.join(self.registered)}")

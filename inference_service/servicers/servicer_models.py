@@ -18,7 +18,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
         size = paging.page_size(request.page_size if request.HasField("page_size") else None)
-        first, *others = self._models.sources
+        first, *others = self._models.registered
         names = [first, *sorted(others)]
         start = paging.number(request.page_token) or 0
         page = names[start : start + size]

@@ -1,6 +1,7 @@
 """What `--model` takes: a directory, a hub id, or a name for one of them."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,6 +14,24 @@ class GivenModel(NamedTuple):
 
     name: str
     source: str
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """A model that requests can name. `source` is a directory or a hub id, `adapter` a directory of LoRA weights.
+
+    What is None is as the worker's settings say. `ttl` is seconds without a request after which the model is unloaded;
+    one that is `pinned` is never unloaded to make room for another.
+    """
+
+    model_id: str
+    source: str
+    adapter: str | None = None
+    kv_bits: int | None = None
+    kv_group_size: int | None = None
+    context_length: int | None = None
+    ttl: float | None = None
+    pinned: bool = False
 
 
 def parse(given: str) -> GivenModel:

@@ -301,8 +301,11 @@ class OpenCacheResponse(_message.Message):
     TURN_FIELD_NUMBER: _builtins.int
     EVICTED_HASHES_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
+    KV_FINGERPRINT_FIELD_NUMBER: _builtins.int
     instance: _builtins.bytes
     """Which process answered; see GetStoreResponse."""
+    kv_fingerprint: _builtins.str
+    """The fingerprint of the KV that was last published for the agent's state. Empty: none is there."""
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
         """The agent's state; version 0 and no uid where the agent does not exist."""
@@ -332,10 +335,11 @@ class OpenCacheResponse(_message.Message):
         turn: Global___CommittedTurn | None = ...,
         evicted_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         instance: _builtins.bytes = ...,
+        kv_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_hashes", b"evicted_hashes", "files", b"files", "instance", b"instance", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_hashes", b"evicted_hashes", "files", b"files", "instance", b"instance", "kv_fingerprint", b"kv_fingerprint", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

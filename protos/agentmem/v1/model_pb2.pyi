@@ -5,6 +5,7 @@ Which models a worker serves."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -34,7 +35,9 @@ class _ModelStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ModelState
     MODEL_STATE_LOADED: _ModelState.ValueType  # 3
     """Serving."""
     MODEL_STATE_FAILED: _ModelState.ValueType  # 4
-    """Could not be loaded; see Model.error."""
+    """Could not be loaded the last time; see Model.error. A request tries again."""
+    MODEL_STATE_DRAINING: _ModelState.ValueType  # 5
+    """Its running requests end before it is unloaded; new ones wait."""
 
 class ModelState(_ModelState, metaclass=_ModelStateEnumTypeWrapper):
     """ModelState is what the worker does with a model."""
@@ -48,7 +51,9 @@ MODEL_STATE_LOADING: ModelState.ValueType  # 2
 MODEL_STATE_LOADED: ModelState.ValueType  # 3
 """Serving."""
 MODEL_STATE_FAILED: ModelState.ValueType  # 4
-"""Could not be loaded; see Model.error."""
+"""Could not be loaded the last time; see Model.error. A request tries again."""
+MODEL_STATE_DRAINING: ModelState.ValueType  # 5
+"""Its running requests end before it is unloaded; new ones wait."""
 Global___ModelState: _TypeAlias = ModelState  # noqa: Y015
 
 @_typing.final
@@ -81,6 +86,12 @@ class Model(_message.Message):
     RECOMMENDED_KV_BITS_FIELD_NUMBER: _builtins.int
     QUANTIZATION_KL_FIELD_NUMBER: _builtins.int
     TOOL_PARSER_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    QUANTIZATION_KL_8_BITS_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """The name that requests use."""
     state: Global___ModelState.ValueType
@@ -127,9 +138,27 @@ class Model(_message.Message):
     """Mean KL divergence of Q4 against unquantized KV, in nats; absent where not measured."""
     tool_parser: _builtins.str
     """The parser that finds calls of tools in its text; empty where it has none."""
+    source: _builtins.str
+    """Where it is: a directory, or a hub id."""
+    adapter: _builtins.str
+    """The directory of its LoRA adapter; empty without one."""
+    pinned: _builtins.bool
+    """It is never unloaded to make room for another."""
+    quantization_kl_8_bits: _builtins.float
+    """KL divergence as in quantization_kl, with 8 bits; absent where not measured."""
     @_builtins.property
     def attention_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttentionPath]:
         """Attention paths that the self-test chose at load."""
+
+    @_builtins.property
+    def memory(self) -> Global___ModelMemory:
+        """How the device's memory is divided. For a model that is not loaded: as it would be with no other model but the
+        pinned ones; absent where its files are not on this machine.
+        """
+
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """After so long without a request it is unloaded; absent: never."""
 
     def __init__(
         self,
@@ -158,16 +187,90 @@ class Model(_message.Message):
         recommended_kv_bits: _builtins.int = ...,
         quantization_kl: _builtins.float | None = ...,
         tool_parser: _builtins.str = ...,
+        memory: Global___ModelMemory | None = ...,
+        source: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
+        ttl: _duration_pb2.Duration | None = ...,
+        quantization_kl_8_bits: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "quantization_kl", b"quantization_kl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "_quantization_kl_8_bits", b"_quantization_kl_8_bits", "memory", b"memory", "quantization_kl", b"quantization_kl", "quantization_kl_8_bits", b"quantization_kl_8_bits", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "architecture", b"architecture", "attention_paths", b"attention_paths", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "model_id", b"model_id", "quantization_kl", b"quantization_kl", "recommended_kv_bits", b"recommended_kv_bits", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "state", b"state", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "_quantization_kl_8_bits", b"_quantization_kl_8_bits", "adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "quantization_kl", b"quantization_kl", "quantization_kl_8_bits", b"quantization_kl_8_bits", "recommended_kv_bits", b"recommended_kv_bits", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__quantization_kl: _TypeAlias = _typing.Literal["quantization_kl"]  # noqa: Y015
     _WhichOneofArgType__quantization_kl: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl"]  # noqa: Y015
+    _WhichOneofReturnType__quantization_kl_8_bits: _TypeAlias = _typing.Literal["quantization_kl_8_bits"]  # noqa: Y015
+    _WhichOneofArgType__quantization_kl_8_bits: _TypeAlias = _typing.Literal["_quantization_kl_8_bits", b"_quantization_kl_8_bits"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__quantization_kl) -> _WhichOneofReturnType__quantization_kl | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quantization_kl_8_bits) -> _WhichOneofReturnType__quantization_kl_8_bits | None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class ModelMemory(_message.Message):
+    """ModelMemory is the arithmetic of a model's memory, in bytes unless a field says otherwise.
+
+      usable = weights + activations + pool + batches + other models
+
+    The pool is rounded down to whole blocks, so that a little is left.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_BYTES_FIELD_NUMBER: _builtins.int
+    USABLE_BYTES_FIELD_NUMBER: _builtins.int
+    WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
+    ACTIVATION_BYTES_FIELD_NUMBER: _builtins.int
+    POOL_BYTES_FIELD_NUMBER: _builtins.int
+    BATCH_BYTES_FIELD_NUMBER: _builtins.int
+    OTHER_MODELS_BYTES_FIELD_NUMBER: _builtins.int
+    AGENT_4K_BYTES_FIELD_NUMBER: _builtins.int
+    AGENTS_4K_FIELD_NUMBER: _builtins.int
+    POOL_TOKENS_FIELD_NUMBER: _builtins.int
+    device_bytes: _builtins.int
+    """What the device has."""
+    usable_bytes: _builtins.int
+    """What weights, activations and KV of all models may take of it; the rest is for other processes."""
+    weight_bytes: _builtins.int
+    """The weights, in the dtype they are computed in."""
+    activation_bytes: _builtins.int
+    """What computing takes at its peak besides, as measured on the model, or estimated where it has not been loaded yet."""
+    pool_bytes: _builtins.int
+    """The pool: KV of agents that are hot."""
+    batch_bytes: _builtins.int
+    """What running requests may take besides: their padded batches."""
+    other_models_bytes: _builtins.int
+    """What other loaded models take."""
+    agent_4k_bytes: _builtins.int
+    """KV of one agent of 4096 tokens, windows of sliding layers included."""
+    agents_4k: _builtins.int
+    """How many agents of 4096 tokens the pool holds."""
+    pool_tokens: _builtins.int
+    """Tokens that the pool holds."""
+    def __init__(
+        self,
+        *,
+        device_bytes: _builtins.int = ...,
+        usable_bytes: _builtins.int = ...,
+        weight_bytes: _builtins.int = ...,
+        activation_bytes: _builtins.int = ...,
+        pool_bytes: _builtins.int = ...,
+        batch_bytes: _builtins.int = ...,
+        other_models_bytes: _builtins.int = ...,
+        agent_4k_bytes: _builtins.int = ...,
+        agents_4k: _builtins.int = ...,
+        pool_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation_bytes", b"activation_bytes", "agent_4k_bytes", b"agent_4k_bytes", "agents_4k", b"agents_4k", "batch_bytes", b"batch_bytes", "device_bytes", b"device_bytes", "other_models_bytes", b"other_models_bytes", "pool_bytes", b"pool_bytes", "pool_tokens", b"pool_tokens", "usable_bytes", b"usable_bytes", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelMemory: _TypeAlias = ModelMemory  # noqa: Y015
 
 @_typing.final
 class AttentionPath(_message.Message):
@@ -337,7 +440,7 @@ class LoadModelResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     stage: _builtins.str
-    """"fetch", "read", "self-test", "pool", "ready"."""
+    """"wait" (for its turn, and for others to make room), "fetch" (from a hub), "read", "self-test", "pool", "ready"."""
     progress: _builtins.float
     """From 0 to 1 within the stage."""
     @_builtins.property

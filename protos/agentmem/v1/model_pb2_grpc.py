@@ -80,15 +80,20 @@ class ModelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LoadModel(self, request, context):
-        """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. FAILED_PRECONDITION if
-        it cannot run in Q4 or does not fit. A failed load leaves what was loaded serving.
+        """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
+        request for the model would, and makes room as that does: models that are not pinned, least recently used first,
+        end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run in Q4, does
+        not fit, or is on a hub while the worker is offline; UNAVAILABLE with RetryInfo if its turn does not come in time. A
+        failed load leaves what was loaded serving.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """UnloadModel drains and unloads. Unloading what is not loaded is OK.
+        """UnloadModel ends admission for a model, waits for its running requests, writes its agents' KV and unloads it.
+        Requests that come meanwhile, or later, load it again. Unloading what is not loaded is OK. A caller that leaves
+        while requests still run leaves the model loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

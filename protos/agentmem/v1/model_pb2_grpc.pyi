@@ -41,11 +41,17 @@ class ModelServiceStub:
     GetModel: _grpc.UnaryUnaryMultiCallable[_model_pb2.GetModelRequest, _model_pb2.GetModelResponse]
     """GetModel describes one model, loaded or not."""
     LoadModel: _grpc.UnaryStreamMultiCallable[_model_pb2.LoadModelRequest, _model_pb2.LoadModelResponse]
-    """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. FAILED_PRECONDITION if
-    it cannot run in Q4 or does not fit. A failed load leaves what was loaded serving.
+    """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
+    request for the model would, and makes room as that does: models that are not pinned, least recently used first,
+    end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run in Q4, does
+    not fit, or is on a hub while the worker is offline; UNAVAILABLE with RetryInfo if its turn does not come in time. A
+    failed load leaves what was loaded serving.
     """
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_model_pb2.UnloadModelRequest, _model_pb2.UnloadModelResponse]
-    """UnloadModel drains and unloads. Unloading what is not loaded is OK."""
+    """UnloadModel ends admission for a model, waits for its running requests, writes its agents' KV and unloads it.
+    Requests that come meanwhile, or later, load it again. Unloading what is not loaded is OK. A caller that leaves
+    while requests still run leaves the model loaded.
+    """
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
@@ -60,11 +66,17 @@ class ModelServiceAsyncStub(ModelServiceStub):
     GetModel: _aio.UnaryUnaryMultiCallable[_model_pb2.GetModelRequest, _model_pb2.GetModelResponse]  # type: ignore[assignment]
     """GetModel describes one model, loaded or not."""
     LoadModel: _aio.UnaryStreamMultiCallable[_model_pb2.LoadModelRequest, _model_pb2.LoadModelResponse]  # type: ignore[assignment]
-    """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. FAILED_PRECONDITION if
-    it cannot run in Q4 or does not fit. A failed load leaves what was loaded serving.
+    """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
+    request for the model would, and makes room as that does: models that are not pinned, least recently used first,
+    end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run in Q4, does
+    not fit, or is on a hub while the worker is offline; UNAVAILABLE with RetryInfo if its turn does not come in time. A
+    failed load leaves what was loaded serving.
     """
     UnloadModel: _aio.UnaryUnaryMultiCallable[_model_pb2.UnloadModelRequest, _model_pb2.UnloadModelResponse]  # type: ignore[assignment]
-    """UnloadModel drains and unloads. Unloading what is not loaded is OK."""
+    """UnloadModel ends admission for a model, waits for its running requests, writes its agents' KV and unloads it.
+    Requests that come meanwhile, or later, load it again. Unloading what is not loaded is OK. A caller that leaves
+    while requests still run leaves the model loaded.
+    """
 
 class ModelServiceServicer:
     """ModelService shows and changes what is loaded. Served by the worker and the gateway.
@@ -91,8 +103,11 @@ class ModelServiceServicer:
         request: _model_pb2.LoadModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.LoadModelResponse], _abc.AsyncIterator[_model_pb2.LoadModelResponse]]:
-        """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. FAILED_PRECONDITION if
-        it cannot run in Q4 or does not fit. A failed load leaves what was loaded serving.
+        """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
+        request for the model would, and makes room as that does: models that are not pinned, least recently used first,
+        end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run in Q4, does
+        not fit, or is on a hub while the worker is offline; UNAVAILABLE with RetryInfo if its turn does not come in time. A
+        failed load leaves what was loaded serving.
         """
 
     def UnloadModel(
@@ -100,6 +115,9 @@ class ModelServiceServicer:
         request: _model_pb2.UnloadModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.UnloadModelResponse, _abc.Awaitable[_model_pb2.UnloadModelResponse]]:
-        """UnloadModel drains and unloads. Unloading what is not loaded is OK."""
+        """UnloadModel ends admission for a model, waits for its running requests, writes its agents' KV and unloads it.
+        Requests that come meanwhile, or later, load it again. Unloading what is not loaded is OK. A caller that leaves
+        while requests still run leaves the model loaded.
+        """
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -2,17 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.models import DEMO
+from agentmem.models import DEMO, RegisteredModel
 from agentmem.settings import SettingsError
 from inference_service.models.registry import registry
 
 
 def test_registry_names() -> None:
-    sources = registry(["org/model-1", "short=org/model-2"])
-    assert list(sources) == ["org/model-1", "short", DEMO]
-    assert sources["org/model-1"] == "org/model-1"
-    assert sources["short"] == "org/model-2"
-    assert Path(sources[DEMO]).name == "demo_model"
+    found = registry(["org/model-1", "short=org/model-2"])
+    assert list(found) == ["org/model-1", "short", DEMO]
+    assert found["org/model-1"].source == "org/model-1"
+    assert found["short"].source == "org/model-2"
+    assert Path(found[DEMO].source).name == "demo_model"
 
 
 def test_demo_is_always_there_and_last_unless_named() -> None:
@@ -22,23 +22,23 @@ def test_demo_is_always_there_and_last_unless_named() -> None:
 
 
 def test_demo_can_have_another_name() -> None:
-    sources = registry(["small=demo"])
-    assert sources["small"] == sources[DEMO] != DEMO
+    found = registry(["small=demo"])
+    assert found["small"].source == found[DEMO].source != DEMO
 
 
 def test_demo_can_be_another(tmp_path: Path) -> None:
-    assert registry([f"{DEMO}={tmp_path}"]) == {DEMO: str(tmp_path)}
+    assert registry([f"{DEMO}={tmp_path}"]) == {DEMO: RegisteredModel(DEMO, str(tmp_path))}
 
 
 def test_paths_are_named_by_their_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert registry([str(tmp_path / "mine")])["mine"] == str(tmp_path / "mine")
-    assert registry(["./mine/"])["mine"] == "mine"
-    assert registry(["~/mine"])["mine"] == str(tmp_path / "mine")
-    assert registry(["x=~/mine"])["x"] == str(tmp_path / "mine")
-    assert registry(["mine-not"])["mine-not"] == "mine-not", "what is no directory is a hub id"
+    assert registry([str(tmp_path / "mine")])["mine"].source == str(tmp_path / "mine")
+    assert registry(["./mine/"])["mine"].source == "mine"
+    assert registry(["~/mine"])["mine"].source == str(tmp_path / "mine")
+    assert registry(["x=~/mine"])["x"].source == str(tmp_path / "mine")
+    assert registry(["mine-not"])["mine-not"].source == "mine-not", "what is no directory is a hub id"
 
 
 @pytest.mark.parametrize(

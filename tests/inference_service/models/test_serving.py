@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
 from inference_service.models.registry import registry
 from inference_service.models.serving import Models
@@ -21,13 +22,17 @@ async def engine() -> AsyncIterator[EngineThread]:
     await thread.stop(10)
 
 
+def registered(**sources: str) -> dict[str, RegisteredModel]:
+    return {name: RegisteredModel(name, source) for name, source in sources.items()}
+
+
 def worker_settings(data: Path) -> WorkerSettings:
     return WorkerSettings(data=data)
 
 
 async def test_a_model_that_loads(tmp_path: Path, engine: EngineThread) -> None:
     models = Models(
-        {"tiny": str(write_llama(tmp_path / "m")), "b": "org/b"}, engine, worker_settings(tmp_path / "data")
+        registered(tiny=str(write_llama(tmp_path / "m")), b="org/b"), engine, worker_settings(tmp_path / "data")
     )
     assert models.default == "tiny"
     with pytest.raises(Unavailable, match="loading"):
@@ -45,14 +50,14 @@ async def test_a_model_that_loads(tmp_path: Path, engine: EngineThread) -> None:
 
 async def test_a_model_that_does_not_load_says_why(tmp_path: Path, engine: EngineThread) -> None:
     (tmp_path / "empty").mkdir()
-    models = Models({"empty": str(tmp_path / "empty")}, engine, worker_settings(tmp_path / "data"))
+    models = Models(registered(empty=str(tmp_path / "empty")), engine, worker_settings(tmp_path / "data"))
     with pytest.raises(FailedPrecondition, match="'empty' cannot be loaded"):
         await models.load_default()
     assert models.loaded is None
 
 
 def test_unregistered_is_told_before_loading() -> None:
-    models = Models({"a": "x"}, cast(Any, None), WorkerSettings())
+    models = Models(registered(a="x"), cast(Any, None), WorkerSettings())
     with pytest.raises(NotFound, match="registered are a"):
         models.get("b")
     models.check_registered("a")

@@ -5,6 +5,7 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import InvalidArgument, NotFound
+from agentmem.models import RegisteredModel
 from agentmem.v1 import model_pb2
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models.serving import Models
@@ -29,7 +30,9 @@ LOADED = SimpleNamespace(
 
 
 def models(*names: str) -> Models:
-    return Models({name: name for name in names or ("tiny", "b", "a")}, cast(Any, None), WorkerSettings())
+    return Models(
+        {name: RegisteredModel(name, name) for name in names or ("tiny", "b", "a")}, cast(Any, None), WorkerSettings()
+    )
 
 
 async def page(of: Models, **fields: Any) -> model_pb2.ListModelsResponse:
