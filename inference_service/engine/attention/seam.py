@@ -7,7 +7,7 @@ there.
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -24,7 +24,7 @@ from inference_service.engine.caches import (
     QuantizedKVCache,
     SlidingQuantizedKVCache,
 )
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.geometry import Geometry, LayerGroup
 
 Q4Cache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
 
@@ -45,14 +45,38 @@ class PathReport:
     note: str = ""
 
 
+class Heads(NamedTuple):
+    """What a decode path depends on: a layer's heads, their widths, and how its KV is kept."""
+
+    heads: int
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    bits: int
+    group_size: int
+    dtype: mx.Dtype
+
+    @classmethod
+    def of(cls, geometry: Geometry, group: LayerGroup) -> Self:
+        """Those of a layer group."""
+        how = geometry.bits, geometry.group_size, geometry.dtype
+        return cls(geometry.heads, group.kv_heads, group.k_dim, group.v_dim, *how)
+
+
+_EVERYWHERE = PathChoice([DEQUANTIZE_FUSED])
+"""Until a self-test has chosen: what every backend has."""
+
+
 class AttentionSeam:
-    """Attention over Q4 caches. `calls` counts how often models came through it. Engine thread only."""
+    """Attention over Q4 caches, of all models that are loaded: those of one architecture share a module, and so a seam.
+
+    `calls` counts how often models came through it, `heads` is how many heads the last one had. Engine thread only.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
         self.heads = 0
-        self.choice = PathChoice([DEQUANTIZE_FUSED])
-        """Until the self-test has chosen, what every backend has."""
+        self._choices: dict[Heads, PathChoice] = {}
 
     def install(self, model: nn.Module) -> None:
         """Put the seam into every module that defines a part of `model`. Raises FailedPrecondition if none takes it."""
@@ -80,16 +104,21 @@ class AttentionSeam:
         """Attention of queries [rows, heads, n, k_dim] over what a cache shows; [rows, heads, n, v_dim].
 
         `mask` is what the cache's `make_mask` gave. Many queries: dequantize this layer, then the fused kernel, so that
-        the score matrix never exists. One query: as `choice` says.
+        the score matrix never exists. One query: as was chosen for such heads.
         """
         if queries.shape[2] == 1:
-            path = ONE_QUERY[self.choice.at(queries.shape[0], keys.tokens)]
+            choice = self._choices.get(_heads(queries, keys, values, cache), _EVERYWHERE)
+            path = ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
             return path(queries, keys, values, cache, scale, mask, sinks)
         if isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
             k = mx.dequantize(*keys, group_size=cache.group_size, bits=cache.bits)
             v = mx.dequantize(*values, group_size=cache.group_size, bits=cache.bits)
             return _in_pieces(queries, k, v, cache.window, scale, mask, sinks)
         return dequantized(queries, keys, values, cache, scale, mask, sinks)
+
+    def choice(self, geometry: Geometry) -> PathChoice:
+        """What the self-test chose for the full-attention layers of such a geometry."""
+        return self._choices.get(Heads.of(geometry, geometry.full), _EVERYWHERE)
 
     def self_test(self, geometry: Geometry, speeds: PathSpeeds | None = None) -> list[PathReport]:
         """Compare both phases with plain attention on this backend, for this geometry, and choose paths for decode.
@@ -108,14 +137,17 @@ class AttentionSeam:
         if not errors:
             raise FailedPrecondition("; ".join(f"{path}: {failure}" for path, failure in failures.items()))
         right = list(errors)
-        self.choice = PathChoice(right, speeds.of(geometry, right) if speeds and len(right) > 1 else None)
+        choice = PathChoice(right, speeds.of(geometry, right) if speeds and len(right) > 1 else None)
+        if geometry.sliding:
+            self._choices[Heads.of(geometry, geometry.sliding)] = choice
+        self._choices[Heads.of(geometry, geometry.full)] = choice
         failed = [f"{path}: {failure}" for path, failure in failures.items()]
         report = partial(PathReport, "decode")
         return [
             prefill,
             *(
-                report(path, errors[path], "; ".join(filter(None, [self.choice.reason(path), *failed])))
-                for path in self.choice.taken
+                report(path, errors[path], "; ".join(filter(None, [choice.reason(path), *failed])))
+                for path in choice.taken
             ),
         ]
 
@@ -135,6 +167,12 @@ class _Dispatch:
         self.seam.calls += 1
         self.seam.heads = queries.shape[1]
         return self.seam.attend(queries, keys, values, cache, scale, mask, sinks)
+
+
+def _heads(queries: mx.array, keys: Quantized, values: Quantized, by: Q4Cache) -> Heads:
+    k_dim, v_dim = (side.scales.shape[3] * by.group_size for side in (keys, values))
+    kept = by.bits, by.group_size, keys.scales.dtype
+    return Heads(queries.shape[1], keys.weights.shape[1], k_dim, v_dim, *kept)
 
 
 def _in_pieces(

@@ -1,7 +1,7 @@
 """The seam's self-test: what it proves, what it must find, and how it chooses among paths that are right."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -19,6 +19,7 @@ from inference_service.engine.attention import (
 from inference_service.engine.attention.choice import MEASURED, Figures, PathChoice, like
 from inference_service.engine.attention.flash_decoding import available, flash_decoding
 from inference_service.engine.attention.self_test import decode_error, tolerance
+from inference_service.engine.attention.speed import Measure
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.buffers import quantize
 from inference_service.engine.geometry import Geometry, LayerGroup
@@ -133,7 +134,7 @@ def test_a_wrong_or_missing_decode_kernel_is_replaced_and_said(
     monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, fault)
     seam = AttentionSeam()
     _, decode = seam.self_test(geometry(), PathSpeeds(tmp_path / "speeds.json", measured_as({QUANTIZED_MATMUL: 0.0})))
-    assert decode.path == seam.choice.at(1, 100) == DEQUANTIZE_FUSED, "however fast the wrong one is"
+    assert decode.path == seam.choice(geometry()).at(1, 100) == DEQUANTIZE_FUSED, "however fast the wrong one is"
     assert f"{QUANTIZED_MATMUL}: " in decode.note and words in decode.note
     assert decode.relative_error < 1e-4
 
@@ -169,7 +170,9 @@ def test_the_fastest_of_the_right_paths_is_taken_where_it_is_the_fastest(
 
     seam = AttentionSeam()
     _, *decode = seam.self_test(geometry(), PathSpeeds(tmp_path / "speeds.json", measure))
-    assert [seam.choice.at(rows, 5000) for rows in (1, 2, 3, 8, 100)] == [DEQUANTIZE_FUSED] * 2 + [QUANTIZED_MATMUL] * 3
+    assert [seam.choice(geometry()).at(rows, 5000) for rows in (1, 2, 3, 8, 100)] == [DEQUANTIZE_FUSED] * 2 + [
+        QUANTIZED_MATMUL
+    ] * 3
     assert [report.path for report in decode] == [DEQUANTIZE_FUSED, QUANTIZED_MATMUL]
     assert decode[0].note.startswith("1 x 1024 tokens: dequantize+fused 1 µs, quantized_matmul 2 µs; 1 x 16384 tokens:")
     assert "8 x" not in decode[0].note and "1 x" not in decode[1].note
@@ -186,19 +189,30 @@ def test_what_stands_for_what() -> None:
     assert PathChoice(["a", "b"]).taken == ["a"], "the first where nothing was measured"
 
 
-def test_the_seam_takes_the_path_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def measured_by(seconds: Callable[[int], dict[str, float]]) -> Measure:
+    return lambda _, names: {shape: {name: seconds(shape.rows)[name] for name in names} for shape in MEASURED}
+
+
+def test_the_seam_takes_the_path_that_was_chosen_for_such_heads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, paths.dequantized)  # CUDA has none
     seam, taken = AttentionSeam(), []
-    seam.choice = PathChoice(
-        [QUANTIZED_MATMUL, DEQUANTIZE_FUSED],
-        {shape: {QUANTIZED_MATMUL: shape.rows, DEQUANTIZE_FUSED: 2.0} for shape in MEASURED},
-    )
+    sooner = measured_by(lambda rows: {QUANTIZED_MATMUL: rows, DEQUANTIZE_FUSED: 2.0})
+    later = measured_by(lambda rows: {QUANTIZED_MATMUL: 2.0, DEQUANTIZE_FUSED: rows})
+    monkeypatch.setattr(paths, "available", lambda: False)
+    seam.self_test(geometry(group=64), PathSpeeds(tmp_path / "a.json", sooner))
+    seam.self_test(geometry(kv_heads=1, group=64), PathSpeeds(tmp_path / "b.json", later))
     for name, path in list(paths.ONE_QUERY.items()):
         monkeypatch.setitem(paths.ONE_QUERY, name, lambda *a, name=name, path=path: (taken.append(name), path(*a))[1])
-    for rows in (1, 8):
-        k = quantize(mx.random.normal((rows, 2, 9, 64)), 4, 64)
-        seam.attend(mx.random.normal((rows, 4, 1, 64)), k, k, QuantizedKVCache(4, 64), 0.125, None)
-    assert taken == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED]
+    for kv_heads in (2, 1, 4):
+        for rows in (1, 8):
+            k = quantize(mx.random.normal((rows, kv_heads, 9, 64)), 4, 64)
+            seam.attend(mx.random.normal((rows, 4, 1, 64)), k, k, QuantizedKVCache(4, 64), 0.125, None)
+    of_the_first, of_the_second = taken[:2], taken[2:4]
+    assert of_the_first == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED], "whatever was loaded later"
+    assert of_the_second == of_the_first[::-1]
+    assert taken[4:] == [DEQUANTIZE_FUSED] * 2, "what every backend has, where nothing was tested"
 
 
 def test_speed_is_measured_once_per_geometry_and_set_of_paths(tmp_path: Path) -> None:
