@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -26,7 +27,7 @@ from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
 from inference_service.engine.tensors import Arenas
-from inference_service.models.loading import Quantization, _measure, _q4_caches
+from inference_service.models.opening import ModelSpec, Quantization, measure, q4_caches
 
 _ENDLESS = 1 << 30
 
@@ -115,7 +116,8 @@ class Ours:
         seam = AttentionSeam()
         seam.install(model)
         quantization = Quantization()
-        self.geometry, _ = _measure(self.name, model, seam, _q4_caches(self.name, model, quantization), quantization)
+        spec = ModelSpec(self.name, Path(), quantization=quantization)
+        self.geometry, _ = measure(self.name, model, seam, q4_caches(spec, model), quantization)
         self.paths = seam.self_test(self.geometry, speeds)
         weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
         self.engine = BatchEngine(

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentmem.errors import NotFound
+from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway.cli.client import agent_argument, ask, gateway_option, json_option, retrying, write_json
-from gateway.cli.text import age, byte_size, console, iso_time, printable
+from gateway.cli.text import age, console, iso_time, printable
 from gateway.memory_report import tier_name
 
 _model_option = click.option("--model", default="", help="Only on this model; without it on all.")

@@ -8,9 +8,10 @@ import grpc
 from rich.table import Table
 from rich.text import Text
 
+from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from gateway.cli.client import ask, gateway_option, json_option, retrying, write_json
-from gateway.cli.text import byte_size, console, printable
+from gateway.cli.text import console, printable
 from gateway.model_report import state_name
 
 

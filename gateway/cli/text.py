@@ -19,16 +19,6 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
-def byte_size(count: int) -> str:
-    """Bytes with a decimal unit: "9.4 MB"."""
-    size, units = float(count), iter(("B", "kB", "MB", "GB"))
-    for unit in units:
-        if size < 999.5:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def age(then: Timestamp, now: datetime) -> str:
     """How long ago: "3 min ago"; "never" for the zero timestamp."""
     if not then.seconds:

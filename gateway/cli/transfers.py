@@ -12,10 +12,11 @@ import grpc
 
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import FailedPrecondition, NotFound
+from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway.cli.agents import find
 from gateway.cli.client import agent_argument, ask, gateway_option, json_option, retrying, write_json
-from gateway.cli.text import byte_size, printable
+from gateway.cli.text import printable
 
 _model_option = click.option("--model", default="", help="Which of the agent's memories, if there are several.")
 

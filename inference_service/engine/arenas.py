@@ -40,6 +40,10 @@ class Arena:
         """Bytes of all arrays."""
         return sum(int(array.nbytes) for array in self._arrays.values())
 
+    def close(self) -> None:
+        """Give the memory back. Nobody may use the arena any more."""
+        self._arrays.clear()
+
     def write(self, buffers: Sequence[KVBuffers], first_block: int, blocks: Sequence[int]) -> None:
         """Copy blocks `first_block`, `first_block` + 1, … of a sequence, given per layer of the group, into `blocks`.
 

@@ -36,17 +36,24 @@ class BatchEngine:
     built again from its tokens, in a group of its own, and only those that fail there are ended.
 
     `token_bytes` is KV per token of the full-attention layers, `weight_bytes` what one step reads of the model: see
-    `grouping`.
+    `grouping`. `others_decode` says whether other models' turns generate, which wait for this one's chunks, too.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Tokenizer, new_caches: Callable[[], Caches], token_bytes: int, weight_bytes: int
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        new_caches: Callable[[], Caches],
+        token_bytes: int,
+        weight_bytes: int,
+        others_decode: Callable[[], bool] = lambda: False,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._new_caches = new_caches
         self._token_bytes = token_bytes
         self._weight_bytes = weight_bytes
+        self._others_decode = others_decode
         self._waiting: list[TurnJob] = []
         self._running: dict[int, TurnJob] = {}
         self._groups: list[GenerationBatch] = []
@@ -58,6 +65,10 @@ class BatchEngine:
     def running(self) -> int:
         """Turns that generate."""
         return len(self._running)
+
+    def close(self) -> None:
+        """Let go of the model. Nothing may run or wait any more."""
+        self._model = None
 
     def add(self, job: TurnJob) -> None:
         """Queue a turn, unless its future was cancelled meanwhile."""
@@ -121,7 +132,7 @@ class BatchEngine:
 
     def _chunk(self, job: TurnJob, prompt: Sequence[int]) -> None:
         position = job.position
-        seconds = SECONDS_WHILE_OTHERS_DECODE if self._running else SECONDS_ALONE
+        seconds = SECONDS_WHILE_OTHERS_DECODE if self._running or self._others_decode() else SECONDS_ALONE
         end = position + chunk_tokens(position, self._tokens_per_second, seconds)
         chunk = prompt[position : job.chunk_end(min(end, len(prompt)))]
         started = time.monotonic()

@@ -25,6 +25,11 @@ class Arenas:
         """Bytes of all arenas."""
         return self._full.nbytes + (self._sliding.nbytes if self._sliding else 0)
 
+    def close(self) -> None:
+        """Give the memory back. Nobody may use the arenas any more."""
+        for arena in filter(None, (self._full, self._sliding)):
+            arena.close()
+
     def write(self, caches: Caches, first_block: int, blocks: Sequence[int], pieces: Sequence[int]) -> None:
         """Copy a sequence's blocks from `first_block` on into `blocks`, and its sliding layers into `pieces`."""
         self._full.write(_buffers(caches, self._geometry.full), first_block, blocks)

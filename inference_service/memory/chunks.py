@@ -2,6 +2,7 @@
 
 _STEPS = ((8_192, 2_048), (20_480, 1_024))
 _LAST_STEP = 512
+LARGEST_CHUNK = max(size for _, size in _STEPS)
 _ROUND = 256
 
 SECONDS_WHILE_OTHERS_DECODE = 0.25

@@ -1,47 +1,44 @@
-"""Loading a model: weights, tokenizer, geometry, self-test. What cannot run in Q4 is refused by name."""
+"""Loading a model: from an opened one to one that serves, in steps between which others' streams can go on.
 
+    open → read the weights, piece by piece → prove attention → measure activations → take the memory for KV
+
+Each step is a call on the engine thread. What fails leaves nothing behind but what the garbage collector takes.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
-import mlx_lm
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import hf_repo_to_path
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition
+from agentmem.sizes import byte_size
 from inference_service.engine.attention import AttentionSeam, PathReport, PathSpeeds
 from inference_service.engine.batching import BatchEngine
-from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.device import usable_bytes
-from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
+from inference_service.engine.geometry import Caches, Geometry, merged
 from inference_service.engine.tensors import Arenas
 from inference_service.models.fingerprint import ContentHashes, fingerprint
+from inference_service.models.opening import ModelSpec, OpenedModel, Quantization, open_network, open_text
+from inference_service.models.residency import Needs
 from inference_service.pool.memory import ModelMemory
-from inference_service.pool.sizing import sizes
+from inference_service.pool.sizing import TYPICAL_TOKENS, Sizes, sizes
 from inference_service.text.grammar import Grammars
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 
-DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """How KV is quantized."""
-
-    bits: int = 4
-    group_size: int = 64
+_PIECE_BYTES = 256 << 20
+"""Weights that are read at once: a tenth of a second from a fast disk."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
     """A model that serves. `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens.
-    `call_syntax` is how it writes calls of tools, where mlx-lm knows a parser for it.
+    `call_syntax` is how it writes calls of tools, where mlx-lm knows a parser for it. `activation_bytes` is what
+    computing takes at its peak besides weights and KV.
 
     `engine`, `arenas` and `new_caches` belong to the engine thread, `memory` to the event loop, all else to anyone.
     """
@@ -53,6 +50,7 @@ class LoadedModel:
     geometry: Geometry
     fingerprint: str
     weight_bytes: int
+    activation_bytes: int
     paths: tuple[PathReport, ...]
     tokenizer: Tokenizer
     renderer: Renderer
@@ -62,9 +60,144 @@ class LoadedModel:
     arenas: Arenas
     memory: ModelMemory
 
+    @property
+    def taken_bytes(self) -> int:
+        """All that it takes of the device's memory, or may take while it runs."""
+        return self.weight_bytes + self.activation_bytes + self.arenas.nbytes + self.memory.sizes.batch_bytes
+
     def new_caches(self) -> Caches:
         """Empty caches, one per layer."""
         return self.geometry.new_caches()
+
+    def release(self) -> None:
+        """Give weights and arenas back. Nobody may use the model any more. Engine thread."""
+        self.engine.close()
+        self.arenas.close()
+        mx.clear_cache()
+
+
+def fingerprint_of(spec: ModelSpec, geometry: Geometry, hashes: ContentHashes) -> str:
+    """The fingerprint by what is in the files now. Reads those that are new, at the disk's speed; no MLX."""
+    model = [path for path in spec.files if path.parent == spec.directory]
+    adapter = [(path.name, hashes.of(path)) for path in spec.files if path not in model]
+    return fingerprint(
+        ((path.name, hashes.of(path)) for path in model),
+        adapter=str(adapter) if adapter else "",
+        dtype=geometry.dtype,
+        full=geometry.full,
+        sliding=geometry.sliding,
+        bits=geometry.bits,
+        group_size=geometry.group_size,
+    )
+
+
+def read_weights(opened: OpenedModel) -> Iterator[float]:
+    """Read the weights, a piece for each `next`, which gives the share that is read. Engine thread.
+
+    Raises FailedPrecondition where they cannot be read.
+    """
+    piece: list[mx.array] = []
+    done = 0
+    for _, array in tree_flatten(opened.network.parameters()):
+        piece.append(array)
+        done += array.nbytes
+        if sum(each.nbytes for each in piece) >= _PIECE_BYTES:
+            _evaluate(opened.spec, piece)
+            piece = []
+            yield done / opened.weight_bytes
+    _evaluate(opened.spec, piece)
+    yield 1.0
+
+
+def prove(opened: OpenedModel, seam: AttentionSeam, speeds: PathSpeeds | None) -> tuple[PathReport, ...]:
+    """Run the network once in both phases, and the self-test of attention, which chooses decode paths. Engine thread.
+
+    Raises FailedPrecondition.
+    """
+    spec, caches = opened.spec, opened.geometry.new_caches()
+    try:
+        for tokens in ([[0, 0]], [[0]]):
+            mx.eval(opened.network(mx.array(tokens), cache=caches))
+        mx.eval(opened.network(mx.array([[0]]), cache=merged(caches)))
+    except (RuntimeError, ValueError) as error:
+        raise FailedPrecondition(f"model {spec.model_id!r} cannot run on this backend: {error}") from error
+    return tuple(seam.self_test(opened.geometry, speeds))
+
+
+def needs_of(opened: OpenedModel, activation_bytes: int, pool_bytes: int | None, batch_bytes: int | None) -> Needs:
+    """What the model takes. What is configured for KV is needed."""
+    geometry = opened.geometry
+    least = geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+    useful = agent_bytes(geometry, opened.text.context_length)
+    given = [each for each in (pool_bytes, batch_bytes) if each is not None]
+    return Needs(
+        weight_bytes=opened.weight_bytes,
+        activation_bytes=activation_bytes,
+        least_kv_bytes=sum(given) if len(given) == 2 else 3 * least,
+        useful_kv_bytes=sum(given) if len(given) == 2 else 4 * useful,
+    )
+
+
+def agent_bytes(geometry: Geometry, context_length: int) -> int:
+    """KV of one agent of 4096 tokens, or of as many as the context holds."""
+    return geometry.window_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
+
+
+def check_sizes(opened: OpenedModel, memory: Sizes) -> None:
+    """Raise FailedPrecondition for memory in which no request could run."""
+    geometry = opened.geometry
+    least = geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+    if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < 2 * least:
+        raise FailedPrecondition(
+            f"model {opened.spec.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
+            f"{byte_size(memory.batch_bytes)} for running requests, too little for one; take a smaller model, or set "
+            "--pool-bytes and --batch-bytes"
+        )
+
+
+def finish(
+    opened: OpenedModel,
+    paths: tuple[PathReport, ...],
+    memory: Sizes,
+    activation_bytes: int,
+    fingerprint: str,
+    others_decode: Callable[[], bool] = lambda: False,
+) -> LoadedModel:
+    """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
+    check_sizes(opened, memory)
+    geometry, text = opened.geometry, opened.text
+    try:
+        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces)
+    except (RuntimeError, MemoryError) as error:
+        raise FailedPrecondition(
+            f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"
+        ) from error
+    grammars = Grammars(text.tokenizer, opened.vocab_size)
+    return LoadedModel(
+        model_id=opened.spec.model_id,
+        architecture=opened.architecture,
+        context_length=text.context_length,
+        vocab_size=opened.vocab_size,
+        geometry=geometry,
+        fingerprint=fingerprint,
+        weight_bytes=opened.weight_bytes,
+        activation_bytes=activation_bytes,
+        paths=paths,
+        tokenizer=text.tokenizer,
+        renderer=Renderer(text.tokenizer, text.template, checkpoints=geometry.sliding is not None),
+        grammars=grammars,
+        call_syntax=text.call_syntax,
+        engine=BatchEngine(
+            opened.network,
+            text.tokenizer,
+            geometry.new_caches,
+            geometry.bytes_per_token,
+            opened.weight_bytes,
+            others_decode,
+        ),
+        arenas=arenas,
+        memory=ModelMemory(geometry, opened.weight_bytes, memory),
+    )
 
 
 def load(
@@ -72,131 +205,35 @@ def load(
     source: str,
     *,
     dtype: str = "auto",
-    quantization: Quantization = Quantization(),
+    quantization: Quantization | None = None,
     context_length: int | None = None,
     pool_bytes: int | None = None,
     batch_bytes: int | None = None,
     hashes: ContentHashes,
     speeds: PathSpeeds | None = None,
+    adapter: str | None = None,
 ) -> LoadedModel:
-    """Load the model from a local directory, or by its hub id. Engine thread; takes seconds to minutes.
+    """Load a model from a directory, alone on the device, all steps in one. Engine thread; seconds to minutes.
 
-    `dtype` "auto" is float32 on CPU, where everything else is slower, and the model's own elsewhere. `pool_bytes` and
-    `batch_bytes` are taken from what the device has left after the weights, unless they are given. Without `speeds`,
-    decode paths are chosen without measuring. Raises FailedPrecondition for a model that cannot run in Q4 or in this
-    memory, and for files that are missing or damaged.
+    Without `speeds`, decode paths are chosen without measuring; activations are not measured. Raises FailedPrecondition
+    for a model that cannot run in Q4 or in this memory, and for files that are missing or damaged.
     """
-    try:
-        model, wrapper, config = mlx_lm.load(source, lazy=True, return_config=True)
-        directory = Path(source) if Path(source).is_dir() else hf_repo_to_path(source)
-        backend = wrapper._tokenizer.backend_tokenizer
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
-        raise FailedPrecondition(f"model {model_id!r} cannot be loaded from {source}: {error}") from error
-    caches = _q4_caches(model_id, model, quantization)
-    if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
-        dtype = "float32"
-    if dtype != "auto":
-        model.set_dtype(DTYPES[dtype])
-    mx.eval(model.parameters())
-    tokenizer = Tokenizer(backend, wrapper.eos_token_ids)
+    place = Path(adapter) if adapter else None
+    spec = ModelSpec(model_id, Path(source), place, dtype, quantization or Quantization(), context_length)
     seam = AttentionSeam()
-    seam.install(model)
-    geometry, vocab_size = _measure(model_id, model, seam, caches, quantization)
-    paths = seam.self_test(geometry, speeds)
-    weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
-    context_length = context_length or _context_length(config)
-    memory = sizes(usable_bytes() - weight_bytes, geometry, context_length, pool_bytes, batch_bytes)
-    least = geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
-    if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < 2 * least:
-        raise FailedPrecondition(
-            f"model {model_id!r} leaves {memory.space.blocks} blocks of memory for agents' KV and {memory.batch_bytes} "
-            "bytes for running requests; take a smaller model, or set --pool-bytes and --batch-bytes"
-        )
-    grammars = Grammars(tokenizer, vocab_size)
-    grammars.prepare()
-    return LoadedModel(
-        model_id=model_id,
-        architecture=str(config.get("model_type", type(model).__module__)),
-        context_length=context_length,
-        vocab_size=vocab_size,
-        geometry=geometry,
-        fingerprint=_fingerprint(directory, geometry, hashes),
-        weight_bytes=weight_bytes,
-        paths=tuple(paths),
-        tokenizer=tokenizer,
-        renderer=Renderer(
-            tokenizer,
-            wrapper.apply_chat_template if wrapper.has_chat_template else None,
-            checkpoints=geometry.sliding is not None,
-        ),
-        grammars=grammars,
-        call_syntax=_call_syntax(wrapper),
-        engine=BatchEngine(model, tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes),
-        arenas=Arenas(geometry, memory.space.blocks, memory.space.pieces),
-        memory=ModelMemory(geometry, weight_bytes, memory),
-    )
+    opened = open_network(spec, open_text(spec), seam)
+    for _ in read_weights(opened):
+        pass
+    paths = prove(opened, seam, speeds)
+    free = usable_bytes() - opened.weight_bytes
+    memory = sizes(free, opened.geometry, opened.text.context_length, pool_bytes, batch_bytes)
+    loaded = finish(opened, paths, memory, 0, fingerprint_of(spec, opened.geometry, hashes))
+    loaded.grammars.prepare()
+    return loaded
 
 
-def _q4_caches(model_id: str, model: Any, quantization: Quantization) -> Caches:
-    """Empty Q4 caches for the model's layers, by the kinds of cache that it would make itself."""
-    caches: Caches = []
-    for cache in make_prompt_cache(model):
-        if type(cache) is KVCache:
-            caches.append(QuantizedKVCache(quantization.bits, quantization.group_size))
-        elif type(cache) is RotatingKVCache and not cache.keep:
-            caches.append(SlidingQuantizedKVCache(cache.max_size, quantization.bits, quantization.group_size))
-        else:
-            raise FailedPrecondition(
-                f"model {model_id!r} has layers whose cache ({type(cache).__name__}) cannot be kept in Q4; "
-                "models whose layers have full or sliding-window attention can"
-            )
-    return caches
-
-
-def _measure(
-    model_id: str, model: Any, seam: AttentionSeam, caches: Caches, quantization: Quantization
-) -> tuple[Geometry, int]:
-    """The geometry and the number of logits, from a first update; proves that every layer comes through the seam."""
+def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
     try:
-        for tokens in ([[0, 0]], [[0]]):
-            logits = model(mx.array(tokens), cache=caches)
-            mx.eval(logits)
-        mx.eval(model(mx.array([[0]]), cache=merged(caches)))
-        full, sliding = group_layers(caches)
-    except (ValueError, NotImplementedError, AttributeError, TypeError) as error:
-        raise FailedPrecondition(f"model {model_id!r} cannot run over a Q4 cache: {error}") from error
-    if seam.calls != 3 * len(caches):
-        raise FailedPrecondition(f"model {model_id!r} computes attention outside the Q4 path on some layers")
-    dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
-    geometry = Geometry(seam.heads, dtype, quantization.bits, quantization.group_size, full, sliding)
-    return geometry, int(logits.shape[-1])
-
-
-def _call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:
-    """How the model writes calls of tools, as mlx-lm tells of its settings, template or vocabulary."""
-    if not wrapper.has_tool_calling or not wrapper.tool_call_start:
-        return None
-    name = wrapper.init_kwargs["tool_parser_type"]
-    end = wrapper.tool_call_end or ""
-    return CallSyntax(name, wrapper.tool_call_start.encode(), end.encode(), wrapper.tool_parser)
-
-
-def _context_length(config: dict[str, Any]) -> int:
-    text = config.get("text_config", config)
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
-        if isinstance(text.get(name), int):
-            return int(text[name])
-    raise FailedPrecondition("config.json does not say how long the context is; set --context-length")
-
-
-def _fingerprint(directory: Path, geometry: Geometry, hashes: ContentHashes) -> str:
-    files = [*directory.glob("model*.safetensors"), directory / "config.json"]
-    return fingerprint(
-        ((path.name, hashes.of(path)) for path in files),
-        adapter="",
-        dtype=geometry.dtype,
-        full=geometry.full,
-        sliding=geometry.sliding,
-        bits=geometry.bits,
-        group_size=geometry.group_size,
-    )
+        mx.eval(piece)
+    except (RuntimeError, ValueError, MemoryError) as error:
+        raise FailedPrecondition(f"the weights of model {spec.model_id!r} cannot be read: {error}") from error

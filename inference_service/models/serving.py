@@ -7,7 +7,8 @@ from agentmem.models import RegisteredModel
 from inference_service.engine.attention import PathSpeeds
 from inference_service.engine.thread import EngineThread
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, Quantization, load
+from inference_service.models.loading import LoadedModel, load
+from inference_service.models.opening import Quantization
 from inference_service.settings import WorkerSettings
 
 

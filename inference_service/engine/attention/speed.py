@@ -1,7 +1,6 @@
 """How fast the ways for one query per row are here: measured once, and remembered on disk."""
 
 import importlib.metadata
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from inference_service.engine.attention.paths import ONE_QUERY
 from inference_service.engine.caches import Quantized, QuantizedKVCache
 from inference_service.engine.caches.buffers import STEP, quantize
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.remembered import Remembered
 
 Measure = Callable[[Geometry, Sequence[str]], Figures]
 
@@ -24,34 +24,19 @@ class PathSpeeds:
     """
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
-        self._memory = memory
+        self._memory = Remembered(memory)
         self._measure = measure or measured
 
     def of(self, geometry: Geometry, paths: Sequence[str]) -> Figures:
         """Figures of these paths, from memory where they are there. Takes seconds where they are not."""
         key = _key(geometry, paths)
-        known = self._read()
+        known = self._memory.get(key)
         try:
-            return {shape: {path: float(known[key][_name(shape)][path]) for path in paths} for shape in MEASURED}
+            return {shape: {path: float(known[_name(shape)][path]) for path in paths} for shape in MEASURED}
         except (KeyError, TypeError, ValueError):
             figures = self._measure(geometry, paths)
-        known[key] = {_name(shape): dict(seconds) for shape, seconds in figures.items()}
-        self._write(known)
+        self._memory.put(key, {_name(shape): dict(seconds) for shape, seconds in figures.items()})
         return figures
-
-    def _read(self) -> dict[str, dict[str, dict[str, float]]]:
-        try:
-            known = json.loads(self._memory.read_text())
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
-
-    def _write(self, known: dict[str, dict[str, dict[str, float]]]) -> None:
-        try:
-            self._memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._memory.write_text(json.dumps(known, indent=1))
-        except OSError:
-            return
 
 
 def measured(geometry: Geometry, paths: Sequence[str]) -> Figures:

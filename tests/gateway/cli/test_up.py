@@ -28,6 +28,12 @@ async def line_with(output: asyncio.StreamReader, wanted: str) -> str:
     raise AssertionError(f"it ended without saying {wanted!r}")
 
 
+def children(pid: int) -> dict[str, psutil.Process]:
+    """Its services in the order of their start, which is not always that of their numbers."""
+    found = sorted(psutil.Process(pid).children(), key=psutil.Process.create_time)
+    return {child.cmdline()[5]: child for child in found}
+
+
 async def test_up(run_dir: Path) -> None:
     add_key(run_dir)  # which nobody asks for, as up says
     doors = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
@@ -40,8 +46,8 @@ async def test_up(run_dir: Path) -> None:
         assert "none are asked for" in await line_with(up.stdout, "keys  ")
         await line_with(up.stdout, "Ready")
         addresses = json.loads((run_dir / "run" / "gateway.json").read_text())
-        names = [child.cmdline()[5] for child in psutil.Process(up.pid).children()]
-        assert names == ["cache_service", "inference_service", "gateway"]
+        services = children(up.pid)
+        assert list(services) == ["cache_service", "inference_service", "gateway"]
         async with httpx.AsyncClient(base_url=f"http://{addresses['http']}", timeout=60) as http:
             second = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gateway.cli.main", "up", "--data", str(run_dir), *doors,
@@ -53,7 +59,7 @@ async def test_up(run_dir: Path) -> None:
             answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-ID": "bob"})
             assert answer.json()["agentmem"]["durable"] is True
 
-            psutil.Process(up.pid).children()[1].kill()
+            services["inference_service"].kill()
             await line_with(up.stdout, "worker ended with signal SIGKILL; starting it again")
             await line_with(up.stdout, "worker ready again")
             async with asyncio.timeout(60):

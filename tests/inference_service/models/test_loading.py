@@ -11,7 +11,8 @@ from agentmem.errors import FailedPrecondition
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, Quantization, load
+from inference_service.models.loading import LoadedModel, load
+from inference_service.models.opening import Quantization
 from tests.scripted_model import write_scripted
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba
 

@@ -1,0 +1,221 @@
+"""Opening a model: all that can be known of it before its weights are read, so that what cannot run is refused first.
+
+mlx-lm builds the network over weights that are only named. Running it once lazily tells the shapes of its KV and of its
+logits, and computes nothing.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load_adapters, load_config, load_model, load_tokenizer
+from safetensors import SafetensorError, safe_open
+
+from agentmem.errors import FailedPrecondition
+from inference_service.engine.attention import AttentionSeam
+from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
+from inference_service.text.rendering import ChatTemplate
+from inference_service.text.tokenizer import Tokenizer
+from inference_service.text.tool_calls import CallSyntax
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors")
+
+_FAULTS = (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, SafetensorError)
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How KV is quantized."""
+
+    bits: int = 4
+    group_size: int = 64
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What to load, and how. `dtype` "auto" is float32 on CPU, where all else is slower, and the model's own elsewhere.
+
+    `context_length` None is what the model says.
+    """
+
+    model_id: str
+    directory: Path
+    adapter: Path | None = None
+    dtype: str = "auto"
+    quantization: Quantization = Quantization()
+    context_length: int | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that make KV what it is: weights, config.json, the adapter's."""
+        model = [*sorted(self.directory.glob("model*.safetensors")), self.directory / "config.json"]
+        return model + [self.adapter / name for name in ADAPTER_FILES] if self.adapter else model
+
+
+@dataclass(frozen=True)
+class ModelText:
+    """What a model is to text: its tokenizer and template, and what its configuration says. Anybody's thread.
+
+    `template` is None where it has none, `call_syntax` where mlx-lm knows no parser for its calls of tools.
+    """
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    call_syntax: CallSyntax | None
+    context_length: int
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model whose weights have names and shapes, and are not read. `network` belongs to the engine thread."""
+
+    spec: ModelSpec
+    text: ModelText
+    network: nn.Module
+    architecture: str
+    geometry: Geometry
+    vocab_size: int
+    weight_bytes: int
+
+
+def open_text(spec: ModelSpec) -> ModelText:
+    """Read the tokenizer and the configuration, and look whether the weights are all there. Not on the engine thread.
+
+    Takes a second for a large vocabulary. Raises FailedPrecondition.
+    """
+    with _refusing(spec):
+        check_weights(spec.directory)
+        config = load_config(spec.directory)
+        wrapper = load_tokenizer(spec.directory, eos_token_ids=config.get("eos_token_id"))
+        backend = wrapper._tokenizer.backend_tokenizer
+        call_syntax = _call_syntax(wrapper)
+    return ModelText(
+        tokenizer=Tokenizer(backend, wrapper.eos_token_ids),
+        template=wrapper.apply_chat_template if wrapper.has_chat_template else None,
+        call_syntax=call_syntax,
+        context_length=spec.context_length or _context_length(config),
+    )
+
+
+def open_network(spec: ModelSpec, text: ModelText, seam: AttentionSeam) -> OpenedModel:
+    """Build the network and look at its shapes. Engine thread; takes a tenth of a second, and reads no weights.
+
+    Raises FailedPrecondition for a model that cannot run in Q4, naming what it is that cannot.
+    """
+    with _refusing(spec):
+        network, config = load_model(spec.directory, lazy=True)
+        if spec.adapter is not None:
+            network = load_adapters(network, str(spec.adapter))
+            network.eval()
+    caches = q4_caches(spec, network)
+    dtype = spec.dtype
+    if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
+        dtype = "float32"
+    if dtype != "auto":
+        network.set_dtype(DTYPES[dtype])
+    seam.install(network)
+    geometry, vocab_size = measure(spec.model_id, network, seam, caches, spec.quantization)
+    return OpenedModel(
+        spec=spec,
+        text=text,
+        network=network,
+        architecture=str(config.get("model_type", type(network).__module__)),
+        geometry=geometry,
+        vocab_size=vocab_size,
+        weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
+    )
+
+
+def check_weights(directory: Path) -> None:
+    """Raise FileNotFoundError for a shard that the index names and that is missing, SafetensorError for a cut file."""
+    index = directory / "model.safetensors.index.json"
+    if index.exists():
+        named = set(json.loads(index.read_text())["weight_map"].values())
+        if missing := sorted(name for name in named if not (directory / name).exists()):
+            raise FileNotFoundError(f"{', '.join(missing)} missing, which model.safetensors.index.json names")
+    for path in sorted(directory.glob("model*.safetensors")):
+        try:
+            with safe_open(path, "np"):
+                pass
+        except SafetensorError as error:
+            raise SafetensorError(f"{path.name} is damaged or cut short ({error}); fetch it again") from error
+
+
+def measure(
+    model_id: str, network: Any, seam: AttentionSeam, caches: Caches, quantization: Quantization
+) -> tuple[Geometry, int]:
+    """The geometry and the number of logits; proves that every layer comes through the seam. Computes nothing."""
+    before = seam.calls
+    try:
+        for tokens in ([[0, 0]], [[0]]):
+            logits = network(mx.array(tokens), cache=caches)
+        network(mx.array([[0]]), cache=merged(caches))
+        full, sliding = group_layers(caches)
+    except (ValueError, NotImplementedError, AttributeError, TypeError) as error:
+        raise FailedPrecondition(f"model {model_id!r} cannot run over a Q4 cache: {error}") from error
+    if seam.calls - before != 3 * len(caches):
+        raise FailedPrecondition(f"model {model_id!r} computes attention outside the Q4 path on some layers")
+    dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
+    geometry = Geometry(seam.heads, dtype, quantization.bits, quantization.group_size, full, sliding)
+    return geometry, int(logits.shape[-1])
+
+
+@contextmanager
+def _refusing(spec: ModelSpec) -> Iterator[None]:
+    try:
+        yield
+    except _FAULTS as error:
+        adapter = f" with adapter {spec.adapter}" if spec.adapter else ""
+        raise FailedPrecondition(
+            f"model {spec.model_id!r} cannot be loaded from {spec.directory}{adapter}: {error}"
+        ) from error
+
+
+def q4_caches(spec: ModelSpec, network: Any) -> Caches:
+    """Empty Q4 caches for the network's layers, by the kinds of cache that it would make itself."""
+    bits, group_size = spec.quantization.bits, spec.quantization.group_size
+    caches: Caches = []
+    for layer, cache in enumerate(make_prompt_cache(network)):
+        if type(cache) is KVCache:
+            caches.append(QuantizedKVCache(bits, group_size))
+        elif type(cache) is RotatingKVCache and not cache.keep:
+            caches.append(SlidingQuantizedKVCache(cache.max_size, bits, group_size))
+        else:
+            raise FailedPrecondition(
+                f"model {spec.model_id!r} has layers of a kind ({_kind(network, layer)}, whose cache is "
+                f"{type(cache).__name__}) that cannot run in Q4; models whose layers have full or sliding-window "
+                "attention can"
+            )
+    return caches
+
+
+def _kind(network: Any, layer: int) -> str:
+    layers = getattr(network, "layers", ())
+    return type(layers[layer]).__name__ if layer < len(layers) else f"layer {layer}"
+
+
+def _call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:
+    """How the model writes calls of tools, as mlx-lm tells of its settings, template or vocabulary."""
+    if not wrapper.has_tool_calling or not wrapper.tool_call_start:
+        return None
+    name = wrapper.init_kwargs["tool_parser_type"]
+    end = wrapper.tool_call_end or ""
+    return CallSyntax(name, wrapper.tool_call_start.encode(), end.encode(), wrapper.tool_parser)
+
+
+def _context_length(config: dict[str, Any]) -> int:
+    text = config.get("text_config", config)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
+        if isinstance(text.get(name), int):
+            return int(text[name])
+    raise FailedPrecondition("config.json does not say how long the context is; set --context-length")
