@@ -64,7 +64,12 @@ class WorkerMetrics:
         self.cache_usage = gauge("kv_cache_usage_ratio", "Share of the pool's blocks that somebody uses.")
         self.mlx_memory = gauge("mlx_memory_bytes", "Memory as MLX counts it.", "kind")
         self.batch_size = gauge("batch_size", "Sequences that decode together now.")
-        self.model_info = gauge("model_info", "1 for the model that is loaded.", "model_id")
+        self.model_info = gauge("model_info", "1 for each model that is loaded.", "model_id")
+        self.model_loads = counter("model_loads", "Models that were loaded, or could not be.", "model_id", "result")
+        self.model_unloads = counter("model_unloads", "Models that were unloaded, by why.", "model_id", "reason")
+        self.model_load_seconds = histogram(
+            "model_load", "Reading a model, proving it and taking its memory; not waiting for others to go."
+        )
 
     def looked_up(self, match: types_pb2.Match.ValueType, tier: types_pb2.Tier.ValueType, reason: Reason) -> None:
         """Count one lookup."""

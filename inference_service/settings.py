@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
+from agentmem.offline import VARIABLE, Offline
 from agentmem.settings import ServiceSettings
 
 
@@ -24,6 +25,11 @@ class WorkerSettings(ServiceSettings):
     model: list[str] = Field(
         default_factory=list,
         description="a local path or hub id, or NAME= one of them, or demo; repeatable, the first is the default",
+    )
+    offline: Offline = Field(
+        False,
+        validate_default=True,
+        description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
     )
     data: Path = Field(layout.DATA, description="data directory; the worker keeps weight hashes there")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
@@ -52,6 +58,15 @@ class WorkerSettings(ServiceSettings):
     )
     batch_bytes: int | None = Field(
         None, ge=1, description="bytes of memory for the KV of running requests besides (default: what is left)"
+    )
+    loaded_models: int = Field(
+        1, ge=1, description="models that may be loaded at once; each gets a like share of the memory for KV"
+    )
+    swap_wait: float = Field(
+        60.0, ge=0, description="seconds a request waits for its model to be loaded before it is refused"
+    )
+    min_residency: float = Field(
+        5.0, ge=0, description="seconds that a model stays loaded at least before another may take its place"
     )
     room_wait: float = Field(30.0, ge=0, description="seconds a request waits for memory before it is refused")
     max_requests: int = Field(64, ge=1, description="requests that may run or wait before others are refused")

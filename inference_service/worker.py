@@ -4,12 +4,10 @@ import asyncio
 import logging
 
 import grpc
-import mlx.core as mx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from agentmem import layout, logs
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
 from agentmem.server import GrpcServer
@@ -25,10 +23,10 @@ from agentmem.v1 import (
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import Limits
 from inference_service.metrics import WorkerMetrics
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loader import Loader
 from inference_service.models.registry import registry
 from inference_service.models.serving import Models
-from inference_service.pool.kv import KVPool
+from inference_service.models.swapping import Swapper
 from inference_service.portable.mover import Mover
 from inference_service.servicers.servicer_agents import AgentServicer
 from inference_service.servicers.servicer_inference import InferenceServicer
@@ -42,6 +40,7 @@ from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.preparing import Preparer
+from inference_service.turns.presence import Presence
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.rooms import Rooms
 from inference_service.turns.runner import TurnRunner
@@ -59,7 +58,7 @@ class Worker:
         self._settings = settings
         self._metrics = WorkerMetrics(metrics_registry)
         self._engine = EngineThread()
-        self._models = Models(registry(settings.model), self._engine, settings)
+        registered = registry(settings.model)
         self._channel = connect(settings.store_target)
         store = StoreClient(self._channel)
         self._transfers = Transfers(store, settings.store_transfer, self._metrics)
@@ -69,6 +68,11 @@ class Worker:
         restorer = Restorer(fetcher, self._metrics, settings.min_restore_tokens)
         preparer = Preparer(restorer, limits, settings.default_max_tokens)
         self._persister = Persister(self._engine, store, self._transfers, self._metrics)
+        self._broken = asyncio.Event()
+        self._presence = Presence(self._persister, self._metrics, self._broken.set)
+        loader = Loader(self._engine, settings)
+        swapper = Swapper(self._engine, loader, self._presence, settings.min_residency)
+        self._models = Models(registered, swapper, settings.swap_wait)
         keeper, rooms = Keeper(self._engine, self._persister), Rooms(self._persister, settings.room_wait)
         prefetcher = Prefetcher(self._engine, store, restorer, keeper, rooms)
         self._runner = TurnRunner(
@@ -103,7 +107,7 @@ class Worker:
                 (
                     model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,
                     model_pb2_grpc.add_ModelServiceServicer_to_server,
-                    ModelServicer(self._models),
+                    ModelServicer(self._models, loader),
                 ),
             ],
         )
@@ -120,24 +124,8 @@ class Worker:
         await self._server.start()
         self._engine.start()
         logs.event(log, "listening", address=self._settings.address)
-        model = await self._models.load_default()
-        self._metrics.model_info.labels(model.model_id).set(1)
-        self._watch_gauges(model)
-        logs.event(
-            log,
-            "model loaded",
-            model=model.model_id,
-            architecture=model.architecture,
-            dtype=str(model.geometry.dtype).removeprefix("mlx.core."),
-            context=model.context_length,
-            kv_bytes_per_token=model.geometry.bytes_per_token,
-            pool_tokens=model.memory.sizes.space.blocks * BLOCK_TOKENS,
-            pool_bytes=model.arenas.nbytes,
-            batch_bytes=model.memory.sizes.batch_bytes,
-            attention={report.phase: report.path for report in model.paths},
-        )
-        model.memory.admission.last_resort = self._persister.give_up
-        for work in (self._watch_health(), self._watch_engine(), self._watch_pool(model.memory.pool)):
+        await self._models.start()
+        for work in (self._watch_health(), self._watch_engine(), self._watch_pools()):
             self._background.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
@@ -148,6 +136,8 @@ class Worker:
         await _cancelled(self._background)
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
+        await self._models.stop()
+        self._presence.close()
         await self._server.stop(layout.REFUSED_SECONDS)
         await self._engine.stop(layout.LAST_SECONDS)
         await self._channel.close(None)
@@ -176,27 +166,14 @@ class Worker:
         await self._engine.died.wait()
         await self._give_up()
 
-    async def _watch_pool(self, pool: KVPool) -> None:
-        await pool.broken.wait()
+    async def _watch_pools(self) -> None:
+        await self._broken.wait()
         await self._give_up()
 
     async def _give_up(self) -> None:
         await self._server.set_serving(False)
         await asyncio.sleep(self._settings.engine_death_exit)
         self.failed.set()
-
-    def _watch_gauges(self, model: LoadedModel) -> None:
-        metrics, memory, engine = self._metrics, model.memory, model.engine
-        pool = memory.pool.full
-        memory.admission.evicted = metrics.evictions.labels("hot", "capacity").inc
-        metrics.hot_agents.labels("hot").set_function(lambda: len(memory.hot))
-        metrics.pool_blocks.labels("free").set_function(lambda: pool.free)
-        metrics.pool_blocks.labels("used").set_function(lambda: pool.capacity - pool.free)
-        metrics.cache_usage.set_function(lambda: 1 - pool.free / pool.capacity)
-        metrics.batch_size.set_function(lambda: engine.running)
-        metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
-        metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
-        metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
 
 
 async def _is_serving(health: "health_pb2_grpc.HealthStub") -> bool:

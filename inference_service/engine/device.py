@@ -10,13 +10,21 @@ _SYSTEM_SHARE = 0.5
 
 
 def usable_bytes() -> int:
-    """Bytes that weights and KV may take together; the rest is for activations, and for other processes.
+    """Bytes that weights, activations and KV of all models may take together; the rest is for other processes.
 
     Metal: of what it recommends as the working set. CUDA: of the device's memory. CPU: of the system's memory.
     """
     if mx.default_device().type == mx.DeviceType.cpu:
-        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SYSTEM_SHARE)
+        return int(device_bytes() * _SYSTEM_SHARE)
     info = mx.device_info()
     if working_set := info.get("max_recommended_working_set_size"):
         return int(int(working_set) * _METAL_SHARE)
-    return int(int(info["total_memory"]) * _CUDA_SHARE)
+    return int(device_bytes() * _CUDA_SHARE)
+
+
+def device_bytes() -> int:
+    """What the device has: a GPU of its own its memory, all others the system's."""
+    info = mx.device_info()
+    if mx.default_device().type != mx.DeviceType.cpu and "total_memory" in info:
+        return int(info["total_memory"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

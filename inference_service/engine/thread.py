@@ -37,14 +37,14 @@ class _Task:
 
 
 class EngineThread:
-    """Runs functions in the order of `submit`, and ticks between them, on one thread that lives as long as the process.
+    """Runs functions in the order of `submit`, and ticks in turn between them, on one thread.
 
     An Exception of a function is its caller's. Anything worse ends the thread: then `alive` is False, `died` is set,
     and all that waits, and all that comes later, fails with Unavailable.
     """
 
     def __init__(self) -> None:
-        self._tick: Callable[[], bool] = lambda: False
+        self._ticks: tuple[Callable[[], bool], ...] = ()
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,8 +84,12 @@ class EngineThread:
         self._queue(task, future)
 
     def attach(self, tick: Callable[[], bool]) -> None:
-        """Call `tick` between functions, again and again as long as it says that there is more to do."""
-        self._tick = tick
+        """Call `tick` between functions, after those attached before, as long as it says that there is more to do."""
+        self._ticks = (*self._ticks, tick)
+
+    def detach(self, tick: Callable[[], bool]) -> None:
+        """Call it no more. It may be in a call; a function that is submitted now runs after that."""
+        self._ticks = tuple(each for each in self._ticks if each != tick)
 
     async def call(self, function: Callable[[], _T]) -> _T:
         """Run a function on the thread and wait for it. Cancelling the wait does not stop the function."""
@@ -124,7 +128,7 @@ class EngineThread:
                         return
                     task.run()
                     del task
-                busy = self._tick()
+                busy = any([tick() for tick in self._ticks])
         except BaseException:
             log.critical("the engine thread died", exc_info=True)
             assert self._loop is not None

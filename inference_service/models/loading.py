@@ -15,13 +15,15 @@ from mlx.utils import tree_flatten
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition
 from agentmem.sizes import byte_size
+from inference_service.engine.activations import dequantized_bytes
 from inference_service.engine.attention import AttentionSeam, PathReport, PathSpeeds
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.device import usable_bytes
 from inference_service.engine.geometry import Caches, Geometry, merged
 from inference_service.engine.tensors import Arenas
+from inference_service.memory.chunks import LARGEST_CHUNK
 from inference_service.models.fingerprint import ContentHashes, fingerprint
-from inference_service.models.opening import ModelSpec, OpenedModel, Quantization, open_network, open_text
+from inference_service.models.opening import ModelSpec, OpenedModel, Outline, Quantization, open_network, open_text
 from inference_service.models.residency import Needs
 from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import TYPICAL_TOKENS, Sizes, sizes
@@ -78,10 +80,9 @@ class LoadedModel:
 
 def fingerprint_of(spec: ModelSpec, geometry: Geometry, hashes: ContentHashes) -> str:
     """The fingerprint by what is in the files now. Reads those that are new, at the disk's speed; no MLX."""
-    model = [path for path in spec.files if path.parent == spec.directory]
-    adapter = [(path.name, hashes.of(path)) for path in spec.files if path not in model]
+    adapter = [(path.name, hashes.of(path)) for path in spec.adapter_files]
     return fingerprint(
-        ((path.name, hashes.of(path)) for path in model),
+        ((path.name, hashes.of(path)) for path in spec.files),
         adapter=str(adapter) if adapter else "",
         dtype=geometry.dtype,
         full=geometry.full,
@@ -102,10 +103,10 @@ def read_weights(opened: OpenedModel) -> Iterator[float]:
         piece.append(array)
         done += array.nbytes
         if sum(each.nbytes for each in piece) >= _PIECE_BYTES:
-            _evaluate(opened.spec, piece)
+            _evaluate(opened.outline.spec, piece)
             piece = []
-            yield done / opened.weight_bytes
-    _evaluate(opened.spec, piece)
+            yield done / opened.outline.weight_bytes
+    _evaluate(opened.outline.spec, piece)
     yield 1.0
 
 
@@ -114,24 +115,30 @@ def prove(opened: OpenedModel, seam: AttentionSeam, speeds: PathSpeeds | None) -
 
     Raises FailedPrecondition.
     """
-    spec, caches = opened.spec, opened.geometry.new_caches()
+    spec, caches = opened.outline.spec, opened.outline.geometry.new_caches()
     try:
         for tokens in ([[0, 0]], [[0]]):
             mx.eval(opened.network(mx.array(tokens), cache=caches))
         mx.eval(opened.network(mx.array([[0]]), cache=merged(caches)))
     except (RuntimeError, ValueError) as error:
         raise FailedPrecondition(f"model {spec.model_id!r} cannot run on this backend: {error}") from error
-    return tuple(seam.self_test(opened.geometry, speeds))
+    return tuple(seam.self_test(opened.outline.geometry, speeds))
 
 
-def needs_of(opened: OpenedModel, activation_bytes: int, pool_bytes: int | None, batch_bytes: int | None) -> Needs:
+def least_activation_bytes(outline: Outline) -> int:
+    """What computing takes at least: the values of one layer for the largest chunk, where nothing was measured yet."""
+    chunk = LARGEST_CHUNK * outline.layer_width * int(outline.geometry.dtype.size)
+    return chunk + dequantized_bytes(outline.geometry, outline.context_length)
+
+
+def needs_of(outline: Outline, activation_bytes: int, pool_bytes: int | None, batch_bytes: int | None) -> Needs:
     """What the model takes. What is configured for KV is needed."""
-    geometry = opened.geometry
+    geometry = outline.geometry
     least = geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
-    useful = agent_bytes(geometry, opened.text.context_length)
+    useful = agent_bytes(geometry, outline.context_length)
     given = [each for each in (pool_bytes, batch_bytes) if each is not None]
     return Needs(
-        weight_bytes=opened.weight_bytes,
+        weight_bytes=outline.weight_bytes,
         activation_bytes=activation_bytes,
         least_kv_bytes=sum(given) if len(given) == 2 else 3 * least,
         useful_kv_bytes=sum(given) if len(given) == 2 else 4 * useful,
@@ -143,13 +150,13 @@ def agent_bytes(geometry: Geometry, context_length: int) -> int:
     return geometry.window_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
 
 
-def check_sizes(opened: OpenedModel, memory: Sizes) -> None:
+def check_sizes(outline: Outline, memory: Sizes) -> None:
     """Raise FailedPrecondition for memory in which no request could run."""
-    geometry = opened.geometry
+    geometry = outline.geometry
     least = geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
     if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < 2 * least:
         raise FailedPrecondition(
-            f"model {opened.spec.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
+            f"model {outline.spec.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
             f"{byte_size(memory.batch_bytes)} for running requests, too little for one; take a smaller model, or set "
             "--pool-bytes and --batch-bytes"
         )
@@ -164,27 +171,27 @@ def finish(
     others_decode: Callable[[], bool] = lambda: False,
 ) -> LoadedModel:
     """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
-    check_sizes(opened, memory)
-    geometry, text = opened.geometry, opened.text
+    check_sizes(opened.outline, memory)
+    geometry, text = opened.outline.geometry, opened.outline.text
     try:
         arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces)
     except (RuntimeError, MemoryError) as error:
         raise FailedPrecondition(
             f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"
         ) from error
-    grammars = Grammars(text.tokenizer, opened.vocab_size)
+    grammars = Grammars(text.tokenizer, opened.outline.vocab_size)
     return LoadedModel(
-        model_id=opened.spec.model_id,
-        architecture=opened.architecture,
+        model_id=opened.outline.spec.model_id,
+        architecture=opened.outline.architecture,
         context_length=text.context_length,
-        vocab_size=opened.vocab_size,
+        vocab_size=opened.outline.vocab_size,
         geometry=geometry,
         fingerprint=fingerprint,
-        weight_bytes=opened.weight_bytes,
+        weight_bytes=opened.outline.weight_bytes,
         activation_bytes=activation_bytes,
         paths=paths,
         tokenizer=text.tokenizer,
-        renderer=Renderer(text.tokenizer, text.template, checkpoints=geometry.sliding is not None),
+        renderer=opened.outline.renderer,
         grammars=grammars,
         call_syntax=text.call_syntax,
         engine=BatchEngine(
@@ -192,11 +199,11 @@ def finish(
             text.tokenizer,
             geometry.new_caches,
             geometry.bytes_per_token,
-            opened.weight_bytes,
+            opened.outline.weight_bytes,
             others_decode,
         ),
         arenas=arenas,
-        memory=ModelMemory(geometry, opened.weight_bytes, memory),
+        memory=ModelMemory(geometry, opened.outline.weight_bytes, memory),
     )
 
 
@@ -225,9 +232,9 @@ def load(
     for _ in read_weights(opened):
         pass
     paths = prove(opened, seam, speeds)
-    free = usable_bytes() - opened.weight_bytes
-    memory = sizes(free, opened.geometry, opened.text.context_length, pool_bytes, batch_bytes)
-    loaded = finish(opened, paths, memory, 0, fingerprint_of(spec, opened.geometry, hashes))
+    free = usable_bytes() - opened.outline.weight_bytes
+    memory = sizes(free, opened.outline.geometry, opened.outline.context_length, pool_bytes, batch_bytes)
+    loaded = finish(opened, paths, memory, 0, fingerprint_of(spec, opened.outline.geometry, hashes))
     loaded.grammars.prepare()
     return loaded
 

@@ -23,7 +23,7 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import AttentionSeam
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
-from inference_service.text.rendering import ChatTemplate
+from inference_service.text.rendering import ChatTemplate, Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 
@@ -57,9 +57,13 @@ class ModelSpec:
 
     @property
     def files(self) -> list[Path]:
-        """The files that make KV what it is: weights, config.json, the adapter's."""
-        model = [*sorted(self.directory.glob("model*.safetensors")), self.directory / "config.json"]
-        return model + [self.adapter / name for name in ADAPTER_FILES] if self.adapter else model
+        """The model's files that make KV what it is: weights and config.json."""
+        return [*sorted(self.directory.glob("model*.safetensors")), self.directory / "config.json"]
+
+    @property
+    def adapter_files(self) -> list[Path]:
+        """Those of its adapter."""
+        return [self.adapter / name for name in ADAPTER_FILES] if self.adapter else []
 
 
 @dataclass(frozen=True)
@@ -76,16 +80,43 @@ class ModelText:
 
 
 @dataclass(frozen=True)
-class OpenedModel:
-    """A model whose weights have names and shapes, and are not read. `network` belongs to the engine thread."""
+class Outline:
+    """All that is known of a model whose weights have names and shapes. Anybody's thread; it holds no weights.
+
+    `vocab_size` is how many logits it has, `weight_bytes` what the weights take in the dtype they are computed in.
+    `layer_width` is how many values the projections of its widest layer give for a token.
+    """
 
     spec: ModelSpec
     text: ModelText
-    network: nn.Module
     architecture: str
     geometry: Geometry
     vocab_size: int
     weight_bytes: int
+    layer_width: int
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that the context holds."""
+        return self.text.context_length
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+        return self.text.tokenizer
+
+    @property
+    def renderer(self) -> Renderer:
+        """Renders its inputs. Checkpoints are for models whose windows are kept."""
+        return Renderer(self.text.tokenizer, self.text.template, checkpoints=self.geometry.sliding is not None)
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """An outline, and mlx-lm's network, whose weights are not read yet. Engine thread."""
+
+    outline: Outline
+    network: nn.Module
 
 
 def open_text(spec: ModelSpec) -> ModelText:
@@ -125,15 +156,16 @@ def open_network(spec: ModelSpec, text: ModelText, seam: AttentionSeam) -> Opene
         network.set_dtype(DTYPES[dtype])
     seam.install(network)
     geometry, vocab_size = measure(spec.model_id, network, seam, caches, spec.quantization)
-    return OpenedModel(
+    outline = Outline(
         spec=spec,
         text=text,
-        network=network,
         architecture=str(config.get("model_type", type(network).__module__)),
         geometry=geometry,
         vocab_size=vocab_size,
         weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
+        layer_width=_layer_width(network),
     )
+    return OpenedModel(outline, network)
 
 
 def check_weights(directory: Path) -> None:
@@ -202,6 +234,16 @@ def q4_caches(spec: ModelSpec, network: Any) -> Caches:
 def _kind(network: Any, layer: int) -> str:
     layers = getattr(network, "layers", ())
     return type(layers[layer]).__name__ if layer < len(layers) else f"layer {layer}"
+
+
+def _layer_width(network: Any) -> int:
+    """By the rows of its matrices, whether they are quantized or not."""
+
+    def width(layer: Any) -> int:
+        matrices = (array for name, array in tree_flatten(layer.parameters()) if name.endswith("weight"))
+        return sum(array.shape[-2] for array in matrices if array.ndim > 1)
+
+    return max(map(width, getattr(network, "layers", ())), default=0)
 
 
 def _call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:

@@ -20,6 +20,15 @@ class Sizes:
     space: Space
     batch_bytes: int
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that the pool holds."""
+        return self.space.blocks * BLOCK_TOKENS
+
+    def pool_bytes(self, geometry: Geometry) -> int:
+        """What the pool takes."""
+        return self.tokens * geometry.bytes_per_token + self.space.pieces * geometry.piece_bytes
+
 
 def sizes(
     free_bytes: int,
@@ -40,3 +49,9 @@ def sizes(
     agents = pool / (TYPICAL_TOKENS * geometry.bytes_per_token + pieces * piece_bytes)
     blocks = int(agents * TYPICAL_TOKENS / BLOCK_TOKENS)
     return Sizes(Space(blocks, int(agents * pieces)), batch)
+
+
+def agents_that_fit(space: Space, geometry: Geometry, tokens: int) -> int:
+    """How many agents of so many tokens a pool holds, if they share nothing."""
+    by_blocks = space.blocks // -(-tokens // BLOCK_TOKENS)
+    return min(by_blocks, space.pieces // geometry.window_pieces) if geometry.window_pieces else by_blocks

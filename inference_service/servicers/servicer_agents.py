@@ -36,12 +36,12 @@ class AgentServicer(BranchServicer, TierServicer, PortableServicer):
 
     async def ProbeAgent(self, request: agent_pb2.ProbeAgentRequest, context: Any) -> agent_pb2.ProbeAgentResponse:
         probe = probe_request(request)
-        model = self._models.get(probe.key.model_id)
-        check_tokens(probe.input, model)
-        hot = model.memory.hot.get(probe.key)
-        opened = await self._store.open(probe.key, hot.version if hot is not None else NO_VERSION, peek=True)
-        known = hot.ledger if hot is not None and hot.version == opened.version else None
-        prepared = await self._preparer.probe(probe, model, opened, known)
+        async with self._models.hold(probe.key.model_id) as model:
+            check_tokens(probe.input, model)
+            hot = model.memory.hot.get(probe.key)
+            opened = await self._store.open(probe.key, hot.version if hot is not None else NO_VERSION, peek=True)
+            known = hot.ledger if hot is not None and hot.version == opened.version else None
+            prepared = await self._preparer.probe(probe, model, opened, known)
         return agent_pb2.ProbeAgentResponse(cache=prepared.report, version=version_to_proto(opened.version))
 
     async def DeleteAgent(self, request: agent_pb2.DeleteAgentRequest, context: Any) -> agent_pb2.DeleteAgentResponse:

@@ -44,12 +44,11 @@ class AgentServicerBase(agent_pb2_grpc.AgentServiceServicer):
             yield
 
     def _drop_hot(self, key: AgentKey) -> None:
-        if (loaded := self._models.loaded) is not None:
-            loaded.memory.hot.drop(key)
+        if (model := self._models.loaded(key.model_id)) is not None:
+            model.memory.hot.drop(key)
 
     def _complete(self, agent: agent_pb2.Agent) -> None:
-        loaded = self._models.loaded
-        if loaded is not None and loaded.model_id == agent.key.model_id:
-            if AgentKey.from_proto(agent.key) in loaded.memory.hot:
+        if (model := self._models.loaded(agent.key.model_id)) is not None:
+            if AgentKey.from_proto(agent.key) in model.memory.hot:
                 agent.tier = types_pb2.TIER_HOT
-            agent.context_remaining = max(0, loaded.context_length - agent.tokens)
+            agent.context_remaining = max(0, model.context_length - agent.tokens)

@@ -71,7 +71,7 @@ class BranchServicer(AgentServicerBase):
 
     async def _present_hot(self, key: AgentKey) -> HotState | None:
         """The agent's hot state, if it is the store's present one. Call it under the agent's lock."""
-        loaded = self._models.loaded
+        loaded = self._models.loaded(key.model_id)
         state = loaded.memory.hot.get(key) if loaded is not None else None
         if state is None or (await self._store.open(key, state.version, peek=True)).version != state.version:
             return None
@@ -79,7 +79,7 @@ class BranchServicer(AgentServicerBase):
 
     def _share(self, state: HotState, source: AgentKey, target: AgentKey, agent: agent_pb2.Agent) -> None:
         """Let a fork have its parent's KV in the pool, unless it was evicted meanwhile."""
-        loaded = self._models.loaded
+        loaded = self._models.loaded(source.model_id)
         if loaded is None or loaded.memory.hot.get(source) is not state:
             return
         loaded.memory.pool.acquire(state.table)
@@ -88,7 +88,7 @@ class BranchServicer(AgentServicerBase):
 
     async def _follow(self, key: AgentKey, agent: agent_pb2.Agent) -> None:
         """Let hot state be that of the agent's new version: the full blocks that both ledgers begin with stay."""
-        loaded = self._models.loaded
+        loaded = self._models.loaded(key.model_id)
         state = loaded.memory.hot.get(key) if loaded is not None else None
         if loaded is None or state is None or state.version == (agent.version.uid, agent.version.version):
             return

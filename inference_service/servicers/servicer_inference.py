@@ -52,7 +52,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.CountTokensResponse:
         key = AgentKey.from_proto(request.key, anonymous=request.WhichOneof("input") != "append")
         counted = turn_input(request)
-        model = self._models.get(key.model_id)
+        # A count is not worth a swap: the tokenizer is all it takes.
+        model = self._models.loaded(key.model_id) or await self._models.outline(key.model_id)
         check_tokens(counted, model)
         ledger = Ledger()
         if isinstance(counted, AppendInput):

@@ -26,9 +26,8 @@ class PortableServicer(AgentServicerBase):
         self, request: agent_pb2.ExportAgentRequest, context: Any
     ) -> AsyncIterator[agent_pb2.ExportAgentResponse]:
         key = AgentKey.from_proto(request.key)
-        model = self._models.get(key.model_id)
         async with self._mover.spool.room():
-            async with self._holding(key):
+            async with self._models.use(key.model_id) as model, self._holding(key):
                 await self._persister.settle(key)
                 exported = await self._mover.exporter.collect(key, model)
             try:
@@ -53,12 +52,13 @@ class PortableServicer(AgentServicerBase):
         """The agent that was created."""
         given = await _key(requests)
         if given.model_id:
-            self._models.get(given.model_id)
+            self._models.seat(given.model_id)
 
         async def judge(manifest: Manifest) -> None:
             check_namespace(manifest, given.namespace)
             target = _target(given, manifest)
-            await asyncio.to_thread(check_fit, manifest, self._models.get(target.model_id))
+            async with self._models.use(target.model_id) as model:
+                await asyncio.to_thread(check_fit, manifest, model)
             await self._mover.importer.check_absent(target)
 
         async with self._mover.spool.room():
@@ -69,8 +69,8 @@ class PortableServicer(AgentServicerBase):
 
     async def _create(self, target: AgentKey, received: Received) -> None:
         try:
-            async with self._holding(target):
-                model = self._models.get(target.model_id)
+            async with self._models.use(target.model_id) as model, self._holding(target):
+                await asyncio.to_thread(check_fit, received.manifest, model)  # It may have gone and come meanwhile.
                 await self._mover.importer.create(target, model, received)
         finally:
             received.data.close()

@@ -30,7 +30,7 @@ class TierServicer(AgentServicerBase):
             if request.tier in (types_pb2.TIER_WARM, types_pb2.TIER_REMOTE):
                 await self._persister.forget(key)  # or it would come back to the disk when this is over
             response = await self._store.evict_agent(request)
-            if (loaded := self._models.loaded) is not None:
+            if (loaded := self._models.loaded(key.model_id)) is not None:
                 response.freed_bytes += loaded.memory.evict(key)
         return response
 
@@ -40,8 +40,7 @@ class TierServicer(AgentServicerBase):
         key = AgentKey.from_proto(request.key)
         if request.tier not in (types_pb2.TIER_UNSPECIFIED, types_pb2.TIER_HOT):
             raise InvalidArgument("tier", "must be TIER_HOT: KV is prefetched into the pool")
-        model = self._models.get(key.model_id)
-        async with self._holding(key):
+        async with self._models.hold(key.model_id) as model, self._holding(key):
             prefetched = await self._prefetcher.prefetch(key, model)
         return agent_pb2.PrefetchAgentResponse(tokens=prefetched.tokens, bytes=prefetched.load_bytes)
 
@@ -50,6 +49,6 @@ class TierServicer(AgentServicerBase):
     ) -> agent_pb2.SetTurnHintsResponse:
         hints = from_request(request)
         response = await self._store.set_turn_hints(request)
-        if (loaded := self._models.loaded) is not None:
-            loaded.memory.hot.hints.set(hints)
+        for model in self._models.all_loaded:
+            model.memory.hot.hints.set(hints)
         return response

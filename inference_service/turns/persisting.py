@@ -112,16 +112,25 @@ class Persister:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
-    def give_up(self) -> None:
-        """Let go of what nobody has begun to write: it can be computed again, and somebody needs the memory now."""
-        for state in self._waiting:
+    def give_up(self, model: LoadedModel) -> None:
+        """Let go of what nobody has begun to write of a model: it can be computed again, and its memory is needed."""
+        given_up = [state for state in self._waiting if state.model is model]
+        for state in given_up:
+            self._waiting.remove(state)
             _let_go(state)
-        if self._waiting:
-            self._metrics.store_failures.inc(len(self._waiting))
-            log.warning(
-                "the KV of %d turns is given up unwritten, to make room; the ledger has them", len(self._waiting)
-            )
-        self._waiting.clear()
+        if given_up:
+            self._metrics.store_failures.inc(len(given_up))
+            log.warning("the KV of %d turns is given up unwritten, to make room; the ledger has them", len(given_up))
+
+    async def leave(self, model: LoadedModel, seconds: float) -> None:
+        """Write all that waits of a model, at most so long; what is left then is given up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.tables(model):
+                    await self._written.wait()
+        self.give_up(model)
+        while self._writing is not None and self._writing.model is model:
+            await self._written.wait()
 
     async def forget(self, key: AgentKey) -> None:
         """Let go of an agent's states that nobody has begun to write, and wait for the one that is being written."""
@@ -131,10 +140,10 @@ class Persister:
         while self._writing is not None and self._writing.key == key:
             await self._written.wait()
 
-    def tables(self) -> list[Table]:
-        """The tables that are held."""
+    def tables(self, model: LoadedModel) -> list[Table]:
+        """The tables of a model's pool that are held."""
         states = [*self._waiting, *([self._writing] if self._writing else [])]
-        return [state.table for state in states]
+        return [state.table for state in states if state.model is model]
 
     async def flush(self, seconds: float) -> None:
         """Wait until everything is written, at most so long."""

@@ -67,7 +67,7 @@ class Prefetcher:
             memory.hot.touch(key)
             return Prefetched(len(ledger), 0)
         planned = await asyncio.to_thread(_planned, key.namespace, model, opened.version, ledger)
-        async with self._rooms.enter(key, memory, Demand(planned.lookup.own, len(ledger), keeps=True)) as room:
+        async with self._rooms.enter(key, model, Demand(planned.lookup.own, len(ledger), keeps=True)) as room:
             return await self._load(key, model, planned, room)
 
     async def _load(self, key: AgentKey, model: LoadedModel, planned: Planned, room: Room) -> Prefetched:

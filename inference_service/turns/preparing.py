@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
@@ -17,9 +18,26 @@ from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened
 from inference_service.text.grammar import Grammar
-from inference_service.text.rendering import Rendered, Span
+from inference_service.text.rendering import Rendered, Renderer, Span
+from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.planned import Planned, Prepared, Reuse
 from inference_service.turns.restoring import Restorer
+
+
+class TextModel(Protocol):
+    """What of a model has to do with text; it need not be loaded."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+
+    @property
+    def renderer(self) -> Renderer:
+        """Renders its inputs."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many logits it has."""
 
 
 class Preparer:
@@ -77,7 +95,7 @@ class Preparer:
         planned = await self.plan(request, model, opened, known)
         return Prepared(**vars(planned), reuse=await self._restorer.probe(request.key, model, planned))
 
-    async def tokens(self, turn_input: TurnInput, parse_special: bool, model: LoadedModel, ledger: Ledger) -> int:
+    async def tokens(self, turn_input: TurnInput, parse_special: bool, model: TextModel, ledger: Ledger) -> int:
         """How many tokens an input has; for an append, how many it adds to the ledger."""
 
         def count() -> int:
@@ -116,7 +134,7 @@ class Preparer:
         )
 
 
-def check_tokens(turn_input: TurnInput, model: LoadedModel, logit_bias: Iterable[int] = ()) -> None:
+def check_tokens(turn_input: TurnInput, model: TextModel, logit_bias: Iterable[int] = ()) -> None:
     """Refuse token ids that the model does not have: the backend would read and write out of bounds."""
     token_ids = turn_input.token_ids if isinstance(turn_input, TokensInput) else ()
     named = [*((f"token_ids.ids[{i}]", token_id) for i, token_id in enumerate(token_ids))]
@@ -136,7 +154,7 @@ def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
 
 
 def _plan_input(
-    planner: Planner, model: LoadedModel, turn_input: TurnInput, parse_special: bool, ledger: Ledger, *, cue: bool
+    planner: Planner, model: TextModel, turn_input: TurnInput, parse_special: bool, ledger: Ledger, *, cue: bool
 ) -> Plan:
     renderer = model.renderer
     match turn_input:

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from agentmem.keys import AgentKey
+from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Demand, Room
 from inference_service.pool.blocks import PoolError
-from inference_service.pool.memory import ModelMemory
 from inference_service.turns.persisting import Persister
 
 
@@ -18,11 +18,12 @@ class Rooms:
         self._wait = wait
 
     @asynccontextmanager
-    async def enter(self, key: AgentKey, memory: ModelMemory, demand: Demand) -> AsyncIterator[Room]:
+    async def enter(self, key: AgentKey, model: LoadedModel, demand: Demand) -> AsyncIterator[Room]:
         """A room, with the agent's hot state. Nobody can evict that meanwhile, and work that fails puts it back.
 
         Call it under the agent's lock. Raises what Admission.enter raises.
         """
+        memory = model.memory
         room = await memory.admission.enter(demand, self._wait)
         room.hot = memory.hot.take(key)
         try:
@@ -36,4 +37,4 @@ class Rooms:
             elif room.hot is not None:
                 memory.hot.put(key, room.hot)
             memory.admission.leave(room)
-            memory.check_integrity(self._persister.tables())
+            memory.check_integrity(self._persister.tables(model))

@@ -1,6 +1,6 @@
 """One turn from request to commit.
 
-    open ledger → replay? → prepare → engine: prefill, decode → commit (fsync) → finished → settle → publish blocks
+    model → open ledger → replay? → prepare → engine: prefill, decode → commit (fsync) → finished → settle → publish
 
 Everything of one agent happens under its lock; blocks are written after it was let go. A turn that fails or is
 cancelled before its commit leaves the ledger as it was.
@@ -85,9 +85,7 @@ class TurnRunner:
             raise Unavailable("the worker is shutting down")
         if not self._engine.alive:
             raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
-        model = self._models.get(request.key.model_id)
-        check_tokens(request.input, model, request.sampling.logit_bias)
-        check_tool_calls(request, model)
+        self._models.seat(request.key.model_id)
         if sum(not turn.ended for turn in self._turns) >= self._max_requests:
             raise ResourceExhausted(
                 f"{self._max_requests} requests run or wait already; try again later, or raise --max-requests"
@@ -95,7 +93,7 @@ class TurnRunner:
         turn = RunningTurn(request, self._stream_buffer)
         self._turns.add(turn)
         self._measures.arrived()
-        turn.task = asyncio.create_task(self._run(turn, model))
+        turn.task = asyncio.create_task(self._run(turn))
         turn.interrupt = turn.task.cancel
         turn.task.add_done_callback(lambda task: self._done(turn, task))
         return turn
@@ -131,7 +129,14 @@ class TurnRunner:
             log.error("after the end of a turn: %s", error, exc_info=error)
         self._end(turn, error if error is None or isinstance(error, Exception) else Internal(type(error).__name__))
 
-    async def _run(self, turn: RunningTurn, model: LoadedModel) -> None:
+    async def _run(self, turn: RunningTurn) -> None:
+        request = turn.request
+        async with self._models.use(request.key.model_id) as model:
+            check_tokens(request.input, model, request.sampling.logit_bias)
+            check_tool_calls(request, model)
+            await self._take_turn(turn, model)
+
+    async def _take_turn(self, turn: RunningTurn, model: LoadedModel) -> None:
         request = turn.request
         async with self._holding(request):
             hot = model.memory.hot.get(request.key)
@@ -145,7 +150,7 @@ class TurnRunner:
                 hot = None
             planned = await self._preparer.plan(request, model, opened, hot.ledger if hot is not None else None)
             demand = Demand(planned.lookup.own, planned.most_tokens, request.commits)
-            async with self._rooms.enter(request.key, model.memory, demand) as room:
+            async with self._rooms.enter(request.key, model, demand) as room:
                 prepared = await self._preparer.prepare(request, model, planned, room)
                 await self._compute_and_commit(turn, model, prepared, room)
 

@@ -1,70 +1,401 @@
-from collections.abc import AsyncIterator
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+"""Requests enter models, wait for them, and so make them come and go: real engine, real tiny models."""
 
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
 from agentmem.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
-from inference_service.models.registry import registry
+from inference_service.models.loader import Loader
+from inference_service.models.loading import LoadedModel
+from inference_service.models.residency import Limits
+from inference_service.models.seats import State
 from inference_service.models.serving import Models
+from inference_service.models.swapping import Swapper
 from inference_service.settings import WorkerSettings
-from tests.tiny_models import write_llama
+from tests.tiny_models import write_llama, write_mamba
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[EngineThread]:
-    thread = EngineThread()
-    thread.start()
-    yield thread
-    await thread.stop(10)
+@dataclass
+class Events:
+    """What the models' surroundings are told."""
+
+    told: list[tuple[str, str]] = field(default_factory=list)
+
+    def arrived(self, model: LoadedModel, seconds: float) -> None:
+        self.told.append(("arrived", model.model_id))
+
+    async def leaving(self, model: LoadedModel, seconds: float) -> None:
+        self.told.append(("leaving", model.model_id))
+
+    def left(self, model: LoadedModel, reason: str) -> None:
+        self.told.append((reason, model.model_id))
+
+    def failed(self, model_id: str) -> None:
+        self.told.append(("failed", model_id))
 
 
-def registered(**sources: str) -> dict[str, RegisteredModel]:
-    return {name: RegisteredModel(name, source) for name, source in sources.items()}
+@dataclass
+class World:
+    models: Models
+    events: Events
+    engine: EngineThread
+    loader: Loader
+
+    def state(self, model_id: str) -> "State.ValueType":
+        return self.models.seats[model_id].state
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+    async def once(self, model_id: str) -> str:
+        async with self.models.use(model_id) as model:
+            return model.model_id
 
 
-def worker_settings(data: Path) -> WorkerSettings:
-    return WorkerSettings(data=data)
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: str(write_llama(root / name, seed=seed)) for seed, name in enumerate("abcd")}
 
 
-async def test_a_model_that_loads(tmp_path: Path, engine: EngineThread) -> None:
-    models = Models(
-        registered(tiny=str(write_llama(tmp_path / "m")), b="org/b"), engine, worker_settings(tmp_path / "data")
-    )
-    assert models.default == "tiny"
-    with pytest.raises(Unavailable, match="loading"):
-        models.get("tiny")
-    loaded = await models.load_default()
-    assert models.get("tiny") is loaded is models.loaded
-    assert loaded.model_id == "tiny"
-    with pytest.raises(FailedPrecondition, match=r"'tiny'.*--model b"):
-        models.get("b")
-    with pytest.raises(NotFound) as caught:
-        models.get("c")
-    assert (caught.value.kind, caught.value.name) == ("model", "c")
-    assert (tmp_path / "data" / "worker" / "weights.json").is_file()
+@asynccontextmanager
+async def serving(
+    sources: dict[str, str],
+    data: Path,
+    *,
+    wait: float = 30.0,
+    residency: float = 0.0,
+    models: int = 1,
+    options: dict[str, dict[str, Any]] | None = None,
+    start: bool = True,
+) -> AsyncIterator[World]:
+    engine, events = EngineThread(), Events()
+    engine.start()
+    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models))
+    registered = {
+        name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
+    }
+    served = Models(registered, Swapper(engine, loader, events, residency), wait)
+    try:
+        if start:
+            await served.start()
+        yield World(served, events, engine, loader)
+    finally:
+        await served.stop()
+        await engine.stop(10)
 
 
-async def test_a_model_that_does_not_load_says_why(tmp_path: Path, engine: EngineThread) -> None:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared, so that what is measured once is remembered."""
+    return tmp_path_factory.mktemp("data")
+
+
+async def test_a_request_for_another_model_swaps(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world:
+        assert await world.once("a") == "a"
+        assert await world.once("b") == "b"
+        assert (world.models.loaded("a"), world.state("a")) == (None, State.MODEL_STATE_REGISTERED)
+        assert [model.model_id for model in world.models.all_loaded] == ["b"]
+        assert await world.once("a") == "a"
+        assert world.events.told == [
+            *(("arrived", "a"), ("leaving", "a"), ("swap", "a")),
+            *(("arrived", "b"), ("leaving", "b"), ("swap", "b")),
+            ("arrived", "a"),
+        ]
+
+
+async def test_running_requests_end_first_and_new_ones_for_the_old_model_wait_their_turn(
+    directories: dict[str, str], data: Path
+) -> None:
+    async with serving(directories, data) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        b = asyncio.create_task(world.once("b"))
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
+        again = [asyncio.create_task(world.once("a")) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert not b.done() and not any(task.done() for task in again)
+        assert world.models.loaded("a") is not None, "somebody is still in it"
+        await running.aclose()
+        assert await b == "b"
+        assert await asyncio.gather(*again) == ["a"] * 3
+        arrived = [name for what, name in world.events.told if what == "arrived"]
+        assert arrived == ["a", "b", "a"], "the three of them cost one swap"
+
+
+async def test_a_model_stays_for_its_minimum(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data, residency=0.6) as world:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        waiting = asyncio.create_task(world.once("b"))
+        await asyncio.sleep(0.3)
+        assert world.state("a") == State.MODEL_STATE_LOADED
+        assert await world.once("a") == "a", "and serves meanwhile"
+        await waiting
+        assert loop.time() - began >= 0.5
+
+
+async def test_models_are_loaded_in_the_order_in_which_they_were_asked_for(
+    directories: dict[str, str], data: Path
+) -> None:
+    async with serving(directories, data) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        order: list[str] = []
+
+        async def ask(name: str) -> None:
+            order.append(await world.once(name))
+
+        tasks = []
+        for name in ("c", "b", "c", "d", "b"):
+            tasks.append(asyncio.create_task(ask(name)))
+            await world.until(lambda name=name: world.models.seats[name].opening is not None)
+        await running.aclose()
+        await asyncio.gather(*tasks)
+        assert order == ["c", "c", "b", "b", "d"]
+
+
+async def test_who_leaves_calls_the_swap_off(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        b = asyncio.create_task(world.once("b"))
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
+        again = asyncio.create_task(world.once("a"))
+        await asyncio.sleep(0)
+        b.cancel()
+        assert await again == "a", "it serves again"
+        await world.until(lambda: world.state("b") == State.MODEL_STATE_REGISTERED)
+        assert world.events.told == [("arrived", "a")]
+        await running.aclose()
+        assert await world.once("b") == "b", "nothing is left of the first try"
+
+
+async def test_who_waits_too_long_is_told_to_come_again_and_the_model_comes(
+    directories: dict[str, str], data: Path
+) -> None:
+    async with serving(directories, data, wait=0.3) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        with pytest.raises(Unavailable, match=r"'b' is not loaded yet .*'a' still answers 1") as caught:
+            await world.once("b")
+        assert caught.value.retry_after
+        await running.aclose()
+        await world.until(lambda: world.models.loaded("b") is not None)
+        assert await world.once("b") == "b"
+
+
+async def test_several_stay_loaded_and_the_least_recently_used_goes(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data, models=2) as world:
+        await world.once("b")
+        assert {model.model_id for model in world.models.all_loaded} == {"a", "b"}
+        await world.once("a")
+        await world.once("c")
+        assert {model.model_id for model in world.models.all_loaded} == {"a", "c"}
+        taken = sum(model.taken_bytes for model in world.models.all_loaded)
+        assert taken <= world.loader.limits.usable_bytes
+
+
+async def test_a_pinned_model_stays(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data, options={"a": {"pinned": True}}) as world:
+        with pytest.raises(FailedPrecondition, match="'a' is pinned"):
+            await world.once("b")
+        assert await world.once("a") == "a"
+    async with serving(directories, data, models=2, options={"a": {"pinned": True}}) as world:
+        for name in "bcb":
+            assert await world.once(name) == name
+        assert world.models.loaded("a") is not None
+
+
+async def test_an_idle_model_leaves_after_its_time(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data, options={"a": {"ttl": 0.2}}) as world:
+        async with world.models.use("a"):
+            await asyncio.sleep(1.5)
+            assert world.models.loaded("a") is not None, "not while somebody uses it"
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_REGISTERED)
+        assert world.events.told[-1] == ("ttl", "a")
+        assert await world.once("a") == "a", "and comes back"
+
+
+async def test_load_tells_its_stages_and_unload_what_it_freed(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world:
+        stages = [at async for at in world.models.load("b")]
+        names = list(dict.fromkeys(at.stage for at in stages))
+        assert names == ["wait", "fetch", "read", "self-test", "pool", "ready"] or names == [
+            "wait", "fetch", "wait", "read", "self-test", "pool", "ready"
+        ]  # fmt: skip
+        assert all(0 <= at.share <= 1 for at in stages)
+        assert [at async for at in world.models.load("b")] == []
+        b = world.models.loaded("b")
+        assert b is not None
+        expected = b.weight_bytes + b.arenas.nbytes
+        assert await world.models.unload("b") == expected > 0
+        assert await world.models.unload("b") == 0
+        assert world.models.all_loaded == []
+
+
+async def test_an_unload_that_is_called_off_leaves_the_model(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        unloading = asyncio.create_task(world.models.unload("a"))
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
+        unloading.cancel()
+        await asyncio.wait([unloading])
+        assert await world.once("a") == "a"
+
+
+async def test_a_look_is_not_worth_a_swap(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world:
+        with pytest.raises(FailedPrecondition, match="'b' is not loaded, and this would load none"):
+            async with world.models.hold("b"):
+                pass
+        async with world.models.hold("a") as model:
+            assert model.model_id == "a"
+        outline = await world.models.outline("b")
+        assert (outline.architecture, outline.geometry.layers, outline.context_length) == ("llama", 2, 4096)
+        assert world.models.loaded("b") is None
+
+
+async def test_unknown_models_are_told_what_there_is(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world:
+        for ask in (world.once, world.models.unload, world.models.outline):
+            with pytest.raises(NotFound, match="registered are a, b, c, d"):
+                await ask("e")
+
+
+def broken(kind: str, directory: Path, like: str) -> str:
+    """A model that cannot be loaded, by what is wrong with it."""
+    if kind == "no directory":
+        return str(directory / "none")
+    if kind == "layers":
+        return str(write_mamba(directory))
+    write_llama(directory, seed=9)
+    weights = directory / "model.safetensors"
+    if kind == "missing shard":
+        mx.save_safetensors(str(directory / "model-00001-of-00002.safetensors"), mx.load(str(weights)))
+        weights.unlink()
+        index = {"weight_map": {"x": "model-00001-of-00002.safetensors", "y": "model-00002-of-00002.safetensors"}}
+        (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    elif kind == "cut short":
+        weights.write_bytes(weights.read_bytes()[:-1000])
+    elif kind == "other shape":
+        config = json.loads((directory / "config.json").read_text())
+        (directory / "config.json").write_text(json.dumps({**config, "intermediate_size": 4096}))
+    return str(directory)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("no directory", "is not a directory"),
+        ("missing shard", "model-00002-of-00002.safetensors missing"),
+        ("cut short", "model.safetensors is damaged or cut short"),
+        ("other shape", "cannot be loaded"),
+        ("layers", r"layers of a kind \(\w+, whose cache is ArraysCache\) that cannot run in Q4"),
+    ],
+)
+async def test_what_cannot_be_loaded_leaves_the_old_model_serving(
+    directories: dict[str, str], data: Path, tmp_path: Path, kind: str, said: str
+) -> None:
+    sources = {"a": directories["a"], "bad": broken(kind, tmp_path / "bad", directories["a"])}
+    async with serving(sources, data) as world:
+        async with world.models.use("a") as before:
+            with pytest.raises(FailedPrecondition, match=said):
+                await world.once("bad")
+            assert world.models.loaded("a") is before, "nobody had to go for that"
+        seat = world.models.seats["bad"]
+        assert seat.state == State.MODEL_STATE_FAILED and seat.error
+        assert world.events.told == [("arrived", "a"), ("failed", "bad")]
+        assert await world.once("a") == "a"
+
+
+async def test_a_load_that_fails_midway_brings_the_old_model_back(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(directories, data) as world:
+        failing: list[Exception] = [RuntimeError("[malloc] no memory"), FailedPrecondition("self-test")]
+        load = Loader.load
+
+        async def fails_once(self: Loader, opening: Any, *rest: Any) -> LoadedModel:
+            if opening.model.outline.spec.model_id == "b" and failing:
+                raise failing.pop()
+            return await load(self, opening, *rest)
+
+        monkeypatch.setattr(Loader, "load", fails_once)
+        for _ in range(2):
+            with pytest.raises(Exception, match=r"self-test|RuntimeError"):
+                await world.once("b")
+            assert await world.once("a") == "a"
+        assert await world.once("b") == "b"
+
+
+async def test_what_does_not_fit_is_refused_before_anybody_goes(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world:
+        loaded = world.models.loaded("a")
+        assert loaded is not None
+        world.loader.limits = Limits(loaded.weight_bytes)
+        with pytest.raises(FailedPrecondition, match=r"'b' does not fit: .* are missing"):
+            await world.once("b")
+        assert world.models.loaded("a") is loaded
+
+
+async def test_files_that_change_during_a_load_are_noticed(
+    directories: dict[str, str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = write_llama(tmp_path / "m", seed=3)
+    async with serving({"a": directories["a"], "b": str(changing)}, data) as world:
+        from inference_service.models import loader as module
+
+        reading = module.read_weights
+
+        def while_reading(opened: Any) -> Any:
+            yield from reading(opened)
+            if opened.outline.spec.model_id == "b":
+                write_llama(tmp_path / "other", seed=4)
+                (tmp_path / "other" / "model.safetensors").replace(changing / "model.safetensors")
+
+        monkeypatch.setattr(module, "read_weights", while_reading)
+        with pytest.raises(FailedPrecondition, match="changed while it was loaded"):
+            await world.once("b")
+        monkeypatch.undo()
+        assert await world.once("b") == "b"
+
+
+async def test_memory_is_back_to_the_start_after_many_swaps(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world:
+        for name in "bcda":
+            await world.once(name)
+        before = await world.engine.call(mx.get_active_memory)
+        for name in "bcdabcda":
+            await world.once(name)
+        assert await world.engine.call(mx.get_active_memory) == before
+
+
+async def test_a_default_that_cannot_be_loaded_says_why(tmp_path: Path, data: Path) -> None:
     (tmp_path / "empty").mkdir()
-    models = Models(registered(empty=str(tmp_path / "empty")), engine, worker_settings(tmp_path / "data"))
-    with pytest.raises(FailedPrecondition, match="'empty' cannot be loaded"):
-        await models.load_default()
-    assert models.loaded is None
+    async with serving({"empty": str(tmp_path / "empty")}, data, start=False) as world:
+        with pytest.raises(FailedPrecondition, match="'empty' cannot be loaded"):
+            await world.models.start()
 
 
-def test_unregistered_is_told_before_loading() -> None:
-    models = Models(registered(a="x"), cast(Any, None), WorkerSettings())
-    with pytest.raises(NotFound, match="registered are a"):
-        models.get("b")
-    models.check_registered("a")
+async def refused(work: Awaitable[object]) -> str:
+    with pytest.raises(Unavailable) as caught:
+        await work
+    return str(caught.value)
 
 
-def test_default_is_the_first() -> None:
-    models = Models(registry(["b=x", "a=y"]), cast(Any, None), WorkerSettings())
-    assert models.default == "b"
-    models.loaded = cast(Any, SimpleNamespace(model_id="b"))
-    assert models.get("b") is models.loaded
+async def test_a_stop_sends_those_who_wait_away(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        b = asyncio.create_task(world.once("b"))
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
+        await world.models.stop()
+        assert "shutting down" in await refused(b)

@@ -84,13 +84,10 @@ class World:
         self.pool = KVPool(Space(4))
         self.hot = HotAgents(self.pool)
         self.store.agents = list(agents)
-        self.models = SimpleNamespace(
-            loaded=SimpleNamespace(
-                model_id="tiny",
-                context_length=100,
-                memory=SimpleNamespace(hot=self.hot, pool=self.pool, evict=self.evict),
-            )
+        self.model: Any = SimpleNamespace(
+            context_length=100, memory=SimpleNamespace(hot=self.hot, pool=self.pool, evict=self.evict)
         )
+        self.models = SimpleNamespace(loaded=lambda model_id: None if model_id == "on disk" else self.model)
         self.persister = Persister()
         self.servicer = self.serving(self.store)
 
@@ -135,10 +132,10 @@ async def test_get_says_what_memory_knows() -> None:
 
 
 async def test_context_of_a_model_that_is_not_loaded_is_not_said() -> None:
-    world = World(agent(A._replace(model_id="other")))
+    world = World(agent(A._replace(model_id="on disk")))
     found = (await world.servicer.GetAgent(agent_pb2.GetAgentRequest(key=A.to_proto()), None)).agent
     assert found.context_remaining == 0
-    world.models.loaded = None
+    world.model = None
     world.store.agents = [agent()]
     assert (
         await world.servicer.GetAgent(agent_pb2.GetAgentRequest(key=A.to_proto()), None)

@@ -47,8 +47,13 @@ class Runner:
 
 
 class Models:
-    def get(self, model_id: str) -> Any:
-        if model_id != "tiny":
+    """One that is loaded, and one that is not."""
+
+    def loaded(self, model_id: str) -> Any:
+        return MODEL if model_id == "tiny" else None
+
+    async def outline(self, model_id: str) -> Any:
+        if model_id != "on disk":
             raise NotFound("model", model_id)
         return MODEL
 

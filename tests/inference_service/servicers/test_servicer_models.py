@@ -1,3 +1,6 @@
+"""ModelService: what is registered, what is loaded, and the arithmetic of memory."""
+
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,11 +11,17 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.models import RegisteredModel
 from agentmem.v1 import model_pb2
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.models.residency import Limits
+from inference_service.models.seats import State
 from inference_service.models.serving import Models
+from inference_service.pool.kv import Space
+from inference_service.pool.sizing import Sizes
 from inference_service.servicers.servicer_models import ModelServicer
-from inference_service.settings import WorkerSettings
 from inference_service.text.tool_calls import CallSyntax
+from tests.inference_service.models.test_serving import directories, serving
 from tests.inference_service.real_tokenizers import byte_level
+
+__all__ = ["directories"]
 
 GEOMETRY = Geometry(8, mx.bfloat16, 4, 64, LayerGroup((0, 1, 2), 2, 64, 128), LayerGroup((3,), 2, 64, 128, 512))
 LOADED = SimpleNamespace(
@@ -23,24 +32,34 @@ LOADED = SimpleNamespace(
     geometry=GEOMETRY,
     fingerprint="f" * 64,
     weight_bytes=12345,
+    activation_bytes=67,
+    taken_bytes=20000,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
+    arenas=SimpleNamespace(nbytes=5000),
+    memory=SimpleNamespace(sizes=Sizes(Space(33, 9), 700)),
 )
+LOADER = cast(Any, SimpleNamespace(limits=Limits(30000)))
 
 
-def models(*names: str) -> Models:
-    return Models(
-        {name: RegisteredModel(name, name) for name in names or ("tiny", "b", "a")}, cast(Any, None), WorkerSettings()
-    )
+def models(*names: str, **options: Any) -> Models:
+    registered = {name: RegisteredModel(name, f"/models/{name}", **options) for name in names or ("tiny", "b", "a")}
+    return Models(registered, cast(Any, None), 1.0)
+
+
+def with_loaded(of: Models) -> Models:
+    seat = of.seats["tiny"]
+    seat.loaded, seat.state = cast(Any, LOADED), State.MODEL_STATE_LOADED
+    return of
 
 
 async def page(of: Models, **fields: Any) -> model_pb2.ListModelsResponse:
-    return await ModelServicer(of).ListModels(model_pb2.ListModelsRequest(**fields), None)
+    return await ModelServicer(of, LOADER).ListModels(model_pb2.ListModelsRequest(**fields), None)
 
 
 async def get(of: Models, model_id: str = "") -> model_pb2.Model:
-    return (await ModelServicer(of).GetModel(model_pb2.GetModelRequest(model_id=model_id), None)).model
+    return (await ModelServicer(of, LOADER).GetModel(model_pb2.GetModelRequest(model_id=model_id), None)).model
 
 
 async def test_default_first_then_by_name() -> None:
@@ -77,23 +96,25 @@ async def test_bad_page_token(token: str) -> None:
     assert caught.value.field == "page_token"
 
 
-async def test_states() -> None:
-    of = models()
-    assert (await get(of)).state == model_pb2.MODEL_STATE_LOADING
-    assert (await get(of, "a")).state == model_pb2.MODEL_STATE_REGISTERED
-    of.loaded = cast(Any, LOADED)
-    assert (await get(of, "tiny")).state == model_pb2.MODEL_STATE_LOADED
-    assert (await get(of, "b")).state == model_pb2.MODEL_STATE_REGISTERED
+async def test_registered_models_say_how() -> None:
+    response = await page(models("tiny", adapter="/adapters/x", ttl=90.5, pinned=True))
+    (model,) = response.models
+    assert (model.state, model.source, model.adapter) == (
+        model_pb2.MODEL_STATE_REGISTERED, "/models/tiny", "/adapters/x",
+    )  # fmt: skip
+    assert (model.pinned, model.ttl.ToTimedelta().total_seconds()) == (True, 90.5)
+    assert not (await page(models("tiny"))).models[0].HasField("ttl")
 
 
 async def test_loaded_model_is_described() -> None:
-    of = models()
-    of.loaded = cast(Any, LOADED)
     path = model_pb2.AttentionPath(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why")
-    assert await get(of) == model_pb2.Model(
+    found = await get(with_loaded(models()))
+    found.memory.ClearField("device_bytes")
+    assert found == model_pb2.Model(
         model_id="tiny",
         is_default=True,
         state=model_pb2.MODEL_STATE_LOADED,
+        source="/models/tiny",
         context_length=4096,
         fingerprint="f" * 64,
         architecture="llama",
@@ -106,15 +127,52 @@ async def test_loaded_model_is_described() -> None:
         kv_heads=2,
         k_head_dim=64,
         v_head_dim=128,
-        kv_bytes_per_token=3 * 2 * (64 + 128) * 36 // 64,
+        kv_bytes_per_token=GEOMETRY.bytes_per_token,
         weight_bytes=12345,
         vocab_size=300,
-        tool_parser="json_tools",
         tokenizer_hash=byte_level().hash,
         attention_paths=[path],
+        tool_parser="json_tools",
+        memory=model_pb2.ModelMemory(
+            usable_bytes=30000,
+            weight_bytes=12345,
+            activation_bytes=67,
+            pool_bytes=5000,
+            batch_bytes=700,
+            agent_4k_bytes=4096 * GEOMETRY.bytes_per_token + GEOMETRY.window_bytes,
+            agents_4k=2,
+            pool_tokens=33 * 256,
+        ),
     )
 
 
-async def test_unregistered() -> None:
+async def test_unknown_models_are_refused() -> None:
     with pytest.raises(NotFound, match="registered are tiny, b, a"):
         await get(models(), "c")
+
+
+async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
+    directories: dict[str, str], tmp_path: Path
+) -> None:
+    async with serving(directories, tmp_path) as world:
+        servicer = ModelServicer(world.models, world.loader)
+        get = servicer.GetModel
+        a = (await get(model_pb2.GetModelRequest(model_id="a"), None)).model
+        b = (await get(model_pb2.GetModelRequest(model_id="b"), None)).model
+        assert (a.state, b.state) == (model_pb2.MODEL_STATE_LOADED, model_pb2.MODEL_STATE_REGISTERED)
+        for name in ("weight_bytes", "kv_bytes_per_token", "context_length", "vocab_size", "tokenizer_hash"):
+            assert getattr(a, name) == getattr(b, name), name
+        assert not b.attention_paths and not b.fingerprint
+        for model in (a, b):
+            memory = model.memory
+            parts = ("weight", "activation", "pool", "batch", "other_models")
+            assert memory.usable_bytes - sum(getattr(memory, f"{part}_bytes") for part in parts) in range(1 << 20)
+            assert memory.agents_4k == memory.pool_bytes // memory.agent_4k_bytes > 1
+            assert memory.device_bytes > memory.usable_bytes
+        loaded = [each async for each in servicer.LoadModel(model_pb2.LoadModelRequest(model_id="b"), None)]
+        assert loaded[-1].stage == "ready" and loaded[-1].model.fingerprint
+        assert [each.stage for each in loaded].count("ready") == 1
+        freed = (await servicer.UnloadModel(model_pb2.UnloadModelRequest(model_id="b"), None)).freed_bytes
+        assert freed == loaded[-1].model.weight_bytes + loaded[-1].model.memory.pool_bytes
+        with pytest.raises(InvalidArgument, match="model_id"):
+            await servicer.UnloadModel(model_pb2.UnloadModelRequest(), None)

@@ -119,7 +119,7 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
     try:
         yield World(store, registry, engine, model, persister)
         await persister.flush(10)
-        assert not persister.tables()
+        assert not persister.tables(cast(Any, model))
         pool.check_integrity([])
     finally:
         await engine.stop(5)
@@ -251,7 +251,7 @@ async def test_what_is_forgotten_is_not_written_and_what_is_being_written_is_wai
         await forgetting
         await w.persister.flush(5)
         assert [version.number for version, _, _ in w.store.published] == [1]
-        assert w.persister.tables() == [] and w.pool.full.free == 12
+        assert w.persister.tables(w.model) == [] and w.pool.full.free == 12
 
 
 @pytest.mark.parametrize(

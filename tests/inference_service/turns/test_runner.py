@@ -111,8 +111,13 @@ class Models:
 
     loaded: LoadedModel
 
-    def get(self, model_id: str) -> LoadedModel:
-        return self.loaded
+    def seat(self, model_id: str) -> None:
+        assert model_id == self.loaded.model_id
+
+    @asynccontextmanager
+    async def use(self, model_id: str) -> AsyncIterator[LoadedModel]:
+        self.seat(model_id)
+        yield self.loaded
 
 
 @dataclass
@@ -159,7 +164,7 @@ class Worker:
     async def idle(self) -> None:
         """Wait until nothing is in flight and all is written; then the pool must add up."""
         async with asyncio.timeout(60):
-            while not self.model.memory.admission.idle or self.runner._turns or self.persister.tables():
+            while not self.model.memory.admission.idle or self.runner._turns or self.persister.tables(self.model):
                 await asyncio.sleep(0.001)
         self.model.memory.check_integrity([])
         assert not self.model.memory.pool.broken.is_set()

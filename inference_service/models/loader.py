@@ -1,0 +1,144 @@
+"""Where the steps of a load run: files on plain threads, MLX on its own, one short call after the other."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentmem.errors import FailedPrecondition
+from agentmem.models import RegisteredModel
+from inference_service.engine.activations import Activations
+from inference_service.engine.attention import AttentionSeam, PathSpeeds
+from inference_service.engine.device import usable_bytes
+from inference_service.engine.thread import EngineThread
+from inference_service.models.fetching import fetch
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import (
+    LoadedModel,
+    check_sizes,
+    fingerprint_of,
+    finish,
+    least_activation_bytes,
+    needs_of,
+    prove,
+    read_weights,
+)
+from inference_service.models.opening import ModelSpec, OpenedModel, Outline, Quantization, open_network, open_text
+from inference_service.models.residency import Limits, Needs, Resident, kv_bytes
+from inference_service.pool.sizing import Sizes, sizes
+from inference_service.settings import WorkerSettings
+
+Progress = Callable[[str, float], object]
+"""What is told of a load: its stage, and the share of that which is done."""
+
+FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A model that could be loaded: opened, named, and with what it needs."""
+
+    model: OpenedModel
+    fingerprint: str
+    needs: Needs
+
+
+class Loader:
+    """Opens and loads models, as the worker's settings say. Event loop only; one load at a time."""
+
+    def __init__(self, engine: EngineThread, settings: WorkerSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        remembered = settings.data_directory / "worker"
+        self._hashes = ContentHashes(remembered / "weights.json")
+        self._hashing = asyncio.Lock()
+        self._speeds = PathSpeeds(remembered / "attention.json")
+        self._activations = Activations(remembered / "activations.json")
+        self._seam = AttentionSeam()
+        self.limits = Limits(usable_bytes(), settings.loaded_models)
+
+    async def outline(self, registered: RegisteredModel) -> Outline:
+        """What is known of a model without its weights; nothing is fetched for that. Raises FailedPrecondition."""
+        return (await self._open(registered, lambda _stage, _share: None, offline=True)).outline
+
+    async def open(self, registered: RegisteredModel, progress: Progress) -> Opening:
+        """Fetch what is missing, look at the model, and name it. No weights are in memory then.
+
+        Raises FailedPrecondition for what cannot run in Q4 and for files that are missing or damaged.
+        """
+        model = await self._open(registered, progress, offline=self._settings.offline)
+        outline = model.outline
+        fingerprint = await self._fingerprint(outline)
+        known = self._activations.remembered(fingerprint, outline.geometry, outline.context_length)
+        return Opening(model, fingerprint, self.needs(outline, known))
+
+    def needs(self, outline: Outline, activation_bytes: int | None = None) -> Needs:
+        """What a model takes; computing is estimated where it was not measured."""
+        if activation_bytes is None:
+            activation_bytes = least_activation_bytes(outline)
+        return needs_of(outline, activation_bytes, self._settings.pool_bytes, self._settings.batch_bytes)
+
+    def sizes(self, outline: Outline, needs: Needs, residents: Sequence[Resident]) -> Sizes:
+        """How the memory for KV would be divided, beside the models that are loaded."""
+        share = kv_bytes(needs, residents, self.limits)
+        given = self._settings.pool_bytes, self._settings.batch_bytes
+        return sizes(share, outline.geometry, outline.context_length, *given)
+
+    async def load(
+        self,
+        opening: Opening,
+        residents: Sequence[Resident],
+        progress: Progress,
+        others_decode: Callable[[], bool] = lambda: False,
+    ) -> LoadedModel:
+        """Read, prove and measure the model, and take its memory; `residents` are those that stay loaded.
+
+        Raises FailedPrecondition; then nothing of it is left in memory.
+        """
+        call, outline = self._engine.call, opening.model.outline
+        check_sizes(outline, self.sizes(outline, opening.needs, residents))
+        pieces = read_weights(opening.model)
+        progress(READ, 0.0)
+        while (share := await call(lambda: next(pieces, None))) is not None:
+            progress(READ, share)
+        progress(SELF_TEST, 0.0)
+        if await self._fingerprint(outline) != opening.fingerprint:
+            raise FailedPrecondition(
+                f"the files of model {outline.spec.model_id!r} changed while it was loaded; load it again"
+            )
+        paths = await call(lambda: prove(opening.model, self._seam, self._speeds))
+        measure = opening.fingerprint, opening.model.network, outline.geometry, outline.context_length
+        needs = self.needs(outline, await call(lambda: self._activations.of(*measure)))
+        progress(POOL, 0.0)
+        memory = self.sizes(outline, needs, residents)
+        given = needs.activation_bytes, opening.fingerprint, others_decode
+        loaded = await call(lambda: finish(opening.model, paths, memory, *given))
+        await asyncio.to_thread(loaded.grammars.prepare)
+        return loaded
+
+    async def _open(self, registered: RegisteredModel, progress: Progress, *, offline: bool) -> OpenedModel:
+        spec = await self._spec(registered, progress, offline)
+        text = await asyncio.to_thread(open_text, spec)
+        return await self._engine.call(lambda: open_network(spec, text, self._seam))
+
+    async def _spec(self, registered: RegisteredModel, progress: Progress, offline: bool) -> ModelSpec:
+        loop, settings = asyncio.get_running_loop(), self._settings
+
+        def fetched(share: float) -> None:
+            loop.call_soon_threadsafe(progress, FETCH, share)
+
+        directory = await asyncio.to_thread(fetch, registered.source, offline=offline, progress=fetched)
+        return ModelSpec(
+            model_id=registered.model_id,
+            directory=directory,
+            adapter=Path(registered.adapter) if registered.adapter else None,
+            dtype=settings.dtype,
+            quantization=Quantization(
+                registered.kv_bits or settings.kv_bits, registered.kv_group_size or settings.kv_group_size
+            ),
+            context_length=registered.context_length or settings.context_length,
+        )
+
+    async def _fingerprint(self, outline: Outline) -> str:
+        async with self._hashing:
+            return await asyncio.to_thread(fingerprint_of, outline.spec, outline.geometry, self._hashes)

@@ -1,0 +1,113 @@
+"""What it means for agents, and for those who watch, that a model comes or goes."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from agentmem import logs
+from agentmem.blockfile import BLOCK_TOKENS
+from inference_service.metrics import WorkerMetrics
+from inference_service.models.loading import LoadedModel
+from inference_service.turns.persisting import Persister
+
+log = logging.getLogger(__name__)
+
+
+class Presence:
+    """The models in memory, as `models.swapping.Surroundings` says. Event loop only.
+
+    `broken` is called when a model's pool has lost count of its blocks.
+    """
+
+    def __init__(self, persister: Persister, metrics: WorkerMetrics, broken: Callable[[], object]) -> None:
+        self._persister = persister
+        self._metrics = metrics
+        self._broken = broken
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._models: dict[str, LoadedModel] = {}
+        self._set_gauges()
+
+    def arrived(self, model: LoadedModel, seconds: float) -> None:
+        """Its pool makes room for requests, by giving up what is unwritten if need be, and counts."""
+        self._models[model.model_id] = model
+        memory, metrics = model.memory, self._metrics
+        memory.admission.last_resort = lambda: self._persister.give_up(model)
+        memory.admission.evicted = metrics.evictions.labels("hot", "capacity").inc
+        metrics.model_info.labels(model.model_id).set(1)
+        metrics.model_loads.labels(model.model_id, "loaded").inc()
+        metrics.model_load_seconds.observe(seconds)
+        self._watching[model.model_id] = asyncio.create_task(self._watch(model))
+        logs.event(
+            log,
+            "model loaded",
+            model=model.model_id,
+            architecture=model.architecture,
+            dtype=str(model.geometry.dtype).removeprefix("mlx.core."),
+            context=model.context_length,
+            seconds=round(seconds, 2),
+            weight_bytes=model.weight_bytes,
+            activation_bytes=model.activation_bytes,
+            kv_bytes_per_token=model.geometry.bytes_per_token,
+            pool_tokens=memory.sizes.space.blocks * BLOCK_TOKENS,
+            pool_bytes=model.arenas.nbytes,
+            batch_bytes=memory.sizes.batch_bytes,
+            attention={report.phase: report.path for report in model.paths},
+        )
+
+    async def leaving(self, model: LoadedModel, seconds: float) -> None:
+        """Its agents' KV is written as far as there is time, and its pool is emptied."""
+        await self._persister.leave(model, seconds)
+        agents = list(model.memory.hot)
+        for key in agents:
+            model.memory.hot.drop(key)
+        if agents:
+            self._metrics.evictions.labels("hot", "unload").inc(len(agents))
+        self._watching.pop(model.model_id).cancel()
+        del self._models[model.model_id]
+
+    def left(self, model: LoadedModel, reason: str) -> None:
+        """It counts no more."""
+        self._metrics.model_info.remove(model.model_id)
+        self._metrics.model_unloads.labels(model.model_id, reason).inc()
+
+    def failed(self, model_id: str) -> None:
+        """It is counted."""
+        self._metrics.model_loads.labels(model_id, "failed").inc()
+
+    def close(self) -> None:
+        """Watch no more."""
+        for task in self._watching.values():
+            task.cancel()
+
+    async def _watch(self, model: LoadedModel) -> None:
+        await model.memory.pool.broken.wait()
+        self._broken()
+
+    def _set_gauges(self) -> None:
+        """All loaded models together."""
+        metrics, models = self._metrics, self._models
+        metrics.hot_agents.labels("hot").set_function(lambda: sum(len(m.memory.hot) for m in _all(models)))
+        metrics.pool_blocks.labels("free").set_function(lambda: _blocks(models)[1])
+        metrics.pool_blocks.labels("used").set_function(lambda: _blocks(models)[0] - _blocks(models)[1])
+        metrics.cache_usage.set_function(lambda: _usage(*_blocks(models)))
+        metrics.batch_size.set_function(lambda: sum(m.engine.running for m in _all(models)))
+        metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
+        metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
+        metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
+
+
+def _all(models: dict[str, LoadedModel]) -> list[LoadedModel]:
+    """A copy: who reads a gauge is on another thread."""
+    return list(models.values())
+
+
+def _blocks(models: dict[str, LoadedModel]) -> tuple[int, int]:
+    """Blocks of all pools, and those of them that are free."""
+    pools = [model.memory.pool.full for model in _all(models)]
+    return sum(pool.capacity for pool in pools), sum(pool.free for pool in pools)
+
+
+def _usage(capacity: int, free: int) -> float:
+    return 1 - free / capacity if capacity else 0.0
