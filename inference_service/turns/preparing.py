@@ -57,6 +57,7 @@ class Preparer:
             ledger=ledger,
             keep_tokens=0 if retokenized else common_tokens(ledger.token_ids, plan.sequence),
             retokenized=retokenized,
+            incompatible=retokenized or opened.is_incompatible(model.fingerprint),
             plan=plan,
             lookup=lookup,
             windows=windows,
@@ -68,6 +69,8 @@ class Preparer:
         """Find the KV to start from; what of it is in the pool is held by the room."""
         if request.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE:
             reuse = Reuse(model.new_caches)
+        elif planned.retokenized:
+            reuse = _no_reuse(model)
         else:
             reuse = await self._restorer.find(request.key, model, planned, room)
         return Prepared(**vars(planned), reuse=reuse)
@@ -75,6 +78,8 @@ class Preparer:
     async def probe(self, request: TurnRequest, model: LoadedModel, opened: Opened, known: Ledger | None) -> Prepared:
         """What a turn would reuse, without any effect."""
         planned = await self.plan(request, model, opened, known)
+        if planned.retokenized:
+            return Prepared(**vars(planned), reuse=_no_reuse(model))
         return Prepared(**vars(planned), reuse=await self._restorer.probe(request.key, model, planned))
 
     async def tokens(self, turn_input: TurnInput, parse_special: bool, model: LoadedModel, ledger: Ledger) -> int:
@@ -166,6 +171,11 @@ def _not_empty(rendered: Rendered, field: str) -> Rendered:
     if not rendered.text:
         raise InvalidArgument(field, "the model's chat template makes no text of it")
     return rendered
+
+
+def _no_reuse(model: LoadedModel) -> Reuse:
+    """What another tokenizer's tokens came to is not even looked for, nor is it where some of them have stayed."""
+    return Reuse(model.new_caches, types_pb2.MISS_REASON_INCOMPATIBLE)
 
 
 def _retokenized(ledger: Ledger, model: LoadedModel) -> Ledger:
