@@ -176,7 +176,7 @@ async def test_a_fingerprint_that_ignores_content_would_be_found_out(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fault that the test above is for: old KV under new weights gives other answers."""
-    monkeypatch.setattr(fingerprint, "_content_hash", lambda path: "the same for all")
+    monkeypatch.setattr(fingerprint, "_content_hash", lambda file: "the same for all")
     directory = write_llama(tmp_path / "m")
     await remember(stack, directory, "deceived")
     replace_weights(directory)
