@@ -104,12 +104,13 @@ async def working(stack: Stack, directory: Path) -> AsyncIterator[Running]:
         await worker.stop()
 
 
-async def remember(stack: Stack, directory: Path, agent: str) -> cache_store_pb2.Ledger:
-    """A conversation of two turns, over a system prompt that is this agent's alone; it is on disk."""
+async def remember(stack: Stack, directory: Path, agent: str) -> tuple[cache_store_pb2.Ledger, types_pb2.AgentVersion]:
+    """A conversation of two turns, over a system prompt that is this agent's alone; its KV is on disk."""
     async with working(stack, directory) as worker:
         await worker.held(agent, messages=chat(("system", f"{agent}! {LONG}"), ("user", "Who told you that?")))
-        assert (await worker.turn(agent)).cached["hot"] > 256
-    return await stack.ledger(agent)
+        turn = await worker.turn(agent)
+        assert turn.cached["hot"] > 256
+    return await stack.ledger(agent), turn.finished.version
 
 
 def replace_weights(directory: Path) -> None:
@@ -156,7 +157,7 @@ async def test_kv_of_another_model_is_computed_again_from_the_ledger(
     stack: Stack, tmp_path: Path, write: Callable[[Path], Path], change: Callable[[Path], None]
 ) -> None:
     agent, directory = f"{write.__name__} {change.__name__}", write(tmp_path / "m")
-    ledger = await remember(stack, directory, agent)
+    ledger, _ = await remember(stack, directory, agent)
     change(directory)
     async with working(stack, directory) as worker:
         turn = await worker.turn(agent)
@@ -190,7 +191,7 @@ async def test_a_fingerprint_that_ignores_content_would_be_found_out(
 async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_path: Path) -> None:
     """A branch under the new weights has the beginning; the old branch, restored, has that and no more."""
     agent, directory = "branches", write_llama(tmp_path / "m")
-    ledger = await remember(stack, directory, agent)
+    ledger, _ = await remember(stack, directory, agent)
     replace_weights(directory)
     async with working(stack, directory) as worker:
         other = chat(("system", f"{agent}! {LONG}"), ("user", "Nobody knows."))
@@ -217,8 +218,7 @@ async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
     stack: Stack, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     agent, directory = change.__name__, write_llama(tmp_path / "m", vocab_size=320)
-    before = await remember(stack, directory, agent)
-    version = (await _agent(stack, directory, agent)).version
+    before, version = await remember(stack, directory, agent)
     change(directory)
     async with working(stack, directory) as worker:
         turn = await worker.turn(agent)
@@ -236,14 +236,9 @@ async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
         assert (await worker.turn(agent)).cached == {"hot": len(after.token_ids)}
 
 
-async def _agent(stack: Stack, directory: Path, agent: str) -> agent_pb2.Agent:
-    async with working(stack, directory) as worker:
-        return await worker.client.agent(agent)
-
-
 async def test_another_template_reuses_what_still_matches_by_text(stack: Stack, tmp_path: Path) -> None:
     agent, directory = "template", write_llama(tmp_path / "m")
-    before = await remember(stack, directory, agent)
+    before, _ = await remember(stack, directory, agent)
     changed = CHATML.replace("{{ m.role }}", "{{ m.role | replace('user', 'human') }}")
     change_json(directory / "tokenizer_config.json", chat_template=changed)
     async with working(stack, directory) as worker:

@@ -7,8 +7,15 @@ import pytest
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from agentmem.keys import AgentKey
-from inference_service.domain import TokensInput, TurnRequest
-from inference_service.turns.preparing import check_tokens, check_tool_calls
+from agentmem.v1 import types_pb2
+from inference_service.domain import AppendInput, TextInput, TokensInput, TurnRequest
+from inference_service.memory.ledger import Ledger, Version
+from inference_service.memory.match import Limits
+from inference_service.pool.admission import Room
+from inference_service.storage.client import Opened
+from inference_service.text.rendering import Renderer
+from inference_service.turns.preparing import Preparer, check_tokens, check_tool_calls
+from tests.inference_service.real_tokenizers import byte_level
 
 
 def test_ids_that_the_model_has_no_logits_for_are_refused() -> None:
@@ -32,3 +39,44 @@ def test_calls_cannot_be_told_apart_without_a_parser() -> None:
     check_tool_calls(request(tool_calls=True), cast(Any, SimpleNamespace(call_syntax=object())))
     with pytest.raises(FailedPrecondition, match="no tool parser"):
         check_tool_calls(request(tool_calls=True), without)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_hash", "kv_fingerprint", "incompatible"),
+    [
+        ("the present", "", False),
+        ("the present", "present", False),
+        ("the present", "of other weights", True),
+        ("an older tokenizer", "present", True),
+        ("an older tokenizer", "", True),
+    ],
+)
+async def test_kv_serves_the_model_and_tokenizer_that_it_was_computed_with(
+    tokenizer_hash: str, kv_fingerprint: str, incompatible: bool
+) -> None:
+    tokenizer = byte_level()
+    model = cast(
+        Any,
+        SimpleNamespace(
+            tokenizer=tokenizer,
+            renderer=Renderer(tokenizer, None),
+            fingerprint="present",
+            vocab_size=tokenizer.vocab_size,
+            context_length=4096,
+            geometry=SimpleNamespace(sliding=None),
+            new_caches=list,
+        ),
+    )
+    ids = tokenizer.encode("The colour of the boat is green.", parse_special=False)
+    made_by = tokenizer.hash if tokenizer_hash == "the present" else tokenizer_hash
+    ledger = Ledger().followed_by(ids, tokenizer.pieces(ids), made_by)
+    preparer = Preparer(cast(Any, None), Limits(), 16)
+    request = TurnRequest(AgentKey("n", "a", "m"), AppendInput(TextInput(" And now?")), b"")
+    opened = Opened(Version("u", 1), ledger, kv_fingerprint=kv_fingerprint)
+    planned = await preparer.plan(request, model, opened, None)
+    assert planned.plan.keep_tokens == len(ids)
+    assert (planned.incompatible, planned.retokenized) == (incompatible, made_by != tokenizer.hash)
+    if planned.retokenized:
+        prepared = await preparer.prepare(request, model, planned, Room(0))
+        assert prepared.report == (await preparer.probe(request, model, opened, None)).report
+        assert (prepared.miss_reason, prepared.reuse.tokens) == (types_pb2.MISS_REASON_INCOMPATIBLE, 0)
