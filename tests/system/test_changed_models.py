@@ -80,6 +80,15 @@ class Running:
         assert len(set(turn.token_ids)) > 3, "an output that does not vary proves nothing"
         return float(np.abs(wanted - np.array(turn.logprobs)).max())
 
+    async def only_snapshot(self, agent: str) -> agent_pb2.Snapshot:
+        request = agent_pb2.ListSnapshotsRequest(key=self.client.key(agent))
+        (found,) = (await self.client.agents.ListSnapshots(request, timeout=10)).snapshots
+        return found
+
+    async def restore(self, agent: str, snapshot: agent_pb2.Snapshot) -> None:
+        request = agent_pb2.RestoreSnapshotRequest(key=self.client.key(agent), name=snapshot.name)
+        await self.client.agents.RestoreSnapshot(request, timeout=10)
+
     def lookups(self, **labels: str) -> float:
         """How often the cache was looked up with this outcome."""
         return self.registry.get_sample_value("agentmem_cache_lookups_total", labels) or 0.0
@@ -197,10 +206,7 @@ async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_
         other = chat(("system", f"{agent}! {LONG}"), ("user", "Nobody knows."))
         turn = await worker.held(agent, messages=other)
         assert (turn.match, turn.miss, turn.cached) == ("PARTIAL", "INCOMPATIBLE", {})
-        snapshots = agent_pb2.ListSnapshotsRequest(key=worker.client.key(agent))
-        (kept,) = (await worker.client.agents.ListSnapshots(snapshots, timeout=10)).snapshots
-        restore = agent_pb2.RestoreSnapshotRequest(key=worker.client.key(agent), name=kept.name)
-        await worker.client.agents.RestoreSnapshot(restore, timeout=10)
+        await worker.restore(agent, await worker.only_snapshot(agent))
         turn = await worker.turn(agent)
         assert (turn.match, turn.miss, list(turn.cached)) == ("EXTEND", "INCOMPATIBLE", ["hot"])
         assert turn.cached["hot"] >= 256 and turn.cached["hot"] % 256 == 0
@@ -230,10 +236,14 @@ async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
         assert after.tokenizer_hash != before.tokenizer_hash
         same = common_tokens(before.token_ids, after.token_ids)
         assert same < 256 if change is split_more else same >= 256
-        snapshots = agent_pb2.ListSnapshotsRequest(key=worker.client.key(agent))
-        (kept,) = (await worker.client.agents.ListSnapshots(snapshots, timeout=10)).snapshots
+        kept = await worker.only_snapshot(agent)
         assert (kept.automatic, kept.tokens, kept.version) == (True, len(before.token_ids), version)
         assert (await worker.turn(agent)).cached == {"hot": len(after.token_ids)}
+        await worker.restore(agent, kept)
+        assert (await stack.ledger(agent)).token_ids == before.token_ids
+        turn = await worker.turn(agent)
+        assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {}), "the old branch, once more"
+        assert (await stack.ledger(agent)).text.startswith(before.text)
 
 
 async def test_another_template_reuses_what_still_matches_by_text(stack: Stack, tmp_path: Path) -> None:
