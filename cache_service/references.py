@@ -141,6 +141,23 @@ def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
     return {named(kind, chain_hash) for kind, chain_hash in rows}
 
 
+def fingerprint(connection: sqlite3.Connection, uid: str, *, remote: bool) -> str:
+    """With what the KV of an agent's published state was computed; "" if none of it is there.
+
+    `remote` says whether what is in the object store only is there. A state has one fingerprint; while a streamed one
+    is not wholly published, it may be the old one's.
+    """
+    for table, is_there in (("files", "true"), ("objects", "f.present AND :remote")):
+        row = connection.execute(
+            f"SELECT f.fingerprint FROM refs AS r CROSS JOIN {table} AS f USING (kind, chain_hash)"
+            f" WHERE r.uid = :uid AND {is_there} LIMIT 1",
+            {"uid": uid, "remote": remote},
+        ).fetchone()
+        if row is not None:
+            return str(row[0])
+    return ""
+
+
 def of_snapshots(connection: sqlite3.Connection, uid: str) -> set[FileName]:
     """What an agent's snapshots refer to."""
     rows = connection.execute(

@@ -62,16 +62,19 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         names = conversions.chain_hashes("block_hashes", Kind.BLOCK, request.block_hashes)
         names += conversions.chain_hashes("window_hashes", Kind.WINDOW, request.window_hashes)
 
-        def work(connection: Any) -> tuple[Opened, list[FileRow], list[FileRow], list[FileName]]:
+        def work(connection: Any) -> tuple[Opened, list[FileRow], list[FileRow], list[FileName], str]:
             opened = turns.open_agent(connection, key, known, request.request_id)
             files = references.find(connection, key.namespace, dict.fromkeys(names))
             missing = dict.fromkeys(names).keys() - {file.name for file in files}
-            copies = objects.find(connection, key.namespace, missing) if self._retriever is not None else []
+            has_remote = self._retriever is not None
+            copies = objects.find(connection, key.namespace, missing) if has_remote else []
             remote = [each.file for each in copies]
             lost = missing - {file.name for file in remote}
-            return opened, files, remote, eviction.evicted(connection, key.namespace, lost)
+            evicted = eviction.evicted(connection, key.namespace, lost)
+            fingerprint = references.fingerprint(connection, opened.version.uid, remote=has_remote)
+            return opened, files, remote, evicted, fingerprint
 
-        opened, files, remote, evicted = await self._database.read(work)
+        opened, files, remote, evicted, fingerprint = await self._database.read(work)
         if not request.peek:
             self._last_use.note(opened.version.uid, [file.name for file in files], time.time_ns())
         return pb.OpenCacheResponse(
@@ -81,6 +84,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             turn=None if opened.turn is None else conversions.committed_message(opened.turn),
             evicted_hashes=sorted({name.chain_hash for name in evicted}),
             instance=self._probe.instance,
+            kv_fingerprint=fingerprint,
         )
 
     async def FetchBlocks(self, request: pb.FetchBlocksRequest, context: Context) -> pb.FetchBlocksResponse:

@@ -1,40 +1,69 @@
 """The fingerprint: a name for all that makes KV compatible.
 
-Weight files are named by their content: two models of equal shape have equal indexes and sizes. Hashing is remembered
-by path, inode, size and mtime, so that a model of many gigabytes is read for it once.
+Weight files are named by their content: two models of equal shape have equal indexes and sizes. Hashing is remembered,
+so that a model of many gigabytes is read for it once.
 """
 
+import contextlib
 import hashlib
 import json
+import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
 from agentmem.blockfile import FORMAT_VERSION
+from agentmem.errors import FailedPrecondition
 
 _CHUNK = 1 << 20
 
+SETTLED_SECONDS = 2.0
+"""A file that was changed less long ago may change again without a new time: some file systems count in seconds."""
+
 
 class ContentHashes:
-    """Content hashes of files, remembered in one JSON file. Not for concurrent use."""
+    """Content hashes of files, remembered in one JSON file. Not for concurrent use.
+
+    A file is still the one that was read if inode, size, mtime and ctime are the same. (The first three do not suffice:
+    inodes are used again, and who unpacks or copies files sets their mtime.) What is remembered may be lost or damaged;
+    then files are read again. Of files that are gone nothing is remembered.
+    """
 
     def __init__(self, memory: Path) -> None:
         self._memory = memory
-        try:
-            self._known: dict[str, str] = json.loads(memory.read_text())
-        except (OSError, ValueError):
-            self._known = {}
+        self._known = _read(memory)
 
     def of(self, path: Path) -> str:
-        """xxh3_128 of the file's bytes, as hex. Raises OSError."""
-        stat = path.stat()
-        identity = f"{path.resolve()}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
-        if identity not in self._known:
-            self._known[identity] = _content_hash(path)
+        """xxh3_128 of the file's bytes, as hex. Raises OSError, and FailedPrecondition if it changes meanwhile."""
+        name = str(path.resolve())
+        identity = _identity(path.stat())
+        known, content = self._known.get(name, ("", ""))
+        if known == identity:
+            return content
+        now = time.time()
+        with path.open("rb") as file:
+            before = os.fstat(file.fileno())
+            content = _content_hash(file)
+            after = os.fstat(file.fileno())
+        if not _identity(before) == _identity(after) == _identity(path.stat()):
+            raise FailedPrecondition(f"{path} changed while it was read; load the model again when it is all written")
+        self._known.pop(name, None)
+        if now - max(before.st_mtime, before.st_ctime) >= SETTLED_SECONDS:
+            self._known[name] = _identity(before), content
+        self._write()
+        return content
+
+    def _write(self) -> None:
+        """What cannot be written is not missed, and what a crash leaves half written is not read."""
+        self._known = {name: known for name, known in self._known.items() if Path(name).exists()}
+        new = self._memory.with_name(f"{self._memory.name}.new")
+        with contextlib.suppress(OSError):
             self._memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._memory.write_text(json.dumps(self._known, indent=1))
-        return self._known[identity]
+            new.write_text(json.dumps(self._known, indent=1))
+            new.replace(self._memory)
 
 
 def fingerprint(files: Iterable[tuple[str, str]], **parts: object) -> str:
@@ -43,9 +72,26 @@ def fingerprint(files: Iterable[tuple[str, str]], **parts: object) -> str:
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
-def _content_hash(path: Path) -> str:
+def _read(memory: Path) -> dict[str, tuple[str, str]]:
+    """Identity and content hash by path; what is not well-formed is left out."""
+    try:
+        known = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        return {}
+    found: dict[str, tuple[str, str]] = {}
+    for name, entry in known.items() if isinstance(known, dict) else ():
+        match entry:
+            case [str(identity), str(content)]:
+                found[name] = identity, content
+    return found
+
+
+def _identity(stat: os.stat_result) -> str:
+    return f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
+
+
+def _content_hash(file: BinaryIO) -> str:
     hasher = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
+    while chunk := file.read(_CHUNK):
+        hasher.update(chunk)
     return hasher.hexdigest()

@@ -49,7 +49,8 @@ class FileName(NamedTuple):
 class Opened:
     """What the store has of an agent. `ledger` is None where the known version is still right.
 
-    `files` are blocks and `windows` are windows, both by chain hash.
+    `files` are blocks and `windows` are windows, both by chain hash. `kv_fingerprint` is that of the KV which the
+    agent's published state consists of; "" if there is none.
     """
 
     version: Version
@@ -58,6 +59,11 @@ class Opened:
     windows: Mapping[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
     evicted: frozenset[bytes] = frozenset()
     turn: cache_store_pb2.CommittedTurn | None = None
+    kv_fingerprint: str = ""
+
+    def is_incompatible(self, fingerprint: str) -> bool:
+        """Whether the agent's KV is of no use to a model with this fingerprint."""
+        return self.kv_fingerprint not in ("", fingerprint)
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,7 @@ class StoreClient:
             windows=_of_kind(answer.files, cache_store_pb2.FILE_KIND_WINDOW),
             evicted=frozenset(answer.evicted_hashes),
             turn=answer.turn if answer.HasField("turn") else None,
+            kv_fingerprint=answer.kv_fingerprint,
         )
 
     async def fetch(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, cache_store_pb2.StoredFile]:

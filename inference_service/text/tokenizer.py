@@ -37,6 +37,8 @@ class Tokenizer:
         self._special_pattern = _alternatives(self._specials)
         self._pieces = _token_pieces(backend, {i: token.content for i, token in added.items()})
         self.vocab_size = len(self._pieces)
+        self.byte_ids = {piece[0]: i for i, piece in enumerate(self._pieces) if len(piece) == 1 and i not in added}
+        """Tokens that stand for a single byte, by that byte."""
         self.prefix_ids = _prefix_ids(backend, self.special_ids)
         self._lead: list[int] = []
         if self.decode(self.encode("a", parse_special=False)) == b" a":

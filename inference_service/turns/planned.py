@@ -58,13 +58,15 @@ class Planned:
     Where the base's ledger is of another tokenizer it was `retokenized`: `ledger` is its text under the present one,
     and none of the base's tokens stay.
 
-    `lookup` and `windows` say which KV would serve. `decoding` is None for Prefill.
+    `lookup` and `windows` say which KV would serve; the agent's own does not where that is `incompatible`, because the
+    model's files have changed since it was computed. `decoding` is None for Prefill.
     """
 
     base: Version
     ledger: Ledger
     keep_tokens: int
     retokenized: bool
+    incompatible: bool
     plan: Plan
     lookup: Lookup
     windows: tuple[WindowCandidate, ...]

@@ -8,14 +8,14 @@ from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
 from agentmem.v1 import types_pb2
 from inference_service.engine.thread import EngineThread
-from inference_service.memory.ledger import NO_VERSION, Ledger, Version
+from inference_service.memory.ledger import NO_VERSION, Ledger
 from inference_service.memory.plan import Plan
 from inference_service.memory.restore import headers, look_up
 from inference_service.memory.windows import window_candidates
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Demand, Room
 from inference_service.pool.hot import HotState
-from inference_service.storage.client import StoreClient
+from inference_service.storage.client import Opened, StoreClient
 from inference_service.turns.keeping import Keeper
 from inference_service.turns.planned import Planned
 from inference_service.turns.restoring import Restorer
@@ -66,7 +66,7 @@ class Prefetcher:
         if hot is not None and hot.table.tokens == len(ledger):
             memory.hot.touch(key)
             return Prefetched(len(ledger), 0)
-        planned = await asyncio.to_thread(_planned, key.namespace, model, opened.version, ledger)
+        planned = await asyncio.to_thread(_planned, key.namespace, model, opened, ledger)
         async with self._rooms.enter(key, model, Demand(planned.lookup.own, len(ledger), keeps=True)) as room:
             return await self._load(key, model, planned, room)
 
@@ -86,15 +86,16 @@ class Prefetcher:
         return Prefetched(reuse.tokens, reuse.load_bytes)
 
 
-def _planned(namespace: str, model: LoadedModel, version: Version, ledger: Ledger) -> Planned:
+def _planned(namespace: str, model: LoadedModel, opened: Opened, ledger: Ledger) -> Planned:
     """A turn that goes on from the end of the ledger."""
     sequence = (*ledger.token_ids, *_NEXT)
     ids = model.fingerprint, namespace
     return Planned(
-        base=version,
+        base=opened.version,
         ledger=ledger,
         keep_tokens=len(ledger),
         retokenized=False,
+        incompatible=opened.is_incompatible(model.fingerprint),
         plan=Plan(types_pb2.MATCH_EXTEND, types_pb2.MISS_REASON_UNSPECIFIED, len(ledger), _NEXT, sequence),
         lookup=look_up(*ids, ledger.token_ids, len(ledger), sequence),
         windows=window_candidates(*ids, ledger, len(ledger), sequence, ()) if model.geometry.sliding else (),

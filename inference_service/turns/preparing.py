@@ -13,12 +13,13 @@ from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Limits, common_tokens
 from inference_service.memory.plan import Plan, Planner
 from inference_service.memory.restore import Lookup, look_up
+from inference_service.memory.retokenizing import retokenized
 from inference_service.memory.windows import WindowCandidate, capture_positions, window_candidates
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened
 from inference_service.text.grammar import Grammar
-from inference_service.text.rendering import Rendered, Renderer, Span
+from inference_service.text.rendering import Rendered, Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.planned import Planned, Prepared, Reuse
 from inference_service.turns.restoring import Restorer
@@ -55,9 +56,9 @@ class Preparer:
         if request.if_version is not None and request.if_version != opened.version.number:
             raise Aborted(f"the agent is at version {opened.version.number}, not {request.if_version}")
         ledger = opened.ledger or known or Ledger()
-        retokenized = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
-        if retokenized:
-            ledger = await asyncio.to_thread(_retokenized, ledger, model)
+        tokenizer_changed = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
+        if tokenizer_changed:
+            ledger = await asyncio.to_thread(retokenized, ledger, model.tokenizer)
         plan, lookup, windows = await asyncio.to_thread(self._plan, request, model, ledger)
         if max(plan.sequence) >= model.vocab_size:
             raise FailedPrecondition(
@@ -73,8 +74,9 @@ class Preparer:
         return Planned(
             base=opened.version,
             ledger=ledger,
-            keep_tokens=0 if retokenized else common_tokens(ledger.token_ids, plan.sequence),
-            retokenized=retokenized,
+            keep_tokens=0 if tokenizer_changed else common_tokens(ledger.token_ids, plan.sequence),
+            retokenized=tokenizer_changed,
+            incompatible=tokenizer_changed or opened.is_incompatible(model.fingerprint),
             plan=plan,
             lookup=lookup,
             windows=windows,
@@ -86,6 +88,8 @@ class Preparer:
         """Find the KV to start from; what of it is in the pool is held by the room."""
         if request.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE:
             reuse = Reuse(model.new_caches)
+        elif planned.retokenized:
+            reuse = _no_reuse(model)
         else:
             reuse = await self._restorer.find(request.key, model, planned, room)
         return Prepared(**vars(planned), reuse=reuse)
@@ -93,6 +97,8 @@ class Preparer:
     async def probe(self, request: TurnRequest, model: LoadedModel, opened: Opened, known: Ledger | None) -> Prepared:
         """What a turn would reuse, without any effect."""
         planned = await self.plan(request, model, opened, known)
+        if planned.retokenized:
+            return Prepared(**vars(planned), reuse=_no_reuse(model))
         return Prepared(**vars(planned), reuse=await self._restorer.probe(request.key, model, planned))
 
     async def tokens(self, turn_input: TurnInput, parse_special: bool, model: TextModel, ledger: Ledger) -> int:
@@ -186,15 +192,6 @@ def _not_empty(rendered: Rendered, field: str) -> Rendered:
     return rendered
 
 
-def _retokenized(ledger: Ledger, model: LoadedModel) -> Ledger:
-    """The ledger's text under the model's present tokenizer.
-
-    What was a special token is one again, if the new tokenizer has it; what only spelled one stays ordinary text.
-    """
-    starts = (0, *ledger.offsets)
-    whole = ledger.text.decode(errors="ignore").encode() == ledger.text
-    text = ledger.text if whole else ledger.text.decode(errors="replace").encode()
-    spans = [Span(start, end) for start, end in zip(starts, ledger.offsets, strict=False) if whole and start < end]
-    specials = tuple(s for s in spans if model.tokenizer.is_special(ledger.text[s.start : s.end]))
-    token_ids = model.renderer.encode(Rendered(text, specials, literal=True))
-    return Ledger().followed_by(token_ids, model.tokenizer.pieces(token_ids), model.tokenizer.hash)
+def _no_reuse(model: LoadedModel) -> Reuse:
+    """What another tokenizer's tokens came to is not even looked for, nor is it where some of them have stayed."""
+    return Reuse(model.new_caches, types_pb2.MISS_REASON_INCOMPATIBLE)

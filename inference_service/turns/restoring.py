@@ -81,8 +81,9 @@ class Restorer:
         search.take(opened)
         if reason or not (missing := search.missing):
             return reason
-        dropped = not opened.evicted.isdisjoint(missing)
-        return types_pb2.MISS_REASON_EVICTED if dropped else types_pb2.MISS_REASON_ABSENT
+        if not opened.evicted.isdisjoint(missing):
+            return types_pb2.MISS_REASON_EVICTED
+        return types_pb2.MISS_REASON_INCOMPATIBLE if planned.incompatible else types_pb2.MISS_REASON_ABSENT
 
     def _choose(self, search: Search) -> tuple[Choice, Reason]:
         """The most that is worth it: a few tokens of a file are not."""

@@ -36,9 +36,14 @@ def content(header: blockfile.BlockHeader) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def header(tokens: list[int], namespace: str = "default", parent: bytes = blockfile.NO_PARENT) -> blockfile.BlockHeader:
-    name = blockfile.chain_hash(FINGERPRINT, namespace, parent, tokens)
-    return blockfile.BlockHeader(FINGERPRINT, namespace, name, parent, 0, len(tokens))
+def header(
+    tokens: list[int],
+    namespace: str = "default",
+    parent: bytes = blockfile.NO_PARENT,
+    fingerprint: str = FINGERPRINT,
+) -> blockfile.BlockHeader:
+    name = blockfile.chain_hash(fingerprint, namespace, parent, tokens)
+    return blockfile.BlockHeader(fingerprint, namespace, name, parent, 0, len(tokens))
 
 
 def write(staged: pb.StagedFile, header: blockfile.BlockHeader, data: bytes | None = None) -> pb.StoredFile:

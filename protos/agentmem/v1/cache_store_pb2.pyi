@@ -305,7 +305,9 @@ class OpenCacheResponse(_message.Message):
     instance: _builtins.bytes
     """Which process answered; see GetStoreResponse."""
     kv_fingerprint: _builtins.str
-    """The fingerprint of the KV that was last published for the agent's state. Empty: none is there."""
+    """The fingerprint of the KV that the agent's last published state consists of, on the disk or in the object store: it
+    is of no use to a model that has another one. Empty: none is there.
+    """
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
         """The agent's state; version 0 and no uid where the agent does not exist."""

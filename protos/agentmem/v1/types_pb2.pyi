@@ -105,7 +105,9 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     MISS_REASON_NOT_TRIMMABLE: _MissReason.ValueType  # 4
     """Sliding-window layers cannot go back that far and no window was saved there."""
     MISS_REASON_INCOMPATIBLE: _MissReason.ValueType  # 5
-    """KV of another fingerprint (weights, dtype, quantization, format)."""
+    """The agent's KV is of another fingerprint (weights, dtype, quantization, format) or of another tokenizer's tokens: the
+    model's files have changed. The ledger is intact.
+    """
     MISS_REASON_CORRUPT: _MissReason.ValueType  # 6
     """A file failed verification and is in quarantine."""
     MISS_REASON_IO_ERROR: _MissReason.ValueType  # 7
@@ -127,7 +129,9 @@ MISS_REASON_DIVERGED: MissReason.ValueType  # 3
 MISS_REASON_NOT_TRIMMABLE: MissReason.ValueType  # 4
 """Sliding-window layers cannot go back that far and no window was saved there."""
 MISS_REASON_INCOMPATIBLE: MissReason.ValueType  # 5
-"""KV of another fingerprint (weights, dtype, quantization, format)."""
+"""The agent's KV is of another fingerprint (weights, dtype, quantization, format) or of another tokenizer's tokens: the
+model's files have changed. The ledger is intact.
+"""
 MISS_REASON_CORRUPT: MissReason.ValueType  # 6
 """A file failed verification and is in quarantine."""
 MISS_REASON_IO_ERROR: MissReason.ValueType  # 7

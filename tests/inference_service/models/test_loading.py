@@ -65,20 +65,6 @@ def test_fingerprint_leaves_the_chat_template_out(tmp_path: Path, hashes: Conten
     assert loaded(write_llama(tmp_path / "b", template="{{ messages }}"), hashes).fingerprint == first
 
 
-def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"one")
-    first = ContentHashes(tmp_path / "w.json").of(path)
-    known = json.loads((tmp_path / "w.json").read_text())
-    identity = next(iter(known))
-    (tmp_path / "w.json").write_text(json.dumps({identity: "remembered"}))
-    assert ContentHashes(tmp_path / "w.json").of(path) == "remembered"
-    path.write_bytes(b"three")
-    assert ContentHashes(tmp_path / "w.json").of(path) not in ("remembered", first)
-    (tmp_path / "w.json").write_text("not json")
-    assert ContentHashes(tmp_path / "w.json").of(path)
-
-
 def test_hybrid_geometry_is_capped_at_window_and_slack(tmp_path: Path, hashes: ContentHashes) -> None:
     geometry = loaded(write_gemma3(tmp_path / "m"), hashes).geometry
     assert geometry.full == LayerGroup((3,), 1, 64, 64)

@@ -13,7 +13,7 @@ from agentmem.keys import AgentKey
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
 from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
-from inference_service.storage.client import Commit, FileName, StoreClient, version_to_proto
+from inference_service.storage.client import Commit, FileName, Opened, StoreClient, version_to_proto
 
 KEY = AgentKey("ns", "agent", "org/model")
 BLOCK, WINDOW = cache_store_pb2.FILE_KIND_BLOCK, cache_store_pb2.FILE_KIND_WINDOW
@@ -90,6 +90,7 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
         files=[file, window],
         evicted_hashes=[b"h2"],
         turn=cache_store_pb2.CommittedTurn(request_digest=b"q"),
+        kv_fingerprint="f",
     )
     opened = await client.open(KEY, Version("u", 2), "r", [b"h1", b"h2"], [b"h1", b"h3"])
     assert opened.version == Version("u", 3)
@@ -99,6 +100,8 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
     assert opened.evicted == {b"h2"}
     assert opened.turn is not None
     assert opened.turn.request_digest == b"q"
+    assert [opened.is_incompatible(each) for each in ("f", "g")] == [False, True]
+    assert not Opened(NO_VERSION, None).is_incompatible("f"), "there is nothing that could be"
     assert store.asked == [
         cache_store_pb2.OpenCacheRequest(
             key=types_pb2.AgentKey(namespace="ns", agent_id="agent", model_id="org/model"),

@@ -1,0 +1,49 @@
+"""A ledger's text under another tokenizer: the same bytes, wherever its tokens can stand for them."""
+
+import re
+
+from inference_service.memory.ledger import Ledger
+from inference_service.text.tokenizer import Tokenizer
+
+_NO_TEXT = re.compile("([\udc80-\udcff]+)")
+"""Bytes that are no UTF-8, as `surrogateescape` shows them."""
+
+
+def retokenized(ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
+    """The ledger's text in tokens of `tokenizer`. It has no turns. Takes milliseconds, so call it off the event loop.
+
+    What was a special token is one again, if the new tokenizer has it; what only spelled one stays ordinary text. Bytes
+    that are no UTF-8 (an answer may end inside a character) stay, too, or become U+FFFD where no token is such a byte.
+    """
+    token_ids: list[int] = []
+    start = 0
+    for begin, end in zip((0, *ledger.offsets), ledger.offsets, strict=False):
+        if tokenizer.is_special(ledger.text[begin:end]):
+            token_ids += _ordinary(ledger.text[start:begin], tokenizer)
+            token_ids.append(tokenizer.special_id(ledger.text[begin:end].decode()))
+            start = end
+    token_ids += _ordinary(ledger.text[start:], tokenizer)
+    return Ledger().followed_by(token_ids, tokenizer.pieces(token_ids), tokenizer.hash)
+
+
+def _ordinary(text: bytes, tokenizer: Tokenizer) -> list[int]:
+    """Tokens of text without special tokens."""
+    token_ids: list[int] = []
+    for number, part in enumerate(_NO_TEXT.split(text.decode(errors="surrogateescape"))):
+        token_ids += _bytes(part.encode(errors="surrogateescape"), tokenizer) if number % 2 else _text(part, tokenizer)
+    return token_ids
+
+
+def _text(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Tokens that stand for exactly this; those of its whole tokenization, where the tokenizer rewrites text.
+
+    A space that SentencePiece puts before whatever it gets is in the ledger's text already.
+    """
+    exact = tokenizer.encode(text, parse_special=False, continues=True)
+    return exact if tokenizer.decode(exact) == text.encode() else tokenizer.encode(text, parse_special=False)
+
+
+def _bytes(data: bytes, tokenizer: Tokenizer) -> list[int]:
+    token_ids = [tokenizer.byte_ids.get(byte) for byte in data]
+    found = [token_id for token_id in token_ids if token_id is not None]
+    return found if len(found) == len(data) else _text(data.decode(errors="replace"), tokenizer)

@@ -1,0 +1,264 @@
+"""What becomes of agents when a model's files change: never a wrong load, and a reason that says so.
+
+The store is a process of its own, the worker the real one in the test's, so that a fault can be built into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
+from inference_service.memory.match import common_tokens
+from inference_service.models import fingerprint
+from inference_service.settings import WorkerSettings
+from inference_service.worker import Worker
+from tests.oracle import Oracle
+from tests.system.stack import Client, Stack, Turn, chat, serving
+from tests.tiny_models import CHATML, write_gemma3, write_llama
+
+TOLERANCE = 1e-3
+LONG = "The colour of the boat is green, and the house by the sea is red. " * 20
+ARGUMENTS = {"max_tokens": 12, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """A store. Agents of all tests are in it, so each test's conversation begins otherwise."""
+    stack = Stack("tiny=unused")
+    asyncio.run(stack.up("store"))
+    yield stack
+    asyncio.run(stack.destroy())
+
+
+@dataclass
+class Running:
+    """A worker, and a client of it."""
+
+    stack: Stack
+    directory: Path
+    client: Client
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """The model as its files are now."""
+        return Oracle(self.directory)
+
+    async def turn(self, agent: str, text: str = "And now?") -> Turn:
+        """A turn that goes on, after a probe that says the same of it; its answer is held against recomputation."""
+        append = types_pb2.Append(messages=chat(("user", text)))
+        return await self.held(agent, append=append)
+
+    async def held(self, agent: str, **prompt: object) -> Turn:
+        turn = await self.unheld(agent, **prompt)
+        assert await self.difference(agent, turn) < TOLERANCE
+        return turn
+
+    async def unheld(self, agent: str, **prompt: object) -> Turn:
+        request = agent_pb2.ProbeAgentRequest(key=self.client.key(agent), **prompt)  # type: ignore[arg-type]
+        probed = (await self.client.agents.ProbeAgent(request, timeout=10)).cache
+        turn = await self.client.turn(agent, **prompt, **ARGUMENTS)
+        assert turn.started.cache == probed
+        return turn
+
+    async def difference(self, agent: str, turn: Turn) -> float:
+        """The largest between the answer's log-probabilities and those of the model as its files are now."""
+        ledger = await self.stack.ledger(agent)
+        start = len(ledger.token_ids) - len(turn.token_ids)
+        wanted = self.oracle.logprobs_of(list(ledger.token_ids), start)
+        assert len(set(turn.token_ids)) > 3, "an output that does not vary proves nothing"
+        return float(np.abs(wanted - np.array(turn.logprobs)).max())
+
+    async def only_snapshot(self, agent: str) -> agent_pb2.Snapshot:
+        request = agent_pb2.ListSnapshotsRequest(key=self.client.key(agent))
+        (found,) = (await self.client.agents.ListSnapshots(request, timeout=10)).snapshots
+        return found
+
+    async def restore(self, agent: str, snapshot: agent_pb2.Snapshot) -> None:
+        request = agent_pb2.RestoreSnapshotRequest(key=self.client.key(agent), name=snapshot.name)
+        await self.client.agents.RestoreSnapshot(request, timeout=10)
+
+    def lookups(self, **labels: str) -> float:
+        """How often the cache was looked up with this outcome."""
+        return self.registry.get_sample_value("agentmem_cache_lookups_total", labels) or 0.0
+
+
+@asynccontextmanager
+async def working(stack: Stack, directory: Path) -> AsyncIterator[Running]:
+    """A worker that serves the model as its files are; what it has computed is on disk afterwards."""
+    settings = WorkerSettings(
+        model=[f"tiny={directory}"], data=stack.data, run_dir=stack.run, grace=0, pool_bytes=1 << 24
+    )
+    client = Client(settings.address, stack.model)
+    running = Running(stack, directory, client)
+    worker = Worker(settings, running.registry)
+    try:
+        await worker.start()
+        while not await serving(settings.address):
+            await asyncio.sleep(0.02)
+        yield running
+    finally:
+        await client.close()
+        await worker.stop()
+
+
+async def remember(stack: Stack, directory: Path, agent: str) -> tuple[cache_store_pb2.Ledger, types_pb2.AgentVersion]:
+    """A conversation of two turns, over a system prompt that is this agent's alone; its KV is on disk."""
+    async with working(stack, directory) as worker:
+        await worker.held(agent, messages=chat(("system", f"{agent}! {LONG}"), ("user", "Who told you that?")))
+        turn = await worker.turn(agent)
+        assert turn.cached["hot"] > 256
+    return await stack.ledger(agent), turn.finished.version
+
+
+def replace_weights(directory: Path) -> None:
+    """Other weights in a file of the same name, size and mtime."""
+    path = directory / "model.safetensors"
+    before = path.stat()
+    write = write_gemma3 if "gemma3" in (directory / "config.json").read_text() else write_llama
+    other = write(directory.with_name("other"), seed=7) / path.name
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(path)
+    after = path.stat()
+    assert (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+    assert before.st_ino != after.st_ino
+
+
+def change_json(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def change_rope(directory: Path) -> None:
+    change_json(directory / "config.json", rope_theta=5000.0)
+
+
+def split_more(directory: Path) -> None:
+    """A tokenizer that merges less: other tokens for the same text."""
+    path = directory / "tokenizer.json"
+    model = json.loads(path.read_text())["model"]
+    change_json(path, model={**model, "merges": model["merges"][: len(model["merges"]) // 3]})
+
+
+def add_token(directory: Path) -> None:
+    """A tokenizer that knows one more special token, and makes the same tokens of all text that doesn't have it."""
+    path = directory / "tokenizer.json"
+    added = json.loads(path.read_text())["added_tokens"]
+    change_json(path, added_tokens=[*added, {**added[0], "id": 319, "content": "<|new|>"}])
+
+
+@pytest.mark.parametrize(
+    ("write", "change"),
+    [(write_llama, replace_weights), (write_gemma3, replace_weights), (write_llama, change_rope)],
+    ids=["weights", "weights of a hybrid", "rope"],
+)
+async def test_kv_of_another_model_is_computed_again_from_the_ledger(
+    stack: Stack, tmp_path: Path, write: Callable[[Path], Path], change: Callable[[Path], None]
+) -> None:
+    agent, directory = f"{write.__name__} {change.__name__}", write(tmp_path / "m")
+    ledger, _ = await remember(stack, directory, agent)
+    change(directory)
+    async with working(stack, directory) as worker:
+        turn = await worker.turn(agent)
+        assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
+        assert worker.lookups(match="extend", tier="none", reason="incompatible") == 1
+        after = await stack.ledger(agent)
+        assert after.token_ids[: len(ledger.token_ids)] == ledger.token_ids, "no token was made anew"
+        again = await worker.turn(agent)
+        assert (again.miss, again.cached) == ("UNSPECIFIED", {"hot": len(after.token_ids)})
+    async with working(stack, directory) as worker:
+        tokens = len((await stack.ledger(agent)).token_ids)
+        warm = await worker.turn(agent)
+        assert (warm.miss, warm.cached) == ("UNSPECIFIED", {"warm": tokens})
+
+
+async def test_a_fingerprint_that_ignores_content_would_be_found_out(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault that the test above is for: old KV under new weights gives other answers."""
+    monkeypatch.setattr(fingerprint, "_content_hash", lambda file: "the same for all")
+    directory = write_llama(tmp_path / "m")
+    await remember(stack, directory, "deceived")
+    replace_weights(directory)
+    async with working(stack, directory) as worker:
+        append = types_pb2.Append(messages=chat(("user", "And now?")))
+        turn = await worker.unheld("deceived", append=append)
+        assert (turn.miss, list(turn.cached)) == ("UNSPECIFIED", ["warm"])
+        assert await worker.difference("deceived", turn) > 100 * TOLERANCE
+
+
+async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_path: Path) -> None:
+    """A branch under the new weights has the beginning; the old branch, restored, has that and no more."""
+    agent, directory = "branches", write_llama(tmp_path / "m")
+    ledger, _ = await remember(stack, directory, agent)
+    replace_weights(directory)
+    async with working(stack, directory) as worker:
+        other = chat(("system", f"{agent}! {LONG}"), ("user", "Nobody knows."))
+        turn = await worker.held(agent, messages=other)
+        assert (turn.match, turn.miss, turn.cached) == ("PARTIAL", "INCOMPATIBLE", {})
+        await worker.restore(agent, await worker.only_snapshot(agent))
+        turn = await worker.turn(agent)
+        assert (turn.match, turn.miss, list(turn.cached)) == ("EXTEND", "INCOMPATIBLE", ["hot"])
+        assert turn.cached["hot"] >= 256 and turn.cached["hot"] % 256 == 0
+        assert turn.cached["hot"] < len(ledger.token_ids)
+        assert worker.lookups(match="extend", tier="hot", reason="incompatible") == 1
+    async with working(stack, directory) as worker:
+        evict = agent_pb2.EvictAgentRequest(key=worker.client.key(agent), tier=types_pb2.TIER_WARM)
+        await worker.client.agents.EvictAgent(evict, timeout=10)
+        turn = await worker.turn(agent)
+        assert (turn.match, turn.miss) == ("EXTEND", "EVICTED"), "it was of this model, and is gone"
+
+
+@pytest.mark.parametrize("change", [split_more, add_token])
+async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
+    stack: Stack, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    agent, directory = change.__name__, write_llama(tmp_path / "m", vocab_size=320)
+    before, version = await remember(stack, directory, agent)
+    change(directory)
+    async with working(stack, directory) as worker:
+        turn = await worker.turn(agent)
+        assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
+        assert turn.started.base == version
+        assert turn.finished.version == types_pb2.AgentVersion(uid=version.uid, version=version.version + 1)
+        after = await stack.ledger(agent)
+        assert after.text.startswith(before.text), "what the agent remembers is the same"
+        assert after.tokenizer_hash != before.tokenizer_hash
+        same = common_tokens(before.token_ids, after.token_ids)
+        assert same < 256 if change is split_more else same >= 256
+        kept = await worker.only_snapshot(agent)
+        assert (kept.automatic, kept.tokens, kept.version) == (True, len(before.token_ids), version)
+        assert (await worker.turn(agent)).cached == {"hot": len(after.token_ids)}
+        await worker.restore(agent, kept)
+        assert (await stack.ledger(agent)).token_ids == before.token_ids
+        turn = await worker.turn(agent)
+        assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {}), "the old branch, once more"
+        assert (await stack.ledger(agent)).text.startswith(before.text)
+
+
+async def test_another_template_reuses_what_still_matches_by_text(stack: Stack, tmp_path: Path) -> None:
+    agent, directory = "template", write_llama(tmp_path / "m")
+    before, _ = await remember(stack, directory, agent)
+    changed = CHATML.replace("{{ m.role }}", "{{ m.role | replace('user', 'human') }}")
+    change_json(directory / "tokenizer_config.json", chat_template=changed)
+    async with working(stack, directory) as worker:
+        messages = [("system", f"{agent}! {LONG}"), ("user", "Who told you that?"), ("assistant", "Nobody.")]
+        turn = await worker.held(agent, messages=chat(*messages, ("user", "And now?")))
+        after = await stack.ledger(agent)
+        common = common_tokens(before.text, after.text)
+        assert before.text[common:].startswith(b"user\n") and after.text[common:].startswith(b"human\n")
+        assert (turn.match, turn.miss) == ("PARTIAL", "UNSPECIFIED")
+        assert turn.cached == {"warm": sum(end <= common for end in before.offsets)}
+        appended = await worker.turn(agent)
+        assert (appended.match, appended.cached) == ("EXTEND", {"hot": len(after.token_ids)})
+        assert b"human\nAnd now?" in (await stack.ledger(agent)).text[len(after.text) :]
