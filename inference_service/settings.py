@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
+from agentmem.offline import VARIABLE, Offline
 from agentmem.settings import ServiceSettings
 
 
@@ -24,6 +25,16 @@ class WorkerSettings(ServiceSettings):
     model: list[str] = Field(
         default_factory=list,
         description="a local path or hub id, or NAME= one of them, or demo; repeatable, the first is the default",
+    )
+    models: Path | None = Field(None, description="registry file: models with settings of their own, in TOML")
+    adapter: list[str] = Field(
+        default_factory=list,
+        description="BASE+NAME=DIRECTORY: a LoRA adapter on the model BASE, served as BASE+NAME; repeatable",
+    )
+    offline: Offline = Field(
+        False,
+        validate_default=True,
+        description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
     )
     data: Path = Field(layout.DATA, description="data directory; the worker keeps weight hashes there")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")

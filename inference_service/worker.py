@@ -59,7 +59,7 @@ class Worker:
         self._settings = settings
         self._metrics = WorkerMetrics(metrics_registry)
         self._engine = EngineThread()
-        self._models = Models(registry(settings.model), self._engine, settings)
+        self._models = Models(registry(settings.model, settings.adapter, settings.models), self._engine, settings)
         self._channel = connect(settings.store_target)
         store = StoreClient(self._channel)
         self._transfers = Transfers(store, settings.store_transfer, self._metrics)
