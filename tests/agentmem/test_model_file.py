@@ -130,8 +130,7 @@ def test_a_wrong_key_is_named_with_line_table_and_what_it_should_be(tmp_path: Pa
         ),
         (
             "[models.m]\nsource = 'demo'\nadapters.x = '.'",
-            "line 3: [models.m.adapters] x:  has no adapter_config.json and no adapters.safetensors; give the directory "
-            "that",
+            "line 3: [models.m.adapters] x:  has no adapter_config.json and no adapters.safetensors; give the",
         ),
         (
             "[models.m]\nsource = 'demo'\nadapters.'a b' = '.'",

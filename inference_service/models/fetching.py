@@ -1,0 +1,176 @@
+"""Where a model's files are on this machine; what is on a hub is fetched first.
+
+A model in the local cache is used as it is, without asking the hub: loading never waits for a network that it doesn't
+need, and weights never change by themselves. What is missing there is fetched by huggingface_hub, as mlx-lm does it:
+the files that mlx-lm reads, each moved into place when it is whole, so that a download that broke off goes on with the
+rest.
+"""
+
+import json
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.utils import logging as hub_logging
+from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
+from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
+
+from agentmem import logs
+from agentmem.errors import FailedPrecondition
+from agentmem.models import is_path
+from agentmem.offline import VARIABLE
+from inference_service.models.hub_errors import HUB_ERRORS, hub_host, refusal
+
+log = logging.getLogger(__name__)
+
+_CONFIG, _WEIGHTS, _INDEX = "config.json", "model*.safetensors", "model.safetensors.index.json"
+_TIMEOUT = 10.0
+
+
+def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> Path:
+    """The directory of a model: `source` itself if it is one, else that of the hub id in the hub's local cache.
+
+    Takes as long as a download does, so give it a thread of its own; never the engine's. `progress` gets the share of
+    the bytes that are here, from 0 to 1, never less than before, on threads of the download and one at a time. What it
+    raises ends the download and comes out of here. With `offline`, or where HF_HUB_OFFLINE is set, the network is
+    not touched. Raises FailedPrecondition and Unavailable, which say what to do.
+    """
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        if is_path(source):
+            raise FailedPrecondition(f"model {source!r}: {path} is not a directory; give the directory of a model")
+        path = _cached(source) or _fetched(source, offline, progress)
+    progress(1.0)
+    return path
+
+
+def go_offline() -> None:
+    """From now on huggingface_hub and transformers refuse to use the network, in this process and its children.
+
+    They read the variable when they are imported, which they have been.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    constants.HF_HUB_OFFLINE = True
+
+
+def _cached(source: str) -> Path | None:
+    """The model in the local cache, if all of it is there."""
+    try:
+        directory = hf_repo_to_path(source)
+    except LocalEntryNotFoundError:
+        return None
+    except HFValidationError as error:
+        raise refusal(source, error) from None
+    return directory if _is_whole(directory) else None
+
+
+def _is_whole(directory: Path) -> bool:
+    """Whether config and weights are there. Other programs may have cached parts of the repository."""
+    try:
+        named = set(json.loads((directory / _INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        named = set()
+    weights = [*directory.glob(_WEIGHTS), *(directory / name for name in _matching(named, [_WEIGHTS]))]
+    return (directory / _CONFIG).is_file() and bool(weights) and all(file.is_file() for file in weights)
+
+
+def _fetched(source: str, offline: bool, progress: Callable[[float], None]) -> Path:
+    if offline or constants.is_offline_mode():
+        raise FailedPrecondition(
+            f"model {source!r} is not whole in {constants.HF_HUB_CACHE}, and the worker is offline; load it once "
+            f"without --offline, {VARIABLE} and HF_HUB_OFFLINE, or give the directory of a model"
+        )
+    hub_logging.set_verbosity(logging.ERROR)  # its warnings hold signed URLs
+    shares = _Shares(progress)
+    try:
+        missing = _look(source, shares)
+        logs.event(log, "fetching", model=source, bytes=missing, hub=hub_host())
+        directory = snapshot_download(source, allow_patterns=DEFAULT_ALLOW_PATTERNS, tqdm_class=_bars(shares))
+    except HUB_ERRORS as error:
+        if shares.failure is not None:
+            raise shares.failure from None
+        logs.event(log, "not fetched", logging.WARNING, model=source, error=type(error).__name__)
+        raise refusal(source, error) from None
+    if shares.failure is not None:  # xet's threads swallow it
+        raise shares.failure
+    return Path(directory)
+
+
+def _look(source: str, shares: "_Shares") -> int:
+    """Ask the hub how large the model is, and tell `shares`; the bytes that are missing here.
+
+    Raises FailedPrecondition for what mlx-lm could not load and for a disk without room, before anything is fetched.
+    """
+    info = HfApi().model_info(source, timeout=_TIMEOUT, files_metadata=True)
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    sizes = {name: sizes[name] for name in _matching(sizes, DEFAULT_ALLOW_PATTERNS)}
+    if _CONFIG not in sizes or not _matching(sizes, [_WEIGHTS]):
+        raise FailedPrecondition(
+            f"model {source!r} has no {_CONFIG} or no {_WEIGHTS} on {hub_host()}, which mlx-lm loads; take one that has"
+        )
+    here = {name for name in sizes if isinstance(try_to_load_from_cache(source, name, revision=info.sha), str)}
+    shares.total, shares.before = sum(sizes.values()), sum(sizes[name] for name in here)
+    missing = shares.total - shares.before
+    cache = Path(constants.HF_HUB_CACHE)
+    free = shutil.disk_usage(next(place for place in (cache, *cache.parents) if place.exists())).free
+    if missing > free:
+        raise FailedPrecondition(
+            f"model {source!r} needs {missing} bytes in {cache}, where {free} are free; make room there, or set "
+            "HF_HOME of the worker to a directory on a larger disk"
+        )
+    shares.tell(0)
+    return missing
+
+
+def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+class _Shares:
+    """Tells how much of a download is here, in order, whichever thread knows; `total` and `before` are bytes."""
+
+    def __init__(self, progress: Callable[[float], None]) -> None:
+        self.total = 0
+        self.before = 0
+        self.failure: BaseException | None = None
+        self._progress = progress
+        self._told = -1.0
+        self._lock = threading.Lock()
+
+    def tell(self, fetched: int) -> None:
+        """So many bytes have come. Raises what `progress` has raised, again on every call."""
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            share = min(1.0, (self.before + fetched) / max(1, self.total))
+            if share <= self._told:
+                return
+            self._told = share
+            try:
+                self._progress(share)
+            except BaseException as failure:
+                self.failure = failure
+                raise
+
+
+def _bars(shares: _Shares) -> type[Any]:
+    """A class of bars that show nothing; those that count bytes tell `shares`."""
+
+    class Bar(hub_tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._counts_bytes = kwargs.get("unit") == "B"
+            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+            if self._counts_bytes:
+                shares.tell(int(self.n))
+
+    return Bar
