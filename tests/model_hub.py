@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -27,6 +27,9 @@ class Repository:
     """Statuses that GETs of single files get, until the entry is removed."""
     drop_after: dict[str, int] = field(default_factory=dict)
     """Bytes after which the next GET of a file is cut off, once."""
+
+    ranges: bool = True
+    """Whether parts of files can be had."""
 
     @property
     def sha(self) -> str:
@@ -75,7 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._answer(body=True)
+        with suppress(ConnectionError):  # of clients that had enough
+            self._answer(body=True)
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -104,6 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(repository.fail_files[name], b"no", {}, body)
         headers = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": repository.sha}
         start = int((self.headers.get("Range") or "bytes=0-")[len("bytes=") : -1])
+        start *= repository.ranges
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         cut = repository.drop_after.pop(name, None) if body else None

@@ -25,7 +25,8 @@ class UpSettings(DoorSettings):
 
     model: list[str] = Field(
         default_factory=list,
-        description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default",
+        description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default where "
+        "--models names none",
     )
     models: Path | None = Field(None, description="registry file: models with settings of their own, in TOML")
     adapter: list[str] = Field(

@@ -27,8 +27,8 @@ from agentmem.errors import AgentmemError  # noqa: E402
 from inference_service.models.fetching import fetch, go_offline  # noqa: E402
 
 
-class Enough(Exception):
-    """The caller of fetch has had enough."""
+class Enough(RuntimeError):
+    """The caller of fetch has had enough; of a kind that huggingface_hub raises, too."""
 
 
 def _done(source: str, do: str = "fetch", offline: bool = False, stop_at: float = 2.0) -> dict[str, Any]:

@@ -128,10 +128,14 @@ def test_a_cached_model_stays_what_it_is(tell: Fetcher, hub: Hub) -> None:
     assert tell("org/moves")["path"] == path
 
 
-def test_a_connection_that_is_cut_goes_on_where_it_was(tell: Fetcher, hub: Hub) -> None:
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_connection_that_is_cut_goes_on_where_it_was(tell: Fetcher, hub: Hub, ranges: bool) -> None:
+    """Or from the beginning, where the hub doesn't know ranges; progress doesn't fall then."""
     data = os.urandom(2 * CHUNK + 7)
-    hub.repositories["org/cut"] = Repository(model(data), drop_after={"model-1.safetensors": CHUNK + 99})
-    came = tell("org/cut")
+    hub.repositories[f"org/cut-{ranges}"] = Repository(
+        model(data), drop_after={"model-1.safetensors": CHUNK + 99}, ranges=ranges
+    )
+    came = tell(f"org/cut-{ranges}")
     assert (Path(came["path"]) / "model-1.safetensors").read_bytes() == data
     assert hub.fetched("model-1.safetensors") == [None, f"bytes={CHUNK}-"]
     assert came["shares"] == sorted(came["shares"])
@@ -155,26 +159,33 @@ def test_a_download_that_fails_goes_on_with_what_is_missing(tell: Fetcher, hub: 
     assert hub.fetched("model-2.safetensors") == [None]
 
 
-def test_part_of_a_repository_that_another_program_cached_is_completed(tell: Fetcher, hub: Hub) -> None:
-    index = b'{"weight_map": {"x": "model-1.safetensors", "y": "model-2.safetensors"}}'
-    files = {**model(b"a", b"b"), "model.safetensors.index.json": index}
-    hub.repositories["org/part"] = Repository(files)
-    directory = Path(tell("org/part")["path"])
-    for tree in (directory.parents[1] / "trees").iterdir():
-        tree.unlink()
-    for name in ("model-2.safetensors", "config.json"):
-        (directory / name).resolve().unlink()
-        (directory / name).unlink()
-        assert tell("org/part", offline=True)["error"] == "FailedPrecondition"
-        assert Path(tell("org/part")["path"]) == directory
-        assert (directory / name).read_bytes() == files[name]
+@pytest.mark.parametrize("cached", [["config.json"], ["model-1.safetensors"], ["config.json", "model-1.safetensors"]])
+def test_part_of_a_repository_that_another_program_cached_is_completed(
+    tell: Fetcher, hub: Hub, home: Path, cached: list[str]
+) -> None:
+    name = f"part{len(cached)}{cached[0]}"
+    index = json.dumps({"weight_map": {"x": "model-1.safetensors", "y": "model-2.safetensors", "z": "other"}}).encode()
+    files = {**model(b"a", name.encode()), "model.safetensors.index.json": index}
+    hub.repositories[f"org/{name}"] = repository = Repository(files)
+    there = home / "hub" / f"models--org--{name}"
+    (there / "refs").mkdir(parents=True)
+    (there / "refs" / "main").write_text(repository.sha)
+    (there / "snapshots" / repository.sha).mkdir(parents=True)
+    for file in (*cached, "model.safetensors.index.json"):
+        (there / "snapshots" / repository.sha / file).write_bytes(files[file])
+    assert "is not whole in" in tell(f"org/{name}", offline=True)["message"]
+    directory = Path(tell(f"org/{name}")["path"])
+    assert directory == there / "snapshots" / repository.sha
+    assert (directory / "model-2.safetensors").read_bytes() == name.encode()
+    assert hub.fetched(cached[0]) == []
+    assert tell(f"org/{name}", offline=True)["path"] == str(directory)
 
 
 def test_the_caller_ends_a_download(tell: Fetcher, hub: Hub, home: Path) -> None:
-    hub.repositories["org/stopped"] = Repository(model(b"a" * (3 * CHUNK)))
-    came = tell("org/stopped", stop_at=0.3)
+    hub.repositories["org/stopped"] = Repository(model(b"a" * (2 * CHUNK), b"b" * (2 * CHUNK), b"c" * (2 * CHUNK)))
+    came = tell("org/stopped", stop_at=0.1)
     assert came["error"] == "Enough"
-    assert 0.3 <= came["shares"][-1] < 0.5
+    assert len([share for share in came["shares"] if share >= 0.1]) == 1, "it is told nothing more"
     assert not list(home.rglob("*.incomplete"))
     assert tell("org/stopped")["shares"][-1] == 1.0
 
