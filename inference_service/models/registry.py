@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentmem.model_registry import register
-from agentmem.models import DEMO, RegisteredModel
+from agentmem.models import DEMO, RegisteredModel, expanded
 from agentmem.settings import SettingsError
 
 _DEMO_DIRECTORY = Path(__file__).parents[1] / "demo_model"
@@ -29,5 +29,5 @@ def _place(source: str) -> str:
     """The directory, or the hub id."""
     if source == DEMO:
         return str(_DEMO_DIRECTORY)
-    path = Path(source).expanduser()
+    path = expanded(source)
     return str(path) if path.is_dir() else source

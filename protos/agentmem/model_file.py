@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from agentmem.models import DEMO, RegisteredModel, adapter_id, is_path, problem_of_adapter, problem_of_source
+from agentmem.models import DEMO, RegisteredModel, adapter_id, expanded, is_path, problem_of_adapter, problem_of_source
 from agentmem.settings import in_words
 
 
@@ -71,7 +71,7 @@ class ModelFile:
 
 def read(path: Path) -> ModelFile:
     """The registry file at `path`. Raises ValueError that says what is wrong where, also of paths that lead nowhere."""
-    path = path.expanduser().absolute()
+    path = expanded(str(path)).absolute()
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -98,7 +98,7 @@ def _models(file: ModelFile, name: str, table: _Table) -> list[RegisteredModel]:
     base = RegisteredModel(name, _source(table.source, directory), **settings)
     models = [base]
     for adapter, given in table.adapters.items():
-        place = directory / Path(given).expanduser()
+        place = directory / expanded(given)
         if problem := problem_of_adapter(adapter, place):
             raise file.problem(("models", name, "adapters", adapter), problem)
         models.append(replace(base, model_id=adapter_id(name, adapter), adapter=str(place)))
@@ -106,7 +106,7 @@ def _models(file: ModelFile, name: str, table: _Table) -> list[RegisteredModel]:
 
 
 def _source(source: str, directory: Path) -> str:
-    path = directory / Path(source).expanduser()
+    path = directory / expanded(source)
     return str(path) if source != DEMO and (is_path(source) or path.is_dir()) else source
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentmem import model_file
-from agentmem.models import DEMO, RegisteredModel, adapter_id, parse_all, problem_of_adapter
+from agentmem.models import DEMO, RegisteredModel, adapter_id, expanded, parse_all, problem_of_adapter
 
 
 def register(
@@ -48,7 +48,7 @@ def _adapter(given: str, registered: dict[str, RegisteredModel]) -> RegisteredMo
         raise ValueError(f"--adapter {given!r}: {asked!r} is not registered; registered are {known}")
     if not name or not separator or not directory:
         raise ValueError(f"--adapter {given!r}: give BASE+NAME=DIRECTORY")
-    place = Path(directory).expanduser()
+    place = expanded(directory)
     if problem := problem_of_adapter(name, place):
         raise ValueError(f"--adapter {given!r}: {problem}")
     model_id = adapter_id(base, name)

@@ -1,5 +1,6 @@
 """Registered models: what `--model` and `--adapter` take. A directory, a hub id, or a name for one of them."""
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,9 +50,9 @@ def parse(given: str) -> GivenModel:
     name, separator, source = given.partition("=")
     if not separator or is_path(name):
         source = given
-        name = Path(source).expanduser().absolute().name if is_path(source) else source
+        name = expanded(source).absolute().name if is_path(source) else source
         if name == "..":
-            name = Path(source).expanduser().resolve().name
+            name = expanded(source).resolve().name
     if not name or not source:
         raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
     return GivenModel(name, source)
@@ -75,11 +76,16 @@ def is_path(source: str) -> bool:
     return source.startswith(("/", ".", "~")) or source.endswith("/")
 
 
+def expanded(path: str) -> Path:
+    """`path` with the home directory for `~`; as it is where there is no such user, so that it is no directory."""
+    return Path(os.path.expanduser(path))  # Path.expanduser raises
+
+
 def problem_of_source(source: str, directory: Path) -> str:
     """Why `source`, relative to `directory` where it is a relative path, cannot be a model; empty if it can."""
     if source == DEMO:
         return ""
-    path = directory / Path(source).expanduser()
+    path = directory / expanded(source)
     if path.exists():
         return "" if path.is_dir() else f"{path} is not a directory"
     if is_path(source):

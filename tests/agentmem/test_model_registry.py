@@ -72,6 +72,7 @@ def test_adapters_are_models_with_the_settings_of_their_base(tmp_path: Path) -> 
         ("b+x=LORA", "'b' is not registered; registered are a, demo"),
         ("a+x+y=LORA", "'x+y' cannot name an adapter"),
         ("a+x=/no/such", "/no/such does not exist"),
+        ("a+x=~no-such-user/x", "~no-such-user/x does not exist"),
         ("a+taken=LORA", "the name 'a+taken' is taken"),
         ("a+x=EMPTY", "has no adapter_config.json and no adapters.safetensors"),
     ],
@@ -88,6 +89,13 @@ def test_an_adapter_without_its_weights(tmp_path: Path) -> None:
     (adapter(tmp_path / "lora") / "adapters.safetensors").unlink()
     with pytest.raises(ValueError, match=r"has no adapters.safetensors; give the directory that mlx_lm.lora wrote"):
         register([], [f"demo+x={tmp_path}/lora"])
+
+
+def test_what_is_no_path(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--model '~no-such-user/m': ~no-such-user/m does not exist"):
+        register(["~no-such-user/m"])
+    with pytest.raises(ValueError, match=r"source: .*/~no-such-user/m does not exist"):
+        register([], file=written(tmp_path, "[models.m]\nsource = '~no-such-user/m'"))
 
 
 def test_what_is_no_hub_id() -> None:

@@ -227,6 +227,13 @@ def test_what_a_hub_refuses(tell: Fetcher, hub: Hub, repository: Repository | No
     hub.repositories.pop("org/refused", None)
 
 
+def test_a_cache_that_cannot_be_read(tell: Fetcher, home: Path) -> None:
+    (home / "hub" / "models--org--odd" / "refs" / "main").mkdir(parents=True)
+    came = tell("org/odd")
+    assert (came["error"], came["attempts"]) == ("FailedPrecondition", [])
+    assert "cannot be used (Is a directory)" in came["message"]
+
+
 def test_no_hub_id(tell: Fetcher) -> None:
     for source in ("a/b/c", "a b", "-"):
         came = tell(source)

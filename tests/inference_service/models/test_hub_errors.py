@@ -18,9 +18,9 @@ SECRET = "https://user:hf_secret@cdn.example/x?signature=abc"
         (
             PermissionError(errno.EACCES, "Permission denied", SECRET),
             FailedPrecondition,
-            r"cannot be written \(Permission",
+            r"cannot be used \(Permission",
         ),
-        (OSError(errno.EROFS, "Read-only file system"), FailedPrecondition, "cannot be written"),
+        (OSError(errno.EROFS, "Read-only file system"), FailedPrecondition, "cannot be used"),
         (OSError(f"Consistency check failed {SECRET}"), Unavailable, "broke off; files that came whole are kept"),
         (ConnectionResetError(errno.ECONNRESET, SECRET), Unavailable, "broke off"),
         (LocalEntryNotFoundError(SECRET), Unavailable, "cannot be reached"),
