@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from agentmem import logs
 from agentmem.exposition import MetricsServer
 from agentmem.service import BUG, run_service
+from inference_service.models.fetching import go_offline
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
 
@@ -31,6 +32,8 @@ async def serve(settings: WorkerSettings) -> int | None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    if settings.offline:
+        go_offline()
     registry = CollectorRegistry()
     worker = Worker(settings, registry)
     metrics = MetricsServer(settings.metrics, registry)

@@ -24,7 +24,13 @@ class WorkerSettings(ServiceSettings):
 
     model: list[str] = Field(
         default_factory=list,
-        description="a local path or hub id, or NAME= one of them, or demo; repeatable, the first is the default",
+        description="a local path or hub id, or NAME= one of them, or demo; repeatable, the first is the default where "
+        "--models names none",
+    )
+    models: Path | None = Field(None, description="registry file: models with settings of their own, in TOML")
+    adapter: list[str] = Field(
+        default_factory=list,
+        description="BASE+NAME=DIRECTORY: a LoRA adapter on the model BASE, served as BASE+NAME; repeatable",
     )
     offline: Offline = Field(
         False,

@@ -58,7 +58,7 @@ class Worker:
         self._settings = settings
         self._metrics = WorkerMetrics(metrics_registry)
         self._engine = EngineThread()
-        registered = registry(settings.model)
+        registered = registry(settings.model, settings.adapter, settings.models)
         self._channel = connect(settings.store_target)
         store = StoreClient(self._channel)
         self._transfers = Transfers(store, settings.store_transfer, self._metrics)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentmem import datadir
 from agentmem.addresses import Address, parse_address
-from agentmem.models import parse_all
+from agentmem.model_registry import register
 from agentmem.settings import SettingsError, load
 from gateway.cli.up_settings import UpSettings, service_arguments
 from gateway.process import check_files
@@ -34,7 +34,7 @@ def check_data(directory: Path) -> None:
 def check(settings: UpSettings) -> None:
     """Raises WrongSetting for what worker or gateway would refuse unseen, and for a port that cannot be had."""
     try:
-        parse_all(settings.model)
+        register(settings.model, settings.adapter, settings.models)
         check_files(load(GatewaySettings, service_arguments(settings).gateway))
     except (ValueError, SettingsError) as error:
         raise WrongSetting(str(error)) from error

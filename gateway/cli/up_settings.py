@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.addresses import OptionalLoopbackAddress, parse_address
+from agentmem.offline import VARIABLE, Offline
 from gateway.door_settings import DoorSettings
 
 
@@ -24,7 +25,18 @@ class UpSettings(DoorSettings):
 
     model: list[str] = Field(
         default_factory=list,
-        description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default",
+        description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default where "
+        "--models names none",
+    )
+    models: Path | None = Field(None, description="registry file: models with settings of their own, in TOML")
+    adapter: list[str] = Field(
+        default_factory=list,
+        description="BASE+NAME=DIRECTORY: a LoRA adapter on the model BASE, served as BASE+NAME; repeatable",
+    )
+    offline: Offline = Field(
+        False,
+        validate_default=True,
+        description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
     )
     data: Path = Field(layout.DATA, description="directory of all that is kept")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
@@ -59,6 +71,11 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
     data = ["--data", str(settings.data_directory)]
     common = ["--log-level", settings.log_level, "--log-format", settings.log_format, "--grace", str(settings.grace)]
     models = [part for model in settings.model for part in ("--model", model)]
+    models += [part for adapter in settings.adapter for part in ("--adapter", adapter)]
+    if settings.models is not None:
+        models += ["--models", str(settings.models)]
+    if settings.offline:
+        models.append("--offline")
     doors = ["--http", settings.http, "--grpc", settings.grpc]
     for name in ("keys", "tls_cert", "tls_key", "tls_client_ca"):
         path: Path | None = getattr(settings, name)

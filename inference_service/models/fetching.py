@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils import logging as hub_logging
 from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
 from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
 
 from agentmem import logs
 from agentmem.errors import FailedPrecondition
-from agentmem.models import is_path
+from agentmem.models import expanded, is_path
 from agentmem.offline import VARIABLE
 from inference_service.models.hub_errors import HUB_ERRORS, hub_host, refusal
 
@@ -42,7 +42,7 @@ def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> P
     raises ends the download and comes out of here. With `offline`, or where HF_HUB_OFFLINE is set, the network is
     not touched. Raises FailedPrecondition and Unavailable, which say what to do.
     """
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.is_dir():
         if is_path(source):
             raise FailedPrecondition(f"model {source!r}: {path} is not a directory; give the directory of a model")
@@ -66,7 +66,7 @@ def _cached(source: str) -> Path | None:
         directory = hf_repo_to_path(source)
     except LocalEntryNotFoundError:
         return None
-    except HFValidationError as error:
+    except HUB_ERRORS as error:
         raise refusal(source, error) from None
     return directory if _is_whole(directory) else None
 

@@ -34,7 +34,7 @@ HUB_ERRORS: Final[tuple[type[Exception], ...]] = (
 _RETRY_SECONDS = 10.0
 _TOO_MANY, _SERVER_FAILS = 429, 500
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EIO})
 
 
 def refusal(source: str, error: Exception) -> AgentmemError:
@@ -59,10 +59,10 @@ def refusal(source: str, error: Exception) -> AgentmemError:
             f"model {source!r}: the disk of {constants.HF_HUB_CACHE} is full; make room there, or set HF_HOME of the "
             "worker to a directory on a larger disk"
         )
-    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+    if isinstance(error, OSError) and error.errno in _UNUSABLE:
         return FailedPrecondition(
-            f"model {source!r}: {constants.HF_HUB_CACHE} cannot be written ({error.strerror}); give the worker's user "
-            "the right, or set HF_HOME of the worker to another directory"
+            f"model {source!r}: {constants.HF_HUB_CACHE} cannot be used ({error.strerror}); mend that, or set "
+            "HF_HOME of the worker to another directory"
         )
     if isinstance(error, ValueError | KeyError | TypeError | AssertionError):
         return FailedPrecondition(

@@ -1,30 +1,33 @@
 """Which models there are."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from agentmem.models import DEMO, RegisteredModel, parse_all
+from agentmem.model_registry import register
+from agentmem.models import DEMO, RegisteredModel, expanded
 from agentmem.settings import SettingsError
 
 _DEMO_DIRECTORY = Path(__file__).parents[1] / "demo_model"
 
 
-def registry(names: Sequence[str]) -> dict[str, RegisteredModel]:
-    """Models by name, in order, the default first. The bundled demo model is always there.
+def registry(
+    names: Sequence[str], adapters: Sequence[str] = (), file: Path | None = None
+) -> dict[str, RegisteredModel]:
+    """Models by name, the default first. The bundled demo model is always there.
 
-    `names` are what `--model` takes (`agentmem.models`). Raises SettingsError.
+    The arguments are those of `agentmem.model_registry.register`. Raises SettingsError.
     """
     try:
-        given = parse_all(names)
+        given = register(names, adapters, file)
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    given.setdefault(DEMO, DEMO)
-    return {name: RegisteredModel(name, _place(source)) for name, source in given.items()}
+    return {name: replace(model, source=_place(model.source)) for name, model in given.items()}
 
 
 def _place(source: str) -> str:
     """The directory, or the hub id."""
     if source == DEMO:
         return str(_DEMO_DIRECTORY)
-    path = Path(source).expanduser()
+    path = expanded(source)
     return str(path) if path.is_dir() else source

@@ -1,5 +1,7 @@
-"""What `--model` takes: a directory, a hub id, or a name for one of them."""
+"""Registered models: what `--model` and `--adapter` take. A directory, a hub id, or a name for one of them."""
 
+import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +9,12 @@ from typing import Final, NamedTuple
 
 DEMO: Final = "demo"
 """The source, and the usual name, of the bundled model."""
+
+ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
+"""What mlx-lm reads in an adapter's directory."""
+
+_HUB_ID = re.compile(r"(?=.{1,96}$)\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_ADAPTER_NAME = re.compile(r"[^+=\s]+")
 
 
 class GivenModel(NamedTuple):
@@ -42,24 +50,23 @@ def parse(given: str) -> GivenModel:
     name, separator, source = given.partition("=")
     if not separator or is_path(name):
         source = given
-        name = Path(source).expanduser().absolute().name if is_path(source) else source
+        name = expanded(source).absolute().name if is_path(source) else source
         if name == "..":
-            name = Path(source).expanduser().resolve().name
+            name = expanded(source).resolve().name
     if not name or not source:
         raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
     return GivenModel(name, source)
 
 
 def parse_all(given: Iterable[str]) -> dict[str, str]:
-    """Sources by name, in order. Raises ValueError, also for a name that is given twice and a path that is none."""
+    """Sources by name, in order. Raises ValueError, also for a name that is given twice and a source that is none."""
     sources: dict[str, str] = {}
     for one in given:
         name, source = parse(one)
         if name in sources:
             raise ValueError(f"--model {one!r}: the name {name!r} is taken; give another with NAME=")
-        path = Path(source).expanduser()
-        if (is_path(source) or (source != DEMO and path.exists())) and not path.is_dir():
-            raise ValueError(f"--model {one!r}: {path} {'is not a directory' if path.exists() else 'does not exist'}")
+        if problem := problem_of_source(source, Path()):
+            raise ValueError(f"--model {one!r}: {problem}")
         sources[name] = source
     return sources
 
@@ -67,3 +74,39 @@ def parse_all(given: Iterable[str]) -> dict[str, str]:
 def is_path(source: str) -> bool:
     """Whether `source` is written as a path; what is not may still be a directory in the working directory."""
     return source.startswith(("/", ".", "~")) or source.endswith("/")
+
+
+def expanded(path: str) -> Path:
+    """`path` with the home directory for `~`; as it is where there is no such user, so that it is no directory."""
+    return Path(os.path.expanduser(path))  # Path.expanduser raises
+
+
+def problem_of_source(source: str, directory: Path) -> str:
+    """Why `source`, relative to `directory` where it is a relative path, cannot be a model; empty if it can."""
+    if source == DEMO:
+        return ""
+    path = directory / expanded(source)
+    if path.exists():
+        return "" if path.is_dir() else f"{path} is not a directory"
+    if is_path(source):
+        return f"{path} does not exist"
+    if not _HUB_ID.fullmatch(source):
+        return f"{source} does not exist, and is no hub id, which would be OWNER/NAME"
+    return ""
+
+
+def problem_of_adapter(name: str, directory: Path) -> str:
+    """Why there can be no adapter of that name in that directory; empty if there can."""
+    if not _ADAPTER_NAME.fullmatch(name):
+        return f"{name!r} cannot name an adapter; give a name without spaces, + and ="
+    if not directory.is_dir():
+        return f"{directory} {'is not a directory' if directory.exists() else 'does not exist'}"
+    missing = [file for file in ADAPTER_FILES if not (directory / file).is_file()]
+    if missing:
+        return f"{directory} has no {' and no '.join(missing)}; give the directory that mlx_lm.lora wrote"
+    return ""
+
+
+def adapter_id(base: str, name: str) -> str:
+    """The model id of an adapter on a model."""
+    return f"{base}+{name}"

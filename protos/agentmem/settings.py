@@ -124,21 +124,34 @@ def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
         known = ", ".join(sorted(name.replace("_", "-") for name in settings_cls.model_fields))
         return f"{_place(settings_cls)}: unknown key {key}; known are {known}"
     field = settings_cls.model_fields.get(key)
+    said = in_words(details)
+    if details["type"] == "string_pattern_mismatch" and field is not None:
+        said = f"{details['input']!r} is not allowed: {field.description}"
+    table = _toml_table(settings_cls.toml_table)
+    from_file = key in table and table[key] == details["input"]  # and not a flag's or variable's, which go first
+    return f"{_place(settings_cls)}: {key}: {said}" if from_file else f"{key}: {said}"
+
+
+def in_words(details: ErrorDetails) -> str:
+    """What is wrong with a value that pydantic refused, in the words of who wrote it."""
     limits = details.get("ctx", {})
-    said = {
-        "string_pattern_mismatch": f"{details['input']!r} is not allowed: {field.description if field else ''}",
+    return {
         "float_parsing": f"{details['input']!r} is not a number",
         "int_parsing": f"{details['input']!r} is not a whole number",
+        "float_type": "must be a number",
+        "finite_number": "must be a finite number",
+        "int_type": "must be a whole number",
+        "bool_type": "must be true or false",
         "greater_than": f"must be greater than {limits.get('gt')}",
         "greater_than_equal": f"must be at least {limits.get('ge')}",
         "less_than_equal": f"must be at most {limits.get('le')}",
         "string_type": "must be text",
+        "string_too_short": "must not be empty",
         "list_type": "must be a list",
+        "dict_type": "must be a table",
+        "model_type": "must be a table",
         "literal_error": f"must be {limits.get('expected')}",
     }.get(details["type"], details["msg"].removeprefix("Value error, "))
-    table = _toml_table(settings_cls.toml_table)
-    from_file = key in table and table[key] == details["input"]  # and not a flag's or variable's, which go first
-    return f"{_place(settings_cls)}: {key}: {said}" if from_file else f"{key}: {said}"
 
 
 def _place(settings_cls: type[ServiceSettings]) -> str:
@@ -199,4 +212,4 @@ def _toml_table(name: str) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in table.items()}
 
 
-__all__ = ["CONFIG_VARIABLE", "TABLES", "ServiceSettings", "SettingsError", "load"]
+__all__ = ["CONFIG_VARIABLE", "TABLES", "ServiceSettings", "SettingsError", "in_words", "load"]

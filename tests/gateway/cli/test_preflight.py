@@ -8,6 +8,7 @@ import pytest
 from agentmem.settings import load
 from gateway.cli.preflight import WrongSetting, check, check_data
 from gateway.cli.up_settings import UpSettings
+from tests.agentmem.test_model_file import adapter, written
 
 ANY = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
 
@@ -60,6 +61,16 @@ def test_a_model_path_is_a_directory(given: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("models", [["z="], ["demo", "demo"], ["a=x", "a=y"]])
 def test_what_the_worker_would_refuse(models: list[str]) -> None:
     assert refusal(*(part for model in models for part in ("--model", model))).startswith("--model ")
+
+
+def test_the_registry_file_and_adapters_are_looked_at(tmp_path: Path) -> None:
+    file = written(tmp_path, "[models.m]\nsource = 'demo'\nkv_bits = 5\n")
+    assert refusal("--models", str(file)) == f"{file}, line 3: [models.m] kv_bits: must be 4 or 8"
+    assert refusal("--models", str(tmp_path / "none")).endswith("cannot be read: No such file or directory")
+    assert refusal("--adapter", "m+x=/no") == "--adapter 'm+x=/no': 'm' is not registered; registered are demo"
+    file.write_text("[models.m]\nsource = 'demo'\n")
+    adapter(tmp_path / "lora")
+    check(load(UpSettings, [*ANY, "--models", str(file), "--adapter", f"m+x={tmp_path}/lora", "--offline"]))
 
 
 def test_what_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

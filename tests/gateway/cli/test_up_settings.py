@@ -25,6 +25,16 @@ def test_what_each_service_is_told(tmp_path: Path) -> None:
     assert load(GatewaySettings, told.gateway).metrics == "127.0.0.1:7000"
 
 
+def test_the_worker_is_told_which_models_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--model", "demo", "--adapter", "demo+a,b=/x", "--adapter", "demo+c=/y", "--models", "m.toml"]
+    told = service_arguments(load(UpSettings, [*given, "--offline"]))
+    assert [part for part in told.worker if part in {*given, "--offline"}] == [*given, "--offline"]
+    assert not {*given, "--offline"} & {*told.store, *told.gateway}
+    assert "--offline" not in service_arguments(load(UpSettings, given)).worker
+    monkeypatch.setenv("AGENTMEM_OFFLINE", "yes")
+    assert "--offline" in service_arguments(load(UpSettings, given)).worker
+
+
 def test_what_up_has_no_flags_for_is_read_by_the_services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "agentmem.toml"
     file.write_text("[up]\ngrace = 3\n[store]\nwarm-bytes = 9000\n[store.namespaces]\nteam-a = 50\n")

@@ -5,6 +5,7 @@ import pytest
 from agentmem.models import DEMO, RegisteredModel
 from agentmem.settings import SettingsError
 from inference_service.models.registry import registry
+from tests.agentmem.test_model_file import adapter, written
 
 
 def test_registry_names() -> None:
@@ -58,3 +59,16 @@ def test_paths_are_named_by_their_last_part(tmp_path: Path, monkeypatch: pytest.
 def test_registry_refuses(names: list[str]) -> None:
     with pytest.raises(SettingsError, match="--model"):
         registry(names)
+
+
+def test_adapters_and_the_file(tmp_path: Path) -> None:
+    adapter(tmp_path / "lora")
+    file = written(tmp_path, "default = 'f+x'\n[models.f]\nsource = 'demo'\nttl = 5\nadapters.x = 'lora'")
+    found = registry(["a=demo"], [f"a+y={tmp_path}/lora"], file)
+    assert list(found) == ["f+x", "a", "f", DEMO, "a+y"]
+    assert found["f+x"] == RegisteredModel("f+x", found[DEMO].source, f"{tmp_path}/lora", ttl=5.0)
+    assert found["a+y"].source == found[DEMO].source != DEMO
+    with pytest.raises(SettingsError, match="--adapter"):
+        registry([], ["x"])
+    with pytest.raises(SettingsError, match="--models: "):
+        registry([], file=tmp_path / "none.toml")

@@ -1,0 +1,179 @@
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.model_file import _line, read
+from agentmem.models import ADAPTER_FILES, DEMO, RegisteredModel
+
+
+def adapter(directory: Path) -> Path:
+    """A directory that looks like an adapter's."""
+    directory.mkdir(parents=True)
+    for name in ADAPTER_FILES:
+        (directory / name).touch()
+    return directory
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "models.toml").write_text(text, encoding="utf-8")
+    return tmp_path / "models.toml"
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ValueError) as caught:
+        read(written(tmp_path, text))
+    return str(caught.value).replace(str(tmp_path), "")
+
+
+def test_all_keys_and_paths_from_the_files_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weights" / "llama").mkdir(parents=True)
+    adapter(tmp_path / "loras" / "support")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = read(
+        written(
+            tmp_path,
+            """
+            default = "llama"
+            [models.llama]
+            source = "weights/llama"
+            kv_bits = 8
+            kv-group-size = 32
+            context_length = 4096
+            ttl = 600
+            pinned = true
+            adapters = { support = "./loras/support", again = "~/loras/support" }
+            [models."org/model"]
+            source = "org/model"
+            [models.small]
+            source = "demo"
+            [models.home]
+            source = "~/weights/llama"
+            """,
+        )
+    )
+    base = RegisteredModel("llama", f"{tmp_path}/weights/llama", None, 8, 32, 4096, 600.0, True)
+    assert file.default == "llama"
+    assert file.models == (
+        base,
+        RegisteredModel("llama+support", base.source, f"{tmp_path}/loras/support", 8, 32, 4096, 600.0, True),
+        RegisteredModel("llama+again", base.source, f"{tmp_path}/loras/support", 8, 32, 4096, 600.0, True),
+        RegisteredModel("org/model", "org/model"),
+        RegisteredModel("small", DEMO),
+        RegisteredModel("home", f"{tmp_path}/weights/llama"),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[models]\n"])
+def test_a_file_may_say_nothing(tmp_path: Path, text: str) -> None:
+    assert read(written(tmp_path, text)).models == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("kv_bits = 5", "kv_bits: must be 4 or 8"),
+        ('kv_bits = "8"', "kv_bits: must be 4 or 8"),
+        ("kv_group_size = 16", "kv_group_size: must be 32 or 64"),
+        ("context_length = 0", "context_length: must be at least 1"),
+        ("context_length = 1.5", "context_length: must be a whole number"),
+        ("context_length = true", "context_length: must be a whole number"),
+        ("ttl = 0", "ttl: must be greater than 0.0"),
+        ("ttl = inf", "ttl: must be a finite number"),
+        ("ttl = nan", "ttl: must be a finite number"),
+        ('ttl = "60"', "ttl: must be a number"),
+        ("pinned = 1", "pinned: must be true or false"),
+        ("adapters = 1", "adapters: must be a table"),
+        (
+            "bits = 4",
+            "bits: unknown key; known are source, kv_bits, kv_group_size, context_length, ttl, pinned, adapters",
+        ),
+    ],
+)
+def test_a_wrong_key_is_named_with_line_table_and_what_it_should_be(tmp_path: Path, key: str, said: str) -> None:
+    text = f"# ours\n[models.small]\nsource = 'demo'\n\n[models.m]\nsource = 'demo'\n{key}\n"
+    assert refusal(tmp_path, text) == f"/models.toml, line 7: [models.m] {said}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "/models.toml, line 1: x: unknown key; known are default, models"),
+        ("default = 1", "/models.toml, line 1: default: must be text"),
+        ("models = 1", "/models.toml, line 1: models: must be a table"),
+        ("[[models]]", "/models.toml, line 1: models: must be a table"),
+        ("[models]\nm = 'demo'", "/models.toml, line 2: [models] m: must be a table"),
+        (
+            "[models.m]\nttl = 5",
+            '/models.toml, line 1: [models.m] source: is missing; give a directory, a hub id, or "demo"',
+        ),
+        ("[models.m]\nsource = ''", "/models.toml, line 2: [models.m] source: must not be empty"),
+        ("[models.m]\nsource = './none'", "/models.toml, line 2: [models.m] source: /none does not exist"),
+        (
+            "[models.m]\nsource = 'models.toml'",
+            "/models.toml, line 2: [models.m] source: /models.toml is not a directory",
+        ),
+        (
+            "[models.m]\nsource = 'a/b/c'",
+            "line 2: [models.m] source: a/b/c does not exist, and is no hub id, which would be OWNER/NAME",
+        ),
+        ("[models.m]\nsource = 'demo'\nkv_bits = 5\nttl = 0", "line 4: [models.m] ttl: must be greater than 0"),
+        (
+            "[models.m]\nsource = 'demo'\nadapters = { x = 5 }",
+            "/models.toml, line 3: [models.m.adapters] x: must be text",
+        ),
+        (
+            "[models.m]\nsource = 'demo'\n[models.m.adapters]\nx = 'none'",
+            "/models.toml, line 4: [models.m.adapters] x: /none does not exist",
+        ),
+        (
+            "[models.m]\nsource = 'demo'\nadapters.x = '.'",
+            "line 3: [models.m.adapters] x:  has no adapter_config.json and no adapters.safetensors; give the",
+        ),
+        (
+            "[models.m]\nsource = 'demo'\nadapters.'a b' = '.'",
+            "'a b' cannot name an adapter; give a name without spaces, + and =",
+        ),
+        ("[models.m]\nsource = 'demo'\nkv_bits = 4\nkv-bits = 4", "kv-bits: unknown key"),
+        ("[models.m", "--models: /models.toml is not TOML: "),
+        ("[models.m]\n[models.m]", "(at line 2, column 10)"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--models: .*none.toml cannot be read: No such file"):
+        read(tmp_path / "none.toml")
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        read(tmp_path)
+    (tmp_path / "x").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
+        read(tmp_path / "x")
+
+
+@given(st.lists(st.from_regex(r"[a-z]{1,3}", fullmatch=True), min_size=1, max_size=6, unique=True), st.data())
+def test_lines_of_keys_are_found_among_others(names: list[str], data: st.DataObject) -> None:
+    tables = {name: data.draw(st.permutations(["source", "ttl", "kv_bits"])) for name in names}
+    lines = ["# [models.x]", ""]
+    where = {}
+    for name, keys in tables.items():
+        lines.append(f'[models."{name}"]' if len(name) > 1 else f"[ models.{name} ]  # ttl = 1")
+        where["models", name] = len(lines)
+        for key in keys:
+            lines.append(f"{key} = 1")
+            where["models", name, key] = len(lines)
+    for location, line in where.items():
+        assert _line("\n".join(lines), location) == line
+    assert _line("\n".join(lines), ("models", names[-1], "absent")) == where["models", names[-1]]
+    assert _line("\n".join(lines), ("absent",)) is None
+
+
+def test_errors_name_the_file_as_it_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, "x = 1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))}/models.toml, line 1"):
+        read(Path("models.toml"))

@@ -1,0 +1,132 @@
+"""A model hub on localhost: the part of the Hugging Face hub's HTTP API that huggingface_hub needs, and faults."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_API = re.compile(r"/api/models/([^/]+/[^/]+?)(/revision/main|/tree/[0-9a-f]{40})?")
+_FILE = re.compile(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)")
+
+
+@dataclass
+class Repository:
+    """Files by name. `claimed` are sizes that the listing makes up; `status` is what all requests get, with `code`."""
+
+    files: dict[str, bytes]
+    claimed: dict[str, int] = field(default_factory=dict)
+    status: int = 200
+    code: str = ""
+    fail_files: dict[str, int] = field(default_factory=dict)
+    """Statuses that GETs of single files get, until the entry is removed."""
+    drop_after: dict[str, int] = field(default_factory=dict)
+    """Bytes after which the next GET of a file is cut off, once."""
+
+    ranges: bool = True
+    """Whether parts of files can be had."""
+
+    @property
+    def sha(self) -> str:
+        return hashlib.sha1(b"".join(self.files.values())).hexdigest()
+
+    def size(self, name: str) -> int:
+        return self.claimed.get(name, len(self.files[name]))
+
+
+@dataclass
+class Hub:
+    """`seen` are (method, path, Range) of all requests, in order."""
+
+    port: int = 0
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    seen: list[tuple[str, str, str | None]] = field(default_factory=list)
+
+    def fetched(self, name: str) -> list[str | None]:
+        """The Range of every GET of a file, in order."""
+        return [wanted for method, path, wanted in self.seen if method == "GET" and path.endswith(f"/{name}")]
+
+
+@contextmanager
+def model_hub() -> Iterator[Hub]:
+    hub = Hub()
+
+    class Handler(_Handler):
+        served = hub
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        hub.port = server.server_port
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield hub
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    served: Hub
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        with suppress(ConnectionError):  # of clients that had enough
+            self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, body: bool) -> None:
+        path = self.path.partition("?")[0]
+        self.served.seen.append((self.command, path, self.headers.get("Range")))
+        found = _API.fullmatch(path) or _FILE.fullmatch(path)
+        repository = self.served.repositories.get(found[1]) if found else None
+        if found is None or repository is None:
+            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"}, body)
+        elif repository.status != 200:
+            headers = {"X-Error-Code": repository.code, "X-Error-Message": "token hf_secret of http://u:p@x"}
+            self._send(repository.status, b"no", headers, body)
+        elif found.re is _FILE:
+            self._file(repository, found[3], body)
+        elif found[2] and found[2].startswith("/tree/"):
+            self._send_json([_entry(repository, name) for name in repository.files])
+        else:
+            siblings = [{"rfilename": name, "size": repository.size(name)} for name in repository.files]
+            self._send_json({"id": found[1], "sha": repository.sha, "siblings": siblings, "tags": []})
+
+    def _file(self, repository: Repository, name: str, body: bool) -> None:
+        data = repository.files[name]
+        if body and name in repository.fail_files:
+            return self._send(repository.fail_files[name], b"no", {}, body)
+        headers = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": repository.sha}
+        start = int((self.headers.get("Range") or "bytes=0-")[len("bytes=") : -1])
+        start *= repository.ranges
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        cut = repository.drop_after.pop(name, None) if body else None
+        return self._send(206 if start else 200, data[start:], headers, body, cut)
+
+    def _send_json(self, value: object) -> None:
+        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"}, True)
+
+    def _send(self, status: int, data: bytes, headers: dict[str, str], body: bool, cut: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data)), "Connection": "close"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(data[:cut])
+        self.close_connection = True  # so that a client cannot ask anything without connecting
+
+
+def _entry(repository: Repository, name: str) -> dict[str, object]:
+    oid = hashlib.sha1(repository.files[name]).hexdigest()
+    return {"type": "file", "path": name, "size": repository.size(name), "oid": oid}
