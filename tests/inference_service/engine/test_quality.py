@@ -26,7 +26,7 @@ from inference_service.text.tokenizer import Tokenizer
 from tests import tiny_models
 
 DEMO = Path(quality.__file__).parents[1] / "demo_model"
-TOKENS = 96
+TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -161,23 +161,23 @@ def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path]
 
 def test_the_demo_model_is_good_with_4_bits(demo: Loaded) -> None:
     found = demo.measured()
-    assert found.kl_4_bits is not None and 0 < found.kl_4_bits < 0.02
+    assert found.kl_4_bits is not None and 0 < found.kl_4_bits < quality.MOST_NATS
     assert (found.kl_8_bits, found.recommended_bits) == (None, 4), "8 bits are not measured without need"
     assert "4 bits are good" in found.verdict
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_keys_with_an_outlier_are_found_and_8_bits_help(bits: int) -> None:
+def test_keys_with_an_outlier_are_found_and_8_bits_help() -> None:
     """A bias on the slowest channel of RoPE shifts all scores of a query alike: unquantized, nothing changes."""
     subject = loaded(DEMO)
     text = mx.array([sample(subject.tokenizer, 64)])
     before = subject.model(text)[0]
     with_key_bias(subject.model, 31, 100.0)
     assert kl_divergence(before, subject.model(text)[0]) / 64 < 1e-3
-    found = subject.measured(bits=bits)
+    found = subject.measured()
     assert found.kl_4_bits is not None and found.kl_8_bits is not None
-    assert found.kl_4_bits > 0.1
-    assert found.kl_8_bits < 0.01
+    assert found.kl_4_bits > 0.5
+    assert found.kl_8_bits < 0.02
+    assert found == subject.measured(bits=8), "whatever bits it runs with, the recommendation is the same"
     assert found.recommended_bits == 8
     assert "set --kv-bits 8" in found.verdict
 
@@ -215,7 +215,7 @@ def test_the_same_text_gives_the_same_figures_however_long_the_chunks(
     whole = demo.measured(100)
     monkeypatch.setattr(quality, "_CHUNK", 33)
     in_chunks = demo.measured(100)
-    assert in_chunks.kl_4_bits == pytest.approx(whole.kl_4_bits, rel=0.02)
+    assert in_chunks.kl_4_bits == pytest.approx(whole.kl_4_bits, rel=0.05)
 
 
 def test_logits_that_are_nan_with_quantized_kv_are_told(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_logits_that_are_none_without_quantization_are_told(weight: float, tmp_p
 
 
 def test_memory_does_not_grow_with_the_number_of_tokens(tmp_path: Path) -> None:
-    vocabulary = 20_000
+    vocabulary = 6_000
     subject = loaded(tiny_models.write_llama(tmp_path / "m", vocab_size=vocabulary))
 
     def peak(tokens: int) -> int:
@@ -255,7 +255,7 @@ def test_memory_does_not_grow_with_the_number_of_tokens(tmp_path: Path) -> None:
         subject.measured(tokens)
         return mx.get_peak_memory() - before
 
-    short, long = peak(256), peak(768)
+    short, long = peak(256), peak(640)
     assert long < 1.1 * short
     assert long < 600 * vocabulary * 4
 
@@ -284,7 +284,7 @@ def test_nan_is_never_good() -> None:
 
 def test_the_sample_has_something_of_each_in_a_few_hundred_tokens(demo: Loaded) -> None:
     head = demo.tokenizer.decode(sample(demo.tokenizer, 256)).decode(errors="ignore")
-    assert "def mean" in head and "ferry" in head
+    assert "def mean" in head and "What is the colour" in head
     assert not head.isascii()
     assert len(sample(demo.tokenizer, 1_000_000)) > 1000
     assert len(sample(demo.tokenizer, 64)) == 64
