@@ -20,8 +20,8 @@ questions.
      100    1.97   1.22     0.005         +247 %                      29 %
      200    1.62   0.89     0.17          +843 %                       3 %
 
-With 8 bits recall stays at 100 % and perplexity moves by less than 0.1 %. So the limit is 0.08: no model that is hurt
-passes, and one that begins to suffer may fail. It takes text that asks for what stood before: over prose and code alone
+With 8 bits recall stays at 100 % and perplexity moves by less than 0.1 %. So the limit is 0.08: none of those that are
+hurt passes, and one that begins to suffer may fail. It takes text that asks for what stood before: over prose and code alone
 the model with a bias of 25 was at 0.011, though it forgot facts.
 """
 
@@ -166,7 +166,7 @@ def kl_divergence(p: mx.array, q: mx.array) -> float:
         log_p, log_q = (each - mx.logsumexp(each, axis=-1, keepdims=True) for each in rows)
         # What p excludes counts nothing, whatever q says; but NaN, which equals nothing, stays.
         terms = mx.where(log_p == -mx.inf, 0.0, mx.exp(log_p) * (log_p - log_q))
-        piece = float(terms.sum().item())
+        piece: float = terms.sum().item()  # type: ignore[assignment]
         if math.isnan(piece):
             return math.inf
         total += max(piece, 0.0)  # rounding can bring equal rows below
