@@ -21,8 +21,8 @@ questions.
      200    1.62   0.89     0.17          +843 %                       3 %
 
 With 8 bits recall stays at 100 % and perplexity moves by less than 0.1 %. So the limit is 0.08: none of those that are
-hurt passes, and one that begins to suffer may fail. It takes text that asks for what stood before: over prose and code alone
-the model with a bias of 25 was at 0.011, though it forgot facts.
+hurt passes, and one that begins to suffer may fail. It takes text that asks for what stood before: over prose and code
+alone the model with a bias of 25 was at 0.011, though it forgot facts.
 """
 
 import importlib.metadata

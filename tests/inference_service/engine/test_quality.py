@@ -195,6 +195,19 @@ def test_qwen2_with_large_key_biases_needs_8_bits(tmp_path: Path) -> None:
     assert large.kl_8_bits < 0.2 * large.kl_4_bits
 
 
+def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions(llama: Loaded) -> None:
+    """Computed again by NumPy in float64, from whole passes; with 2 bits, so that the other direction differs."""
+    token_ids = sample(llama.tokenizer, 80)
+    caches = replace(llama.geometry, bits=2).new_caches()
+    logits = (llama.model(mx.array([token_ids])), llama.model(mx.array([token_ids]), cache=caches))
+    log_p, log_q = (np.array(nn.log_softmax(each[0], axis=-1)).astype(np.float64) for each in logits)
+    expected = (np.exp(log_p) * (log_p - log_q)).sum(-1).mean()
+    other_way = (np.exp(log_q) * (log_q - log_p)).sum(-1).mean()
+    found = divergences(llama.model, token_ids, llama.geometry, (2,))[0]
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert abs(other_way - expected) > 0.01 * expected
+
+
 def test_coarser_groups_are_worse(llama: Loaded) -> None:
     fine, coarse = llama.measured(group_size=32).kl_4_bits, llama.measured().kl_4_bits
     assert fine is not None and coarse is not None
