@@ -8,7 +8,8 @@ memory/       an agent's memory as pure values: ledger, match, and the plan of w
 text/         tokenizer, templates, and text as it streams
 storage/      the way to the cache store: ledgers and lookups by gRPC, KV by files
 pool/         whose KV is in memory, and who may begin; numbers of blocks, no arrays
-engine/       the thread that owns MLX, and what computes on it: Q4 caches, attention, batches
+engine/       the thread that owns MLX, and what computes on it: Q4 caches, attention, batches,
+              and how much Q4 changes what a model says
 models/       which models there are, how one is loaded, and which serve
 answers.py    what a turn answers, as messages of the contract
 """

@@ -1,0 +1,391 @@
+"""The check of quantized KV: the arithmetic, what it must find, and that it is done once."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+
+from inference_service.engine import quality
+from inference_service.engine.attention import AttentionSeam
+from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.geometry import Geometry, group_layers
+from inference_service.engine.quality import Quality, QualityChecks, divergences, kl_divergence, measure, sample
+from inference_service.text.tokenizer import Tokenizer
+from tests import tiny_models
+
+DEMO = Path(quality.__file__).parents[1] / "demo_model"
+TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """As loading does it, less what the check does not need."""
+
+    model: nn.Module
+    tokenizer: Tokenizer
+    geometry: Geometry
+    seam: AttentionSeam
+
+    def measured(self, tokens: int = TOKENS, **geometry: Any) -> Quality:
+        return measure(self.model, self.tokenizer, replace(self.geometry, **geometry), tokens)
+
+
+def loaded(directory: Path, group_size: int = 64) -> Loaded:
+    model, wrapper = mlx_lm.load(str(directory))[:2]
+    model.set_dtype(mx.float32)
+    seam = AttentionSeam()
+    seam.install(model)
+    caches: list[Any] = [
+        SlidingQuantizedKVCache(cache.max_size, 4, group_size)
+        if isinstance(cache, RotatingKVCache)
+        else QuantizedKVCache(4, group_size)
+        for cache in make_prompt_cache(model)
+    ]
+    mx.eval(model(mx.array([[0, 0]]), cache=caches))
+    full, sliding = group_layers(caches)
+    geometry = Geometry(seam.heads, mx.float32, 4, group_size, full, sliding)
+    return Loaded(model, Tokenizer(wrapper._tokenizer.backend_tokenizer, wrapper.eos_token_ids), geometry, seam)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Loaded:
+    return loaded(DEMO)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return loaded(tiny_models.write_llama(tmp_path_factory.mktemp("llama")))
+
+
+def with_key_bias(model: nn.Module, channel: int, bias: float) -> nn.Module:
+    """Give one channel of each layer's first key head a bias."""
+    for layer in model.layers:
+        projection = layer.self_attn.k_proj
+        vector = mx.zeros((projection.weight.shape[0],)) if "bias" not in projection else projection.bias
+        vector[channel] = bias
+        projection.bias = vector
+    return model
+
+
+rows_of_logits = st.integers(1, 70).flatmap(
+    lambda rows: st.integers(1, 9).flatmap(
+        lambda words: st.tuples(
+            *[arrays.arrays(np.float32, (rows, words), elements=st.floats(-30, 30, width=32)) for _ in range(2)]
+        )
+    )
+)
+
+
+@given(rows_of_logits)
+def test_divergence_is_what_numpy_says(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    p, q = (logits.astype(np.float64) for logits in pair)
+    log_p, log_q = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (p, q))
+    expected = (np.exp(log_p) * (log_p - log_q)).sum()
+    found = kl_divergence(mx.array(pair[0]), mx.array(pair[1]))
+    assert found >= 0
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-4 * len(p))
+
+
+@given(rows_of_logits, st.floats(-50, 50))
+def test_a_distribution_does_not_differ_from_itself(pair: tuple[np.ndarray, np.ndarray], shift: float) -> None:
+    logits = mx.array(pair[0])
+    assert kl_divergence(logits, logits + shift) == pytest.approx(0, abs=1e-4 * len(pair[0]))
+
+
+@pytest.mark.parametrize("at", [0, 31, 32, 40])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_logits_that_are_none_are_infinitely_far(at: int, broken: float) -> None:
+    p = mx.random.normal((41, 50), key=mx.random.key(1))
+    q = mx.array(p)
+    q[at, 7] = broken
+    assert kl_divergence(p, q) == math.inf
+
+
+def test_tokens_that_the_model_excludes_count_nothing() -> None:
+    p = mx.random.normal((3, 50), key=mx.random.key(1))
+    q = mx.random.normal((3, 50), key=mx.random.key(2))
+    cut = kl_divergence(p[:, :40], q[:, :40])
+    p[:, 40:] = -mx.inf
+    q[:, 40:] = -mx.inf
+    assert kl_divergence(p, q) == pytest.approx(cut, rel=1e-5)
+    q[:, 0] = -mx.inf
+    assert kl_divergence(p, q) == math.inf, "q excludes what p does not"
+
+
+def test_small_differences_survive_16_bit_logits() -> None:
+    p = mx.random.normal((8, 5000), key=mx.random.key(3)).astype(mx.bfloat16)
+    q = (p + 0.02 * mx.random.normal(p.shape, key=mx.random.key(4))).astype(mx.bfloat16)
+    exact = kl_divergence(p.astype(mx.float32), q.astype(mx.float32))
+    assert 0 < exact < 0.02
+    assert kl_divergence(p, q) == exact
+
+
+WRITERS: list[Callable[[Path], Path]] = [
+    tiny_models.write_llama,
+    tiny_models.write_qwen3,
+    tiny_models.write_qwen2,
+    tiny_models.write_gemma3,
+    tiny_models.write_gpt_oss,
+    tiny_models.write_deepseek2,
+]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    """8 bits change random models little and 4 bits much more: the unquantized reference is the same model."""
+    subject = loaded(write(tmp_path / "m"))
+    choice, heads = subject.seam.choice, subject.seam.heads
+    prompt = mx.array([list(range(40))])
+    before = subject.model(prompt, cache=subject.geometry.new_caches())
+    mx.eval(before)
+    found = subject.measured(160, bits=8)
+    assert found.tokens == 160, "longer than a chunk, and than the windows"
+    assert found.comparable and found.kl_4_bits is not None and found.kl_8_bits is not None
+    assert 0 < found.kl_8_bits < 0.05 < 1
+    assert 5 * found.kl_8_bits < found.kl_4_bits < 1
+    assert (subject.seam.choice, subject.seam.heads) == (choice, heads)
+    assert mx.array_equal(before, subject.model(prompt, cache=subject.geometry.new_caches()))
+
+
+def test_the_demo_model_is_good_with_4_bits(demo: Loaded) -> None:
+    """And caches that lose precision are found."""
+    two, four, eight = divergences(demo.model, sample(demo.tokenizer, TOKENS), demo.geometry, (2, 4, 8))
+    assert 0 < eight < four / 20
+    assert four < quality.MOST_NATS < two
+    assert Quality(TOKENS, four).recommended_bits == 4
+
+
+def test_keys_with_an_outlier_are_found_and_8_bits_help() -> None:
+    """A bias on the slowest channel of RoPE shifts all scores of a query alike: unquantized, nothing changes."""
+    subject = loaded(DEMO)
+    text = mx.array([sample(subject.tokenizer, 64)])
+    before = subject.model(text)[0]
+    with_key_bias(subject.model, 31, 100.0)
+    assert kl_divergence(before, subject.model(text)[0]) / 64 < 1e-3
+    found = subject.measured(bits=8)
+    assert found.kl_4_bits is not None and found.kl_8_bits is not None
+    assert found.kl_4_bits > 0.5
+    assert found.kl_8_bits < 0.02
+    assert found.recommended_bits == 8
+    assert "set --kv-bits 8" in found.verdict
+
+
+def test_qwen2_with_large_key_biases_needs_8_bits(tmp_path: Path) -> None:
+    def found(bias: float) -> Quality:
+        subject = loaded(tiny_models.write_qwen2(tmp_path / str(bias)))
+        with_key_bias(subject.model, 31, bias)
+        return subject.measured()
+
+    small, large = found(0.0), found(200.0)
+    assert small.kl_4_bits is not None and large.kl_4_bits is not None and large.kl_8_bits is not None
+    assert large.kl_4_bits > 3 * small.kl_4_bits
+    assert large.recommended_bits == 8
+    assert large.kl_8_bits < 0.2 * large.kl_4_bits
+
+
+def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions(llama: Loaded) -> None:
+    """Computed again by NumPy in float64, from whole passes; with 2 bits, so that the other direction differs."""
+    token_ids = sample(llama.tokenizer, 80)
+    caches = replace(llama.geometry, bits=2).new_caches()
+    logits = (llama.model(mx.array([token_ids])), llama.model(mx.array([token_ids]), cache=caches))
+    log_p, log_q = (np.array(nn.log_softmax(each[0], axis=-1)).astype(np.float64) for each in logits)
+    expected = (np.exp(log_p) * (log_p - log_q)).sum(-1).mean()
+    other_way = (np.exp(log_q) * (log_q - log_p)).sum(-1).mean()
+    found = divergences(llama.model, token_ids, llama.geometry, (2,))[0]
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert abs(other_way - expected) > 0.01 * expected
+
+
+def test_coarser_groups_are_worse(llama: Loaded) -> None:
+    fine, coarse = llama.measured(group_size=32).kl_4_bits, llama.measured().kl_4_bits
+    assert fine is not None and coarse is not None
+    assert fine < coarse, "the geometry's group size is the one measured"
+
+
+def test_8_bits_are_measured_where_4_are_bad_or_8_are_set(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "MOST_NATS", 0.0)
+    bad = llama.measured(64)
+    assert bad.kl_8_bits is not None
+    assert bad == llama.measured(64, bits=8), "whatever bits it runs with, the figures are the same"
+    monkeypatch.setattr(quality, "MOST_NATS", 100.0)
+    good = llama.measured(64)
+    assert (good.kl_4_bits, good.kl_8_bits, good.recommended_bits) == (bad.kl_4_bits, None, 4)
+    assert "4 bits are good" in good.verdict
+
+
+def test_the_same_text_gives_the_same_figures_however_long_the_chunks(
+    llama: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = llama.measured(100)
+    monkeypatch.setattr(quality, "_CHUNK", 33)
+    in_chunks = llama.measured(100)
+    assert in_chunks.kl_4_bits == pytest.approx(whole.kl_4_bits, rel=0.05)
+
+
+def test_logits_that_are_nan_with_quantized_kv_are_told(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    attend = llama.seam.attend
+
+    def spoiled(*arguments: Any) -> mx.array:
+        return attend(*arguments) * (math.nan if arguments[3].bits == 4 else 1.0)
+
+    monkeypatch.setattr(llama.seam, "attend", spoiled)
+    found = llama.measured()
+    assert found.kl_4_bits == math.inf
+    assert found.recommended_bits == 8
+    monkeypatch.setattr(llama.seam, "attend", lambda *arguments: attend(*arguments) * math.inf)
+    found = llama.measured()
+    assert (found.kl_4_bits, found.kl_8_bits, found.recommended_bits) == (math.inf, math.inf, 0)
+    assert "spoils this model" in found.verdict
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf])
+def test_logits_that_are_none_without_quantization_are_told(weight: float, tmp_path: Path) -> None:
+    subject = loaded(tiny_models.write_llama(tmp_path / "m"))
+    subject.model.lm_head.weight[5, 3] = weight
+    found = subject.measured()
+    assert found == Quality(TOKENS, comparable=False)
+    assert found.recommended_bits == 0
+    assert "even without quantized KV" in found.verdict
+
+
+def test_logits_are_held_for_a_few_hundred_tokens_only(tmp_path: Path) -> None:
+    vocabulary = 12_000
+    subject = loaded(tiny_models.write_llama(tmp_path / "m", vocab_size=vocabulary))
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    subject.measured(384, bits=8)
+    rows = (mx.get_peak_memory() - before) / (vocabulary * 4)
+    assert rows < 600, "all logits of two passes are 768"
+
+
+nats = st.one_of(st.floats(0, 10), st.just(math.inf))
+
+
+@given(nats, st.none() | nats)
+def test_what_is_recommended(four: float, eight: float | None) -> None:
+    found = Quality(10, four, eight)
+    bits = found.recommended_bits
+    assert (bits == 4) == (four <= quality.MOST_NATS)
+    if bits == 8:
+        assert eight is not None and eight <= four / 2 and eight < math.inf
+    elif bits == 0:
+        assert eight is None or eight > four / 2 or eight == math.inf
+    assert f"{four:.2g}" in found.verdict
+    assert ("--kv-bits 8" in found.verdict) == (bits == 8)
+    assert ("not good" in found.verdict) == (bits == 8 and eight is not None and eight > quality.MOST_NATS)
+
+
+def test_nan_is_never_good() -> None:
+    assert not quality.good(math.nan)
+    assert Quality(10, math.nan).recommended_bits == 0
+
+
+def test_the_sample_has_something_of_each_in_a_few_hundred_tokens(demo: Loaded) -> None:
+    head = demo.tokenizer.decode(sample(demo.tokenizer, 256)).decode(errors="ignore")
+    assert "def mean" in head and "What is the colour" in head
+    assert not head.isascii()
+    assert len(sample(demo.tokenizer, 1_000_000)) > 1000
+    assert len(sample(demo.tokenizer, 64)) == 64
+
+
+def test_the_sample_begins_as_prompts_do(llama: Loaded) -> None:
+    bos = llama.tokenizer.special_id(tiny_models.BOS)
+    assert sample(llama.tokenizer, 8)[0] == bos
+    assert bos not in sample(llama.tokenizer, 1_000_000)[1:]
+
+
+def counted(results: list[Quality]) -> Callable[..., Quality]:
+    """A measurement that gives one result after the other."""
+    return lambda *_: results.pop(0)
+
+
+GOOD, BAD = Quality(10, 0.001), Quality(10, 3.0, math.inf)
+
+
+def test_a_model_is_measured_once_per_fingerprint(llama: Loaded, tmp_path: Path) -> None:
+    file = tmp_path / "worker" / "quality.json"
+    arguments = (llama.model, llama.tokenizer, llama.geometry)
+    first = QualityChecks(file, TOKENS).of("a", *arguments)
+    assert first == llama.measured()
+    results = [BAD, GOOD, BAD]
+    again = QualityChecks(file, TOKENS, counted(results))
+    assert again.of("a", *arguments) == first, "from memory"
+    assert again.of("b", *arguments) == BAD, "other weights, or other bits"
+    assert QualityChecks(file, 64, counted(results)).of("a", *arguments) == GOOD, "more or less of the sample"
+    assert QualityChecks(file, TOKENS, counted([])).of("b", *arguments) == BAD, "infinity is remembered too"
+    assert len(results) == 1
+
+
+def test_what_else_figures_depend_on_is_part_of_the_key(
+    llama: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, arguments = tmp_path / "quality.json", (llama.model, llama.tokenizer, llama.geometry)
+    results = [GOOD, BAD, GOOD, BAD, GOOD]
+    checks = QualityChecks(file, TOKENS, counted(results))
+    assert [checks.of("a", *arguments) for _ in range(2)] == [GOOD, GOOD]
+    with monkeypatch.context() as patched:
+        patched.setattr(quality.importlib.metadata, "version", lambda name: "9.9")
+        assert checks.of("a", *arguments) == BAD
+    with monkeypatch.context() as patched:
+        patched.setattr(quality.mx, "device_info", lambda: {"device_name": "another"})
+        assert checks.of("a", *arguments) == GOOD
+    with monkeypatch.context() as patched:
+        (tmp_path / "sample.txt").write_text("Another text.")
+        patched.setattr(quality, "_SAMPLE", tmp_path / "sample.txt")
+        assert checks.of("a", *arguments) == BAD
+    with monkeypatch.context() as patched:
+        patched.setattr(llama.tokenizer, "hash", "another")
+        assert checks.of("a", *arguments) == GOOD
+    assert checks.of("a", *arguments) == GOOD
+    assert not results
+
+
+def entry(**changes: object) -> dict[str, object]:
+    return {"tokens": 10, "kl_4_bits": 0.001, "kl_8_bits": None, "comparable": True, **changes}
+
+
+DAMAGES = [
+    "",
+    "not json",
+    "[]",
+    entry(tokens=None),
+    entry(kl_4_bits="good"),
+    entry(kl_4_bits=math.nan),
+    entry(kl_4_bits=-1.0),
+    entry(kl_8_bits=True),
+    entry(kl_4_bits=None),
+    entry(comparable="yes"),
+    {},
+    [],
+    3,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
+def test_a_damaged_memory_is_only_a_miss(damage: object, llama: Loaded, tmp_path: Path) -> None:
+    file, arguments = tmp_path / "quality.json", (llama.model, llama.tokenizer, llama.geometry)
+    QualityChecks(file, TOKENS, counted([GOOD])).of("a", *arguments)
+    key = next(iter(json.loads(file.read_text())))
+    file.write_text(damage if isinstance(damage, str) else json.dumps({key: damage}))
+    assert QualityChecks(file, TOKENS, counted([BAD])).of("a", *arguments) == BAD
+    assert QualityChecks(file, TOKENS, counted([])).of("a", *arguments) == BAD, "and is mended"
+
+
+def test_a_memory_that_cannot_be_written_is_not_missed(llama: Loaded, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    checks = QualityChecks(tmp_path / "file" / "quality.json", TOKENS, counted([GOOD, BAD]))
+    arguments = (llama.model, llama.tokenizer, llama.geometry)
+    assert [checks.of("a", *arguments), checks.of("a", *arguments)] == [GOOD, BAD]
