@@ -10,6 +10,7 @@ from grpc_status import rpc_status
 
 from agentmem import handlers
 from agentmem.errors import AgentmemError
+from agentmem.traced_calls import PROBES
 from gateway import callers, upstream
 from gateway.admission import Admission
 from gateway.callers import Authenticator, Caller
@@ -20,9 +21,6 @@ if TYPE_CHECKING:  # generic in the stubs only
     _ServerInterceptor = grpc.aio.ServerInterceptor[Any, Any]
 else:
     _ServerInterceptor = grpc.aio.ServerInterceptor
-
-OPEN = ("/grpc.health.", "/grpc.reflection.")
-"""Services that everybody may call: what they tell is public."""
 
 ADMIN = frozenset({"/agentmem.v1.ModelService/LoadModel", "/agentmem.v1.ModelService/UnloadModel"})
 """RPCs that concern the callers of all namespaces."""
@@ -41,7 +39,7 @@ class AuthenticationInterceptor(_ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
     ) -> _Handler:
-        if details.method.startswith(OPEN):
+        if details.method.startswith(PROBES):  # what they tell is public
             return await continuation(details)
         try:
             who = self._authenticator.authenticate(_credential(details))

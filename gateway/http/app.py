@@ -25,6 +25,7 @@ from gateway.http.authentication import Authentication
 from gateway.http.counting import CountEndpoint
 from gateway.http.limits import RequestLimits
 from gateway.http.models import ModelEndpoints
+from gateway.http.probes import ALIVE, METRICS, READY
 from gateway.http.requests import AGENT_HEADER
 from gateway.http.rim import Rim, error_page, http_error_page
 from gateway.http.turns import TurnEndpoint, Turns
@@ -72,9 +73,9 @@ class HttpDoor:
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
                 *rest_routes(turns, settings.max_import_bytes),
-                Route("/healthz", self._alive),
-                Route("/readyz", self._ready),
-                Route("/metrics", self._metrics_page),
+                Route(ALIVE, self._alive),
+                Route(READY, self._ready),
+                Route(METRICS, self._metrics_page),
                 Route("/openapi.json", self._openapi),
             ],
             middleware=[
