@@ -25,7 +25,7 @@ from gateway.openai.response_schema import (
     ResponseRequest,
     text_of,
 )
-from gateway.openai.sampling import DEFAULT_TEMPERATURE
+from gateway.openai.sampling import DEFAULT_TEMPERATURE, refuse_idle_stream_options
 
 DEFAULT_TOP_P = 1.0
 _LONGEST_TOLD = 64
@@ -60,8 +60,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
 
 
 def _refuse_contradictions(request: ResponseRequest) -> None:
-    if request.stream_options is not None and not request.stream:
-        raise InvalidArgument("stream_options", "is only allowed with stream")
+    refuse_idle_stream_options(request)
     if request.top_logprobs and not _wants_logprobs(request):
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     if _tools(request) and _json_schema(request) is not None:
