@@ -11,7 +11,8 @@ from grpc_status import rpc_status
 from agentmem import handlers
 from agentmem.errors import AgentmemError
 from agentmem.traced_calls import PROBES
-from gateway import callers, upstream
+from agentmem.uploads import read_on
+from gateway import callers
 from gateway.admission import Admission
 from gateway.callers import Authenticator, Caller
 
@@ -88,7 +89,7 @@ def _refusal(handler: _Handler | None, error: AgentmemError) -> Any:
 
     async def refuse(request: Any, context: _Context) -> None:
         if handler.request_streaming:
-            await upstream.drain(request)
+            await read_on(request)
         await _abort(context, error)
 
     return handlers.parts(handler)[0](refuse)

@@ -18,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from agentmem import errors
 from agentmem.server import Register
+from agentmem.uploads import read_on
 from gateway import upstream
 from gateway.callers import caller
 from gateway.metrics import GatewayMetrics
@@ -79,10 +80,10 @@ class Forwarder:
                         await outgoing.write(request)
                     await outgoing.done_writing()
                 except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                    await upstream.drain(requests)  # the worker has ended the call, and its status says why
+                    await read_on(requests)  # the worker has ended the call, and its status says why
                 except errors.AgentmemError:
                     outgoing.cancel()
-                    await upstream.drain(requests)
+                    await read_on(requests)
                     raise
                 except BaseException:
                     outgoing.cancel()

@@ -19,17 +19,6 @@ _T_co = TypeVar("_T_co", covariant=True)
 _UNREACHABLE: Final = "the inference worker cannot be reached; it may be starting again"
 
 
-_DRAIN_SECONDS: Final = 2.0
-
-
-async def drain(requests: AsyncIterable[object]) -> None:
-    """Read a refused upload on for a while: a grpc client whose write fails loses the status that says why."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in requests:
-                pass
-
-
 class UnaryCall(Awaitable[_T_co], Protocol[_T_co]):
     """The call object of an RPC with one response."""
 

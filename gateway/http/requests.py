@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -14,11 +13,10 @@ from starlette.types import Receive
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
+from agentmem.uploads import read_on
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
-
-_READ_ON_SECONDS = 2.0
 
 _LARGE: Final = 64 * 1024
 """Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
@@ -106,14 +104,6 @@ async def limited(request: Request, content_type: str, limit: int) -> AsyncItera
             await read_on(stream)
             raise too_large
         yield chunk
-
-
-async def read_on(body: AsyncIterable[bytes]) -> None:
-    """Read the rest of a refused body for a while: a client that is cut off while it writes may not read why."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_READ_ON_SECONDS):
-            async for _ in body:
-                pass
 
 
 async def worked_out(size: int, work: Callable[[], _T]) -> _T:
