@@ -13,7 +13,8 @@ from agentmem.blockfile import CHUNK_BYTES
 from agentmem.uploads import read_on
 from agentmem.v1 import agent_pb2
 from gateway import upstream
-from gateway.http.requests import limited, until_disconnect
+from gateway.http.disconnects import until_disconnect
+from gateway.http.requests import limited
 from gateway.http.responses import ReaderStalled, StreamedResponse
 
 FILE_TYPE: Final = "application/octet-stream"

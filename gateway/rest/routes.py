@@ -20,7 +20,8 @@ from starlette.types import Receive, Scope, Send
 from agentmem.errors import InvalidArgument
 from gateway import upstream
 from gateway.callers import caller
-from gateway.http.requests import json_bytes, request_id, until_disconnect, worked_out
+from gateway.http.disconnects import until_disconnect
+from gateway.http.requests import json_bytes, request_id, worked_out
 from gateway.http.rim import tell
 from gateway.http.turns import Turns, answer, generation
 from gateway.json_body import parse_body
