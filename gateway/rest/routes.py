@@ -126,18 +126,8 @@ class RestEndpoint:
 
     def _call(self) -> Callable[..., Any]:
         """The RPC, to be called with its request, if it is not a stream."""
-        rpc, channel = self.endpoint.rpc, self.shared.channel
-        connect: Any = {
-            (False, False): channel.unary_unary,
-            (False, True): channel.unary_stream,
-            (True, False): channel.stream_unary,
-        }[rpc.client_streaming, rpc.server_streaming]
-        call: Callable[..., Any] = connect(
-            f"/{rpc.containing_service.full_name}/{rpc.name}",
-            request_serializer=GetMessageClass(rpc.input_type).SerializeToString,
-            response_deserializer=GetMessageClass(rpc.output_type).FromString,
-        )
-        return call
+        rpc = self.endpoint.rpc
+        return upstream.stub(self.shared.channel, rpc, GetMessageClass(rpc.output_type).FromString)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
