@@ -23,6 +23,7 @@ from gateway.anthropic.messages_schema import MessagesRequest
 from gateway.callers import Authenticator
 from gateway.http.authentication import Authentication
 from gateway.http.counting import CountEndpoint
+from gateway.http.hosts import KnownHosts
 from gateway.http.limits import RequestLimits
 from gateway.http.models import ModelEndpoints
 from gateway.http.probes import ALIVE, METRICS, READY
@@ -81,6 +82,7 @@ class HttpDoor:
             middleware=[
                 *_cors(settings.cors_origin),
                 Middleware(Rim, metrics=metrics),
+                *_hosts(settings),
                 Middleware(
                     RequestLimits, max_header_bytes=settings.max_header_bytes, body_timeout=settings.body_timeout
                 ),
@@ -119,6 +121,13 @@ async def _kept_response(_: Request) -> Response:
         "only POST /v1/responses is served; what is kept of a response is the agent's memory, which "
         "previous_response_id goes on from",
     )
+
+
+def _hosts(settings: GatewaySettings) -> list[Middleware]:
+    """What shuts web pages out of a door that nobody else reaches, and that asks for no keys."""
+    if settings.keys is not None or "http" in settings.public:
+        return []
+    return [Middleware(KnownHosts, allowed=settings.allowed_host)]
 
 
 def _cors(origins: Sequence[str]) -> list[Middleware]:

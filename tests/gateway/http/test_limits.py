@@ -20,7 +20,7 @@ from gateway.process import Gateway
 from ..doors import eventually, settings
 from ..scripted import ScriptedWorker, finished, started
 
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 @asynccontextmanager
@@ -79,9 +79,9 @@ async def test_headers_that_do_not_come(run_dir: Path) -> None:
         assert await said(gateway) == b""
         assert await said(gateway, HEAD) == b""
         # The second request of a connection is watched, too, and so is a body that nobody wants any more.
-        first = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+        first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
         assert (await said(gateway, first, HEAD)).count(b"HTTP/1.1") == 1
-        refused = b"POST /nope HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
+        refused = b"POST /nope HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
         assert (await said(gateway, refused, b"x")).startswith(b"HTTP/1.1 404 ")
 
 
@@ -113,7 +113,7 @@ async def test_a_message_that_is_too_large(worker: ScriptedWorker, run_dir: Path
 
 
 async def test_too_many_connections(worker: ScriptedWorker, run_dir: Path) -> None:
-    get = b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n"
+    get = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n"
     async with limited(run_dir, max_connections=2) as gateway, connected(gateway), connected(gateway):
         async with connected(gateway) as (reader, writer):  # one too many
             writer.write(get % b"/healthz")
@@ -131,7 +131,7 @@ async def test_too_many_connections(worker: ScriptedWorker, run_dir: Path) -> No
                 assert await reader.read() == b""
 
         async def served() -> bool:
-            answer = await said(gateway, b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            answer = await said(gateway, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             return answer.startswith(b"HTTP/1.1 200 ")
 
         async with asyncio.timeout(20):
