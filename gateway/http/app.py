@@ -27,6 +27,7 @@ from gateway.http.hosts import KnownHosts
 from gateway.http.limits import RequestLimits
 from gateway.http.models import ModelEndpoints
 from gateway.http.probes import ALIVE, METRICS, READY
+from gateway.http.readiness import Readiness
 from gateway.http.requests import AGENT_HEADER
 from gateway.http.rim import Rim, error_page, http_error_page
 from gateway.http.turns import TurnEndpoint, Turns
@@ -60,6 +61,7 @@ class HttpDoor:
         self._channel = channel
         self._metrics = metrics
         self.draining = False
+        self._readiness = Readiness(self._worker_unready)
         finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
         turns = Turns(channel, finder, settings.max_body_bytes, settings.stream_queue, settings.stall_limit, metrics)
         models = ModelEndpoints(channel)
@@ -96,7 +98,7 @@ class HttpDoor:
         return JSONResponse({"status": "alive"})
 
     async def _ready(self, _: Request) -> Response:
-        reason = "the gateway is shutting down" if self.draining else await self._worker_unready()
+        reason = "the gateway is shutting down" if self.draining else await self._readiness.reason()
         if reason:
             return JSONResponse({"status": "not ready", "reason": reason}, 503, {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
