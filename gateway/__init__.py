@@ -16,6 +16,7 @@ A gateway keeps no state and knows only the contract: whatever it tells a caller
     exchange.py       what a dialect makes of a request
     choices.py        the turns of one request, run
     json_body.py      bodies of requests, read and refused by field; what they are made of: fields.py
+    enums.py          names of the contract's enum values in JSON
     memory_report.py  what a turn tells of the agent's memory, as JSON; of a model: model_report.py
     metrics.py        what the doors count
     openapi/          the OpenAPI document of the HTTP door

@@ -10,7 +10,9 @@ from grpc_status import rpc_status
 
 from agentmem import handlers
 from agentmem.errors import AgentmemError
-from gateway import callers, upstream
+from agentmem.traced_calls import PROBES
+from agentmem.uploads import read_on
+from gateway import callers
 from gateway.admission import Admission
 from gateway.callers import Authenticator, Caller
 
@@ -20,9 +22,6 @@ if TYPE_CHECKING:  # generic in the stubs only
     _ServerInterceptor = grpc.aio.ServerInterceptor[Any, Any]
 else:
     _ServerInterceptor = grpc.aio.ServerInterceptor
-
-OPEN = ("/grpc.health.", "/grpc.reflection.")
-"""Services that everybody may call: what they tell is public."""
 
 ADMIN = frozenset({"/agentmem.v1.ModelService/LoadModel", "/agentmem.v1.ModelService/UnloadModel"})
 """RPCs that concern the callers of all namespaces."""
@@ -41,7 +40,7 @@ class AuthenticationInterceptor(_ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
     ) -> _Handler:
-        if details.method.startswith(OPEN):
+        if details.method.startswith(PROBES):  # what they tell is public
             return await continuation(details)
         try:
             who = self._authenticator.authenticate(_credential(details))
@@ -90,7 +89,7 @@ def _refusal(handler: _Handler | None, error: AgentmemError) -> Any:
 
     async def refuse(request: Any, context: _Context) -> None:
         if handler.request_streaming:
-            await upstream.drain(request)
+            await read_on(request)
         await _abort(context, error)
 
     return handlers.parts(handler)[0](refuse)

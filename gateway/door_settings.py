@@ -1,14 +1,18 @@
 """Where the doors listen, and to whom: settings that `agentmem up` has, too, and passes on to the gateway."""
 
+import re
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from agentmem import layout
 from agentmem.addresses import TcpAddress, is_loopback, parse_address
 from agentmem.settings import ServiceSettings
 from gateway.tls import TlsFiles
+
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class DoorSettings(ServiceSettings):
@@ -20,6 +24,18 @@ class DoorSettings(ServiceSettings):
     tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain: TLS at both doors")
     tls_key: Path | None = Field(None, description="PEM file of its private key")
     tls_client_ca: Path | None = Field(None, description="PEM file of the CA of clients, which need certificates then")
+    allowed_host: list[str] = Field(
+        default_factory=list,
+        description="name that the HTTP door answers to without keys, besides localhost and loopback; repeatable",
+    )
+
+    @field_validator("allowed_host")
+    @classmethod
+    def _host_names(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not _is_host(name):
+                raise ValueError(f"{name!r} is not a host's name alone, such as host.docker.internal, or an IP address")
+        return names
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -48,3 +64,10 @@ class DoorSettings(ServiceSettings):
             return None
         client_ca = self.tls_client_ca.expanduser() if self.tls_client_ca else None
         return TlsFiles(self.tls_cert.expanduser(), self.tls_key.expanduser(), client_ca)
+
+
+def _is_host(text: str) -> bool:
+    try:
+        return bool(_HOST_NAME.fullmatch(text) or ip_address(text))
+    except ValueError:
+        return False

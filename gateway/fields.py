@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from agentmem.errors import InvalidArgument
-from agentmem.jsontext import MAX_DEPTH, shallow
 from agentmem.keys import check_text
 from agentmem.limits import MAX_STOP_BYTES
 
@@ -28,8 +27,6 @@ def _well_formed(value: str) -> str:
 
 
 def _json_object(value: dict[str, Any]) -> dict[str, Any]:
-    if not shallow(value):
-        raise ValueError(f"must not be nested deeper than {MAX_DEPTH}")
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -61,7 +58,7 @@ Text = Annotated[str, AfterValidator(_well_formed)]
 """JSON can spell half of a surrogate pair; UTF-8 cannot."""
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
-"""An object that goes on as JSON text."""
+"""An object that goes on as JSON text. A body is no deeper than the contract takes it."""
 
 StopString = Annotated[Text, AfterValidator(_stop)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]

@@ -10,14 +10,15 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from agentmem import errors
+from agentmem import errors, handlers
 from agentmem.server import Register
+from agentmem.uploads import read_on
 from gateway import upstream
 from gateway.callers import caller
 from gateway.metrics import GatewayMetrics
@@ -41,24 +42,21 @@ class Forwarder:
 
     def service(self, descriptor: ServiceDescriptor) -> tuple[str, Register, Any]:
         """`descriptor` as GrpcServer takes it."""
-        handlers = {method.name: self._handler(method) for method in descriptor.methods}
+        served = {method.name: self._handler(method) for method in descriptor.methods}
 
         def register(_: Any, server: grpc.aio.Server) -> None:
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, served),))
 
         return descriptor.full_name, register, None
 
     def _handler(self, method: MethodDescriptor) -> _Handler:
-        request_type = GetMessageClass(method.input_type)
-        kind = (method.client_streaming, method.server_streaming)
-        connect, behaviour, make = {
-            (False, False): (self.channel.unary_unary, self._unary, grpc.unary_unary_rpc_method_handler),
-            (False, True): (self.channel.unary_stream, self._stream, grpc.unary_stream_rpc_method_handler),
-            (True, False): (self.channel.stream_unary, self._upload, grpc.stream_unary_rpc_method_handler),
-        }[kind]
-        path = f"/{method.containing_service.full_name}/{method.name}"
-        stub = cast(Any, connect)(path, request_serializer=request_type.SerializeToString)
-        return cast("_Handler", cast(Any, make)(behaviour(method, stub), request_deserializer=request_type.FromString))
+        arity = handlers.arity(method.client_streaming, method.server_streaming)
+        serve = {"unary_unary": self._unary, "unary_stream": self._stream, "stream_unary": self._upload}[arity]
+        made: _Handler = handlers.maker(arity)(
+            serve(method, upstream.stub(self.channel, method)),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+        )
+        return made
 
     def _unary(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(request: Any, context: _Context) -> bytes:
@@ -79,10 +77,10 @@ class Forwarder:
                         await outgoing.write(request)
                     await outgoing.done_writing()
                 except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                    await upstream.drain(requests)  # the worker has ended the call, and its status says why
+                    await read_on(requests)  # the worker has ended the call, and its status says why
                 except errors.AgentmemError:
                     outgoing.cancel()
-                    await upstream.drain(requests)
+                    await read_on(requests)
                     raise
                 except BaseException:
                     outgoing.cancel()

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agentmem.errors import InvalidArgument
+from agentmem.jsontext import MAX_DEPTH, shallow
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _NOT_THERE = frozenset({"missing", "extra_forbidden"})  # the latter's name may be ill-formed, and not found again
 _NO_BRANCH = frozenset({"union_tag_invalid", "union_tag_not_found"})
 _NAME = re.compile(r"[A-Za-z0-9_.$-]{1,64}")
-_MAX_DEPTH = 100
-_TOO_DEEP = f"is nested more than {_MAX_DEPTH} deep"
+_TOO_DEEP = f"must not be nested deeper than {MAX_DEPTH}"
 _MESSAGES = {
     "extra_forbidden": "is not supported",
     "missing": "is required",
@@ -50,8 +50,8 @@ def _parse(body: bytes) -> dict[str, Any]:
         raise InvalidArgument("body", "holds a number that is out of range") from None
     if not isinstance(data, dict):
         raise InvalidArgument("body", "must be a JSON object")
-    if body.count(b"[") + body.count(b"{") > _MAX_DEPTH:  # or it cannot be that deep
-        _check_depth(data)
+    if not shallow(data):
+        raise InvalidArgument("body", _TOO_DEEP)
     return data
 
 
@@ -64,21 +64,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise InvalidArgument(_printable(name), "is given more than once")
             seen.add(name)
     return made
-
-
-def _check_depth(data: Any) -> None:
-    """Raises InvalidArgument for what may be too deep for those who read it after us."""
-    level = [data]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return
-    raise InvalidArgument("body", _TOO_DEEP)
 
 
 def _path(error: ErrorDetails, data: Any) -> list[str | int]:

@@ -3,6 +3,7 @@
 from google.protobuf.duration_pb2 import Duration
 
 from agentmem.v1 import inference_pb2, types_pb2
+from gateway.enums import short_name
 from gateway.exchange import Json
 
 _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
@@ -17,9 +18,9 @@ def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finish
     version = finished.version
     return {
         "agent_id": agent_id or None,
-        "match": types_pb2.Match.Name(cache.match).removeprefix("MATCH_").lower(),
+        "match": short_name(types_pb2.Match.DESCRIPTOR, cache.match),
         "cached": {tier_name(part.tier): part.tokens for part in finished.usage.cached},
-        "miss_reason": _miss_reason(cache.miss_reason),
+        "miss_reason": short_name(types_pb2.MissReason.DESCRIPTOR, cache.miss_reason) or None,
         "context_remaining": started.context_remaining,
         "version": {"uid": version.uid, "version": version.version} if finished.HasField("version") else None,
         "durable": finished.durable,
@@ -30,13 +31,7 @@ def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finish
 
 def tier_name(tier: "types_pb2.Tier.ValueType") -> str:
     """ "hot", "warm", "remote" or "none"."""
-    return types_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
-
-
-def _miss_reason(reason: "types_pb2.MissReason.ValueType") -> str | None:
-    if reason == types_pb2.MISS_REASON_UNSPECIFIED:
-        return None
-    return types_pb2.MissReason.Name(reason).removeprefix("MISS_REASON_").lower()
+    return short_name(types_pb2.Tier.DESCRIPTOR, tier)
 
 
 def _seconds(duration: Duration) -> float:

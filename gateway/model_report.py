@@ -1,6 +1,7 @@
 """What Agentmem knows of a model beyond any dialect's fields, as JSON."""
 
 from agentmem.v1 import model_pb2
+from gateway.enums import short_name
 from gateway.exchange import Json
 
 
@@ -21,5 +22,5 @@ def model_report(model: model_pb2.Model) -> Json:
 
 
 def state_name(model: model_pb2.Model) -> str:
-    """ "registered", "loading", "loaded" or "failed"."""
-    return model_pb2.ModelState.Name(model.state).removeprefix("MODEL_STATE_").lower()
+    """ "registered", "loading", "loaded", "draining" or "failed"."""
+    return short_name(model_pb2.ModelState.DESCRIPTOR, model.state)

@@ -4,30 +4,21 @@ Of what a caller sends besides a request only its trace reaches the worker (`age
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agentmem import errors
+from agentmem import errors, handlers
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 
 _UNREACHABLE: Final = "the inference worker cannot be reached; it may be starting again"
-
-
-_DRAIN_SECONDS: Final = 2.0
-
-
-async def drain(requests: AsyncIterable[object]) -> None:
-    """Read a refused upload on for a while: a grpc client whose write fails loses the status that says why."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in requests:
-                pass
 
 
 class UnaryCall(Awaitable[_T_co], Protocol[_T_co]):
@@ -42,6 +33,19 @@ class StreamCall(AsyncIterable[_T_co], Protocol[_T_co]):
 
     def cancel(self) -> bool:
         """Tell the worker to stop. May be called at any time."""
+
+
+def stub(
+    channel: grpc.aio.Channel, method: MethodDescriptor, deserializer: Callable[[bytes], Any] | None = None
+) -> Callable[..., Any]:
+    """An RPC of the contract, to be called as its generated stub is. Without `deserializer` responses are bytes."""
+    connect = getattr(channel, handlers.arity(method.client_streaming, method.server_streaming))
+    call: Callable[..., Any] = connect(
+        f"/{method.containing_service.full_name}/{method.name}",
+        request_serializer=GetMessageClass(method.input_type).SerializeToString,
+        response_deserializer=deserializer,
+    )
+    return call
 
 
 def failure(error: grpc.aio.AioRpcError) -> errors.AgentmemError:

@@ -12,9 +12,9 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tests.tiny_models import BOS, END, START
+from tests.tiny_models import BOS, END, START, save_tokenizer
 
 CHAT, CALL, BOTH, BROKEN, ANSWER = "<|chat|>", "<|call|>", "<|both|>", "<|broken|>", "<|answer|>"
 MARKERS = "<tool_call>", "</tool_call>"
@@ -123,16 +123,5 @@ def _write_tokenizer(directory: Path, special_markers: bool, template: str) -> d
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, ids[BOS])]
-    )
-    tokenizer.save(str(directory / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BOS,
-        "eos_token": END,
-        "clean_up_tokenization_spaces": False,
-        "chat_template": template,
-    }
-    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    save_tokenizer(directory, tokenizer, template)
     return ids | {piece: ids[token] for piece, token in spelled.items()}

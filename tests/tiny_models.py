@@ -40,6 +40,12 @@ def write_tokenizer(directory: Path, template: str = CHATML) -> int:
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS * 20, trainer)
+    save_tokenizer(directory, tokenizer, template)
+    return int(tokenizer.get_vocab_size())
+
+
+def save_tokenizer(directory: Path, tokenizer: Tokenizer, template: str) -> None:
+    """A tokenizer that has BOS, START and END, as transformers loads it, with a chat template. Texts get a BOS."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
@@ -52,7 +58,6 @@ def write_tokenizer(directory: Path, template: str = CHATML) -> int:
         "chat_template": template,
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
-    return int(tokenizer.get_vocab_size())
 
 
 def write_llama(

@@ -81,6 +81,7 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
         path: Path | None = getattr(settings, name)
         if path is not None:
             doors += [f"--{name.replace('_', '-')}", str(path)]
+    doors += [part for host in settings.allowed_host for part in ("--allowed-host", host)]
     return ServiceArguments(
         store=[*data, *run, "--metrics", _metrics(settings, layout.STORE_METRICS), *common],
         worker=[*data, *run, *models, "--metrics", _metrics(settings, layout.WORKER_METRICS), *common],

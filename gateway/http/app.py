@@ -23,8 +23,11 @@ from gateway.anthropic.messages_schema import MessagesRequest
 from gateway.callers import Authenticator
 from gateway.http.authentication import Authentication
 from gateway.http.counting import CountEndpoint
+from gateway.http.hosts import KnownHosts
 from gateway.http.limits import RequestLimits
 from gateway.http.models import ModelEndpoints
+from gateway.http.probes import ALIVE, METRICS, READY
+from gateway.http.readiness import Readiness
 from gateway.http.requests import AGENT_HEADER
 from gateway.http.rim import Rim, error_page, http_error_page
 from gateway.http.turns import TurnEndpoint, Turns
@@ -58,6 +61,7 @@ class HttpDoor:
         self._channel = channel
         self._metrics = metrics
         self.draining = False
+        self._readiness = Readiness(self._worker_unready)
         finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
         turns = Turns(channel, finder, settings.max_body_bytes, settings.stream_queue, settings.stall_limit, metrics)
         models = ModelEndpoints(channel)
@@ -72,14 +76,15 @@ class HttpDoor:
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
                 *rest_routes(turns, settings.max_import_bytes),
-                Route("/healthz", self._alive),
-                Route("/readyz", self._ready),
-                Route("/metrics", self._metrics_page),
+                Route(ALIVE, self._alive),
+                Route(READY, self._ready),
+                Route(METRICS, self._metrics_page),
                 Route("/openapi.json", self._openapi),
             ],
             middleware=[
                 *_cors(settings.cors_origin),
                 Middleware(Rim, metrics=metrics),
+                *_hosts(settings),
                 Middleware(
                     RequestLimits, max_header_bytes=settings.max_header_bytes, body_timeout=settings.body_timeout
                 ),
@@ -93,7 +98,7 @@ class HttpDoor:
         return JSONResponse({"status": "alive"})
 
     async def _ready(self, _: Request) -> Response:
-        reason = "the gateway is shutting down" if self.draining else await self._worker_unready()
+        reason = "the gateway is shutting down" if self.draining else await self._readiness.reason()
         if reason:
             return JSONResponse({"status": "not ready", "reason": reason}, 503, {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
@@ -118,6 +123,13 @@ async def _kept_response(_: Request) -> Response:
         "only POST /v1/responses is served; what is kept of a response is the agent's memory, which "
         "previous_response_id goes on from",
     )
+
+
+def _hosts(settings: GatewaySettings) -> list[Middleware]:
+    """What shuts web pages out of a door that nobody else reaches, and that asks for no keys."""
+    if settings.keys is not None or "http" in settings.public:
+        return []
+    return [Middleware(KnownHosts, allowed=settings.allowed_host)]
 
 
 def _cors(origins: Sequence[str]) -> list[Middleware]:

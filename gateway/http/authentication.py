@@ -6,9 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import callers
 from gateway.admission import Admission
 from gateway.callers import Authenticator
-
-OPEN = frozenset({"/healthz", "/readyz"})
-"""Paths that everybody may ask."""
+from gateway.http.probes import OPEN
 
 
 class Authentication:

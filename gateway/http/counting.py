@@ -11,7 +11,8 @@ from gateway import upstream
 from gateway.anthropic.messages_request import to_count
 from gateway.anthropic.messages_schema import CountTokensRequest
 from gateway.callers import caller
-from gateway.http.requests import json_bytes, until_disconnect, worked_out
+from gateway.http.disconnects import until_disconnect
+from gateway.http.requests import json_bytes, worked_out
 from gateway.http.rim import tell
 from gateway.http.turns import Turns
 from gateway.json_body import parse_body

@@ -11,6 +11,7 @@ from agentmem.errors import AgentmemError
 from gateway.anthropic import errors as anthropic
 from gateway.exchange import Json
 from gateway.openai import errors as openai
+from gateway.rest.errors import error_body as rest_error_body
 
 
 class Page(NamedTuple):
@@ -55,7 +56,7 @@ _ENDPOINTS = {
 """Those of OpenAI that have names of their own for fields of the contract."""
 
 _REST = Dialect(
-    page=lambda error, _: Page(error.http_status, openai.error_body(error, named=str)),
+    page=lambda error, _: Page(error.http_status, rest_error_body(error)),
     http_body=_OPENAI.http_body,
 )
 """OpenAI's shape, under the contract's names of fields."""

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentmem.errors import Unavailable
-from gateway.http.authentication import OPEN
 from gateway.http.connections import SURPLUS
+from gateway.http.probes import OPEN
 from gateway.http.rim import ErrorPage, http_error_page
 
 _CLOSE: Final = {"connection": "close"}

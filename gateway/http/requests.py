@@ -2,23 +2,20 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
-from contextlib import suppress
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive
+from starlette.requests import Request
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
+from agentmem.uploads import read_on
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
-
-_READ_ON_SECONDS = 2.0
 
 _LARGE: Final = 64 * 1024
 """Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
@@ -108,37 +105,6 @@ async def limited(request: Request, content_type: str, limit: int) -> AsyncItera
         yield chunk
 
 
-async def read_on(body: AsyncIterable[bytes]) -> None:
-    """Read the rest of a refused body for a while: a client that is cut off while it writes may not read why."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_READ_ON_SECONDS):
-            async for _ in body:
-                pass
-
-
 async def worked_out(size: int, work: Callable[[], _T]) -> _T:
     """The result of `work`, on a body of `size` bytes: in a thread where streams would have to wait for long."""
     return await asyncio.to_thread(work) if size > _LARGE else work()
-
-
-async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of `work`, which is cancelled as soon as the client goes away; then raises ClientDisconnect.
-
-    Call it after the body was read: `receive` has nothing but the disconnect to tell then.
-    """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.create_task(_disconnect(receive))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        working.cancel()
-        watching.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

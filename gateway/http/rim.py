@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentmem import errors, tracing
 from agentmem.logs import event
 from gateway.http.dialects import dialect_of
+from gateway.http.probes import PROBES
 from gateway.keys.format import without_secrets
 from gateway.metrics import GatewayMetrics
 
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
 
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _TOLD = "agentmem.told"
 _REQUEST_ID = "agentmem.request_id"
 _LONGEST_TOLD = 256
@@ -125,7 +125,7 @@ class Rim:
             event(
                 log,
                 "answered",
-                logging.DEBUG if route in _PROBES else logging.INFO,
+                logging.DEBUG if route in PROBES else logging.INFO,
                 method=scope["method"],
                 route=route,
                 status=status or CLIENT_CLOSED,

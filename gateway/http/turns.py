@@ -19,7 +19,8 @@ from agentmem.v1 import inference_pb2
 from gateway.callers import caller
 from gateway.choices import Events, each_choice
 from gateway.exchange import Exchange, Incoming
-from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, until_disconnect, worked_out
+from gateway.http.disconnects import until_disconnect
+from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, worked_out
 from gateway.http.responses import ReaderStalled
 from gateway.http.rim import as_our_error, tell
 from gateway.http.sse import EventStream

@@ -20,12 +20,12 @@ from gateway.openai.response_format import ResponseFormat
 from gateway.openai.schema import (
     MAX_TOOLS,
     Label,
+    Name,
     No,
     NotStrict,
     ParallelToolCalls,
     SampledRequest,
     ToolChoice,
-    ToolName,
     without,
     without_nulls,
 )
@@ -84,7 +84,7 @@ class ToolCall(Strict):
 class FunctionDefinition(Strict):
     """A function that the model may call; `parameters` is a JSON Schema."""
 
-    name: ToolName
+    name: Name
     description: Text | None = None
     parameters: JsonObject | None = None
     strict: NotStrict = None

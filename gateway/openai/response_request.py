@@ -13,6 +13,7 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.exchange import Exchange, Incoming, Json
 from gateway.openai.response_answer import ResponseAnswer
+from gateway.openai.response_format import schema_of
 from gateway.openai.response_ids import Beginning, beginning_of, number_of_key, response_id
 from gateway.openai.response_schema import (
     FunctionCallItem,
@@ -22,10 +23,9 @@ from gateway.openai.response_schema import (
     MessageItem,
     ReasoningItem,
     ResponseRequest,
-    SchemaFormat,
     text_of,
 )
-from gateway.openai.sampling import DEFAULT_TEMPERATURE
+from gateway.openai.sampling import DEFAULT_TEMPERATURE, refuse_idle_stream_options
 
 DEFAULT_TOP_P = 1.0
 _LONGEST_TOLD = 64
@@ -60,8 +60,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
 
 
 def _refuse_contradictions(request: ResponseRequest) -> None:
-    if request.stream_options is not None and not request.stream:
-        raise InvalidArgument("stream_options", "is only allowed with stream")
+    refuse_idle_stream_options(request)
     if request.top_logprobs and not _wants_logprobs(request):
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     if _tools(request) and _json_schema(request) is not None:
@@ -172,10 +171,7 @@ def _wants_logprobs(request: ResponseRequest) -> bool:
 
 
 def _json_schema(request: ResponseRequest) -> str | None:
-    wanted = request.text.format if request.text else None
-    if isinstance(wanted, SchemaFormat):
-        return json.dumps(wanted.schema_, ensure_ascii=False)
-    return json.dumps({"type": "object"}) if wanted and wanted.type == "json_object" else None
+    return schema_of(request.text.format if request.text else None)
 
 
 def _head(request: ResponseRequest, identifier: str, created: int) -> Json:

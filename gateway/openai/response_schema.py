@@ -16,15 +16,16 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from agentmem.limits import MAX_TOP_LOGPROBS
 from gateway.fields import Count, JsonObject, ModelName, Strict, Text
+from gateway.openai.response_format import TextFormat
 from gateway.openai.schema import (
     MAX_TOOLS,
     Label,
+    Name,
     No,
     NotStrict,
     ParallelToolCalls,
     Temperature,
     ToolChoice,
-    ToolName,
     TopP,
     without,
     without_nulls,
@@ -158,7 +159,7 @@ class FunctionTool(Strict):
     """A function that the model may call; `parameters` is a JSON Schema, which calls are not held to."""
 
     type: Literal["function"]
-    name: ToolName
+    name: Name
     description: Text | None = None
     parameters: JsonObject | None = None
     strict: NotStrict = None
@@ -169,32 +170,10 @@ class FunctionTool(Strict):
         return without_nulls(data, {"allowed_callers", "async", "defer_loading", "output_schema"})
 
 
-class PlainFormat(Strict):
-    """Text as the model writes it, or any JSON object."""
-
-    type: Literal["text", "json_object"]
-
-
-class SchemaFormat(Strict):
-    """JSON that fits a schema. It always does: `strict` has no effect, nor have name and description."""
-
-    type: Literal["json_schema"]
-    name: _NonEmpty
-    schema_: JsonObject = Field(alias="schema")
-    description: Text | None = None
-    strict: bool | None = None
-
-
 class TextConfig(Strict):
     """How the text is to be."""
 
-    format: (
-        Annotated[
-            Annotated[PlainFormat, Tag("plain")] | Annotated[SchemaFormat, Tag("json_schema")],
-            Discriminator(lambda given: "json_schema" if _kind(given) == "json_schema" else "plain"),
-        ]
-        | None
-    ) = None
+    format: TextFormat | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
+from gateway.openai.response_schema import ResponseRequest
 from gateway.openai.schema import SampledRequest
 
 DEFAULT_TEMPERATURE = 1.0
@@ -32,7 +33,7 @@ def choices(turn: inference_pb2.GenerateRequest, number: int) -> tuple[inference
     return tuple(_choice(turn, index) for index in range(number))
 
 
-def refuse_idle_stream_options(request: SampledRequest) -> None:
+def refuse_idle_stream_options(request: SampledRequest | ResponseRequest) -> None:
     """Raises InvalidArgument for stream_options without a stream."""
     if request.stream_options is not None and not request.stream:
         raise InvalidArgument("stream_options", "is only allowed with stream")

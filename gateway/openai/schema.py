@@ -44,7 +44,7 @@ def _label(value: str) -> str:
 No = Annotated[bool, AfterValidator(_false), Field(json_schema_extra={"const": False})]
 """false, and not 0, which Literal[False] takes."""
 
-ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 NotStrict = Annotated[bool | None, BeforeValidator(_not_strict)]
 ParallelToolCalls = Annotated[bool | None, BeforeValidator(_parallel)]
 ToolChoice = Annotated[Literal["auto", "none"] | None, BeforeValidator(_choice_of_model)]

@@ -40,6 +40,7 @@ MODEL: Final = _object(
         dtype=_STRING,
         kv_bits=_COUNT,
         kv_bytes_per_token=_COUNT,
+        tool_parser=_either("string", "null"),
         fingerprint=_STRING,
         error=_either("string", "null"),
     ),
@@ -66,7 +67,7 @@ CHAT_COMPLETION: Final = _object(
     choices=_list(
         _object(
             index=_COUNT,
-            message=_object(role=_constant("assistant"), content=_either("string", "null")),
+            message=_object(role=_constant("assistant"), content=_either("string", "null"), refusal={"type": "null"}),
             logprobs=_either("object", "null"),
             finish_reason=_STRING,
         )

@@ -12,6 +12,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import BaseRoute, Route
 
 from gateway.exchange import Json
+from gateway.http.probes import OPEN
 from gateway.http.turns import TurnEndpoint
 from gateway.openapi.answers import ANTHROPIC_ERROR, NAMED_EVENT, OPENAI_ERROR
 from gateway.openapi.operations import (
@@ -155,7 +156,7 @@ def _written(path: str, operation: Operation, refs: Mapping[Any, Json]) -> Json:
     }
     if operation.body is not None:
         written["requestBody"] = {"required": True, "content": _body(operation, refs)}
-    if operation.open:
+    if path in OPEN:
         written["security"] = []
     return written
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from gateway.anthropic.messages_schema import CountTokensRequest
 from gateway.exchange import Json
+from gateway.http.probes import ALIVE, METRICS, READY
 from gateway.openapi.answers import ANY, CHAT_COMPLETION, EVENT, MODEL, MODELS, STATUS, TOKENS, UNREADY
 
 JSON: Final = "application/json"
@@ -28,7 +29,7 @@ class Operation(NamedTuple):
     """One route with one method. `answers` are the schemas of status 200 by media type.
 
     `body` is the model or the media type of what is sent, `example` one of it; `errors` are the statuses of errors, in
-    the shape of `dialect`; `further` are responses with other statuses. `open` routes need no credential.
+    the shape of `dialect`; `further` are responses with other statuses.
     """
 
     summary: str
@@ -40,7 +41,6 @@ class Operation(NamedTuple):
     errors: tuple[int, ...] = READ_ERRORS
     dialect: Literal["openai", "anthropic"] = "openai"
     further: Mapping[int, Json] = {}
-    open: bool = False
 
 
 def turn(
@@ -94,11 +94,11 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ),
     ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: MODELS}),
     ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: MODEL}),
-    ("GET", "/healthz"): Operation("Whether the gateway lives", "Operations", {JSON: STATUS}, errors=(), open=True),
-    ("GET", "/readyz"): Operation(
-        "Whether a turn could run", "Operations", {JSON: STATUS}, errors=(), further={503: UNREADY}, open=True
+    ("GET", ALIVE): Operation("Whether the gateway lives", "Operations", {JSON: STATUS}, errors=()),
+    ("GET", READY): Operation(
+        "Whether a turn could run", "Operations", {JSON: STATUS}, errors=(), further={503: UNREADY}
     ),
-    ("GET", "/metrics"): Operation("Prometheus' page", "Operations", {TEXT: {"type": "string"}}, errors=(401, 403)),
+    ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: {"type": "string"}}, errors=(401, 403)),
     ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: ANY}, errors=(401, 403)),
 }
 """All routes but REST's."""

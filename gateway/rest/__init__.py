@@ -5,6 +5,7 @@ examples.py     a body for each, for the OpenAPI document
 parameters.py   path and query into the fields of a request
 schema.py       pydantic models of the contract's messages
 transcoding.py  messages to JSON and back
+errors.py       how REST tells of errors
 turns.py        Generate: a body as an exchange, and its answer
 routes.py       the endpoints as routes: unary calls, turns, files
 files.py        an agent's file, streamed in and out

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from agentmem.blockfile import CHUNK_BYTES
+from agentmem.uploads import read_on
 from agentmem.v1 import agent_pb2
 from gateway import upstream
-from gateway.http.requests import limited, read_on, until_disconnect
+from gateway.http.disconnects import until_disconnect
+from gateway.http.requests import limited
 from gateway.http.responses import ReaderStalled, StreamedResponse
-
-"""Bytes of a message at most, as the contract has it."""
 
 FILE_TYPE: Final = "application/octet-stream"
 

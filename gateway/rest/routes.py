@@ -20,7 +20,8 @@ from starlette.types import Receive, Scope, Send
 from agentmem.errors import InvalidArgument
 from gateway import upstream
 from gateway.callers import caller
-from gateway.http.requests import json_bytes, request_id, until_disconnect, worked_out
+from gateway.http.disconnects import until_disconnect
+from gateway.http.requests import json_bytes, request_id, worked_out
 from gateway.http.rim import tell
 from gateway.http.turns import Turns, answer, generation
 from gateway.json_body import parse_body
@@ -125,18 +126,8 @@ class RestEndpoint:
 
     def _call(self) -> Callable[..., Any]:
         """The RPC, to be called with its request, if it is not a stream."""
-        rpc, channel = self.endpoint.rpc, self.shared.channel
-        connect: Any = {
-            (False, False): channel.unary_unary,
-            (False, True): channel.unary_stream,
-            (True, False): channel.stream_unary,
-        }[rpc.client_streaming, rpc.server_streaming]
-        call: Callable[..., Any] = connect(
-            f"/{rpc.containing_service.full_name}/{rpc.name}",
-            request_serializer=GetMessageClass(rpc.input_type).SerializeToString,
-            response_deserializer=GetMessageClass(rpc.output_type).FromString,
-        )
-        return call
+        rpc = self.endpoint.rpc
+        return upstream.stub(self.shared.channel, rpc, GetMessageClass(rpc.output_type).FromString)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, OneofDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import (
@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from agentmem.v1 import types_pb2
+from gateway.enums import short_names
 from gateway.fields import Text
 
 DURATION: Final = Duration.DESCRIPTOR
@@ -117,12 +118,6 @@ def oneof_of(field: FieldDescriptor) -> OneofDescriptor | None:
     """The oneof that the field is an arm of; none for proto3's optional fields."""
     oneof: OneofDescriptor | None = field.containing_oneof
     return None if oneof is None or oneof.name.startswith("_") else oneof
-
-
-def short_names(enum: EnumDescriptor) -> dict[int, str]:
-    """The short names of an enum's values, by number; 0 has none."""
-    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values if value.number}
 
 
 def _model(

@@ -10,8 +10,9 @@ from google.protobuf.message import Message
 from pydantic import BaseModel
 
 from agentmem.v1 import types_pb2
+from gateway.enums import short_name, short_names
 from gateway.exchange import Json
-from gateway.rest.schema import DURATION, TIER_TOKENS, TIMESTAMP, is_hidden, is_map, map_fields, oneof_of, short_names
+from gateway.rest.schema import DURATION, TIER_TOKENS, TIMESTAMP, is_hidden, is_map, map_fields, oneof_of
 
 
 def to_json(message: Message) -> Json:
@@ -46,7 +47,7 @@ def _written(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type is not None:
         return to_json(value)
     if field.enum_type is not None:
-        return short_names(field.enum_type).get(value)
+        return short_name(field.enum_type, value) or None
     if field.type == FieldDescriptor.TYPE_BYTES:
         return base64.b64encode(value).decode("ascii")
     return value

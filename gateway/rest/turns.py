@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field, create_model
 from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2
 from gateway.exchange import Exchange, Json, SseEvent
-from gateway.openai.errors import error_body
 from gateway.rest.endpoints import Endpoint
+from gateway.rest.errors import error_body
 from gateway.rest.schema import ContractModel, body_model, message_model
 from gateway.rest.transcoding import fill, to_json
 
@@ -76,14 +76,9 @@ class RestAnswer:
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
         """The error, and nothing after it."""
-        yield SseEvent(rest_error_body(error), "error")
+        yield SseEvent(error_body(error), "error")
 
     def body(self) -> Json:
         """All that was said, with what `started` and `finished` told."""
         self._said.text = "".join(self._texts)
         return {**to_json(self._said), "started": to_json(self._started), "finished": to_json(self._finished)}
-
-
-def rest_error_body(error: AgentmemError) -> Json:
-    """`error` in OpenAI's shape, under the contract's own names."""
-    return error_body(error, named=str)

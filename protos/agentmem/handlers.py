@@ -1,4 +1,4 @@
-"""Handlers of RPCs of any arity, for interceptors that wrap them."""
+"""RPCs of any arity, for what forwards or wraps them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ if TYPE_CHECKING:  # generic in the stubs only
     _Handler = grpc.RpcMethodHandler[Any, Any]
 
 
+def arity(request_streaming: bool, response_streaming: bool) -> str:
+    """grpc's word for it, such as "unary_stream": what differs by it has it as its name, on channels and handlers."""
+    return "_".join("stream" if streaming else "unary" for streaming in (request_streaming, response_streaming))
+
+
+def maker(arity: str) -> Any:
+    """What makes a handler of an arity."""
+    return getattr(grpc, f"{arity}_rpc_method_handler")
+
+
 def parts(handler: _Handler) -> tuple[Any, Any]:
     """What makes a handler of this one's arity, and this one's behaviour."""
-    kinds: dict[tuple[bool, bool], tuple[Any, Any]] = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
-        (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
-        (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
-        (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
-    }
-    return kinds[handler.request_streaming, handler.response_streaming]
+    kind = arity(handler.request_streaming, handler.response_streaming)
+    return maker(kind), getattr(handler, kind)

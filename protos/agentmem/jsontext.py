@@ -6,6 +6,7 @@ from typing import Any
 from agentmem.errors import InvalidArgument
 
 MAX_DEPTH = 64
+"""How many arrays and objects may stand one in another, so that whoever works with a value may recurse."""
 
 
 def parse(field: str, text: str, kind: type) -> Any:
@@ -40,12 +41,12 @@ def object_or_text(value: Any) -> Any:
 
 def shallow(value: Any) -> bool:
     """Whether `value` is nested no deeper than MAX_DEPTH."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         level = [
-            item
-            for each in level
-            if isinstance(each, dict | list)
-            for item in (each.values() if isinstance(each, dict) else each)
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
         ]
     return not level

@@ -11,11 +11,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection
 
 from agentmem import handlers, tracing
 from agentmem.logs import event
@@ -29,7 +27,9 @@ if TYPE_CHECKING:  # generic in the stubs only
 else:
     _ServerInterceptor = grpc.aio.ServerInterceptor
 
-_PROBES = (f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/", f"/{reflection.SERVICE_NAME}/")
+PROBES: Final = ("/grpc.health.", "/grpc.reflection.")
+"""How the methods begin that probes and tools call. All versions: a client that asks for one that is not served tries
+the next only where it hears UNIMPLEMENTED."""
 
 
 class TracingInterceptor(_ServerInterceptor):
@@ -65,7 +65,7 @@ class _Answer:
             await self._context.send_initial_metadata(trace.answer)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        level = logging.INFO if self._door and not self._method.startswith(_PROBES) else logging.DEBUG
+        level = logging.INFO if self._door and not self._method.startswith(PROBES) else logging.DEBUG
         if log.isEnabledFor(level):
             code = cast(Any, self._context).code()  # 0 where nobody has set one
             status = code.name if isinstance(code, grpc.StatusCode) else "CANCELLED" if kind else "OK"

@@ -12,7 +12,7 @@ def nested(levels: int) -> str:
     return '{"a":' * levels + "1" + "}" * levels
 
 
-@pytest.mark.parametrize("text", ["{}", '{"a": [1, {"b": null}]}', nested(jsontext.MAX_DEPTH - 1)])
+@pytest.mark.parametrize("text", ["{}", '{"a": [1, {"b": null}]}', nested(jsontext.MAX_DEPTH)])
 def test_taken(text: str) -> None:
     assert jsontext.parse("f", text, dict) == json.loads(text) == jsontext.object_or_text(text)
 
@@ -24,7 +24,7 @@ def test_taken(text: str) -> None:
         ("{", "is not JSON"),
         ("[]", "must be a JSON object"),
         ('{"a": "\\ud800"}', "lone surrogate"),
-        (nested(jsontext.MAX_DEPTH), "nested deeper"),
+        (nested(jsontext.MAX_DEPTH + 1), "nested deeper"),
         (nested(100_000), "is not JSON"),
         ('{"a": ' + "9" * 5000 + "}", "is not JSON"),
     ],

@@ -16,7 +16,7 @@ import pytest
 from agentmem.channels import connect
 from gateway.process import Gateway
 
-from .doors import settings
+from .doors import running
 from .scripted import ScriptedWorker
 
 
@@ -39,10 +39,8 @@ async def worker(run_dir: Path) -> AsyncIterator[ScriptedWorker]:
 @pytest.fixture
 async def gateway(run_dir: Path) -> AsyncIterator[Gateway]:
     """A running gateway; whether a worker runs is the test's choice."""
-    running = Gateway(settings(run_dir))
-    await running.start()
-    yield running
-    await running.stop()
+    async with running(run_dir) as started:
+        yield started
 
 
 @pytest.fixture

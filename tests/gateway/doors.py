@@ -1,10 +1,12 @@
 """What tests of running gateways share."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from gateway.process import Gateway
 from gateway.settings import GatewaySettings
 
 ANY_PORT = "127.0.0.1:0"
@@ -21,6 +23,17 @@ def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
         "max_body_bytes": 64 * 1024,
     }
     return GatewaySettings(**{**given, **changed})
+
+
+@asynccontextmanager
+async def running(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
+    """A gateway of changed settings, while the block runs."""
+    gateway = Gateway(settings(run_dir, **changed))
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
 
 
 async def eventually(true: Callable[[], bool], within: float = 20.0) -> None:

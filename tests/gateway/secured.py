@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from gateway.keys.file import changing
 from gateway.keys.format import new
 from gateway.process import Gateway
 
-from .doors import settings
+from .doors import running
 
 
 def add_key(run_dir: Path, namespace: str = "team-a", **fields: Any) -> str:
@@ -33,15 +33,9 @@ def revoke(run_dir: Path, shown: str) -> None:
         del keys[shown.split("_")[1]]
 
 
-@asynccontextmanager
-async def secured(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
+def secured(run_dir: Path, **changed: Any) -> AbstractAsyncContextManager[Gateway]:
     """A running gateway with the keys that were added before."""
-    gateway = Gateway(settings(run_dir, keys=run_dir / "keys.json", **changed))
-    await gateway.start()
-    try:
-        yield gateway
-    finally:
-        await gateway.stop()
+    return running(run_dir, keys=run_dir / "keys.json", **changed)
 
 
 @asynccontextmanager

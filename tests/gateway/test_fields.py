@@ -1,4 +1,3 @@
-import json
 from typing import Any
 
 import pytest
@@ -16,19 +15,11 @@ class Body(Strict):
     name: ModelName = "m"
 
 
-def nested(depth: int) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for _ in range(depth):
-        data = {"a": data}
-    return data
-
-
 @pytest.mark.parametrize(
     "body",
     [
         {"text": "é\u0000🌍"},
         {"data": {"a": [1, 1.5, None, "é"]}},
-        {"data": nested(60)},
         {"stop": "é" * 128},
         {"count": 2**32 - 1},
         {"name": "org/m"},
@@ -47,8 +38,6 @@ def test_taken(body: dict[str, Any]) -> None:
         {"data": {"\ud800": 1}},
         {"data": {"a": float("nan")}},
         {"data": {"a": [float("inf")]}},
-        {"data": nested(70)},
-        {"data": json.loads('{"a":' * 500 + "1" + "}" * 500)},
         {"data": []},
         {"stop": ""},
         {"stop": "é" * 129},

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -6,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentmem.conversations import template_tools
 from agentmem.errors import InvalidArgument
+from agentmem.jsontext import MAX_DEPTH
+from gateway.anthropic.messages_request import messages_exchange
+from gateway.anthropic.messages_schema import MessagesRequest
+from gateway.exchange import Incoming
 from gateway.json_body import parse_body
+from gateway.openai.chat_request import chat_exchange
 from gateway.openai.chat_schema import ChatRequest
+from gateway.openai.response_request import response_exchange
+from gateway.openai.response_schema import ResponseRequest
 
 GOOD: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -116,11 +125,45 @@ def test_a_name_may_be_given_once(body: bytes, field: str) -> None:
 
 
 def test_nesting_is_limited_wherever_it_is() -> None:
-    for depth, field in ((100, "body"), (99, "nothing")):
+    for depth, field in ((MAX_DEPTH, "body"), (MAX_DEPTH - 1, "nothing")):
         nested = b"[" * depth + b"]" * depth
         assert refused(json.dumps(GOOD).encode()[:-1] + b', "nothing": ' + nested + b"}").field == field
     wide = json.dumps({**GOOD, "stop": ["x"], "messages": GOOD["messages"] * 500}).encode()
     assert len(parse_body(wide, ChatRequest).messages) == 500
+
+
+@pytest.mark.parametrize(
+    ("schema", "translate", "body", "around"),
+    [
+        (ChatRequest, chat_exchange, lambda deep: {**GOOD, "tools": [tool_of(deep)]}, 4),
+        (ResponseRequest, response_exchange, lambda deep: {"model": "m", "input": "x", "tools": [flat(deep)]}, 3),
+        (
+            MessagesRequest,
+            messages_exchange,
+            lambda deep: {**GOOD, "max_tokens": 1, "tools": [{"name": "f", "input_schema": deep}]},
+            3,
+        ),
+    ],
+)
+def test_what_the_door_takes_is_not_too_deep_for_the_contract(
+    schema: type[BaseModel], translate: Any, body: Callable[[Any], Any], around: int
+) -> None:
+    def sent(depth: int) -> bytes:
+        return json.dumps(body(json.loads('{"a":' * (depth - 1) + "{}" + "}" * (depth - 1)))).encode()
+
+    deepest = parse_body(sent(MAX_DEPTH - around), schema)
+    (turn,) = translate(deepest, Incoming("ns", "", "unique", 0)).turns
+    assert len(template_tools(turn.messages)) == 1
+    with pytest.raises(InvalidArgument, match="nested deeper"):
+        parse_body(sent(MAX_DEPTH - around + 1), schema)
+
+
+def tool_of(parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def flat(parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "name": "f", "parameters": parameters}
 
 
 def test_names_are_shown_only_if_they_look_like_names() -> None:

@@ -25,7 +25,16 @@ def test_only_loopback(flag: str, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--http", "8080"], ["--namespace", ""], ["--namespace", "x" * 257], ["--stall-limit", "0"]]
+    "arguments",
+    [
+        ["--http", "8080"],
+        ["--namespace", ""],
+        ["--namespace", "x" * 257],
+        ["--stall-limit", "0"],
+        ["--allowed-host", "http://a.example"],
+        ["--allowed-host", "ab.cd:80"],
+        ["--allowed-host", "*"],
+    ],
 )
 def test_refused(arguments: list[str]) -> None:
     with pytest.raises(SettingsError, match=arguments[0].strip("-").replace("-", "_")):

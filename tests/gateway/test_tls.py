@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from agentmem.v1 import agent_pb2, agent_pb2_grpc
 from gateway.process import Gateway
 from gateway.tls import Tls, TlsFiles
 
-from .doors import eventually, settings
+from .doors import eventually, running, settings
 from .scripted import ScriptedWorker
 
 
@@ -48,16 +49,6 @@ class Files:
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
-
-
-@asynccontextmanager
-async def running(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
-    gateway = Gateway(settings(run_dir, **changed))
-    await gateway.start()
-    try:
-        yield gateway
-    finally:
-        await gateway.stop()
 
 
 def client_context(files: Files, **versions: ssl.TLSVersion) -> ssl.SSLContext:
@@ -91,8 +82,6 @@ async def alive(gateway: Gateway, context: ssl.SSLContext) -> bool:
 
 def serial(address: str, context: ssl.SSLContext) -> str:
     """The number of the certificate that is shown."""
-    import socket
-
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 10) as plain:
         plain.settimeout(10)
@@ -139,8 +128,6 @@ async def test_client_certificates(worker: ScriptedWorker, run_dir: Path, files:
 async def test_a_renewed_certificate_is_shown_without_a_restart(
     worker: ScriptedWorker, run_dir: Path, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import asyncio
-
     async with running(run_dir, **files.settings) as gateway:
         context = client_context(files)
         doors = [gateway.addresses[door] for door in ("http", "grpc")]

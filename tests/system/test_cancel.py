@@ -188,7 +188,9 @@ async def test_a_dead_engine_is_not_serving(tiny: Path, monkeypatch: pytest.Monk
                 while await serving(worker, "agentmem.v1.InferenceService"):
                     await asyncio.sleep(0.05)
             assert not await serving(worker)
-            assert (await http.get("/readyz")).status_code == 503
+            async with asyncio.timeout(10):
+                while (await http.get("/readyz")).status_code != 503:
+                    await asyncio.sleep(0.05)
             assert (await http.get("/healthz")).status_code == 200
         assert stack.processes["worker"].poll() is None
 

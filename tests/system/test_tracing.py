@@ -102,7 +102,7 @@ async def raw(stack: Stack, header_lines: bytes) -> bytes:
     """The answer to a request that no client library would send."""
     reader, writer = await asyncio.open_connection("127.0.0.1", stack.ports["http"])
     try:
-        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + header_lines + b"Connection: close\r\n\r\n")
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + header_lines + b"Connection: close\r\n\r\n")
         return await reader.read()
     finally:
         writer.close()

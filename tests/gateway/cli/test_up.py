@@ -7,6 +7,8 @@ import json
 import signal
 import ssl
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -34,34 +36,52 @@ def children(pid: int) -> dict[str, psutil.Process]:
     return {child.cmdline()[5]: child for child in found}
 
 
-async def test_up(run_dir: Path) -> None:
-    add_key(run_dir)  # which nobody asks for, as up says
-    doors = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
+@asynccontextmanager
+async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
+    """`agentmem up` and what it says. Where the block ends well, it is stopped, and must end well, too."""
     up = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway.cli.main", "up", "--model", "demo", "--data", str(run_dir), *doors,
+        *(sys.executable, "-m", "gateway.cli.main", "up", *arguments),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     assert up.stdout is not None
     try:
-        assert "none are asked for" in await line_with(up.stdout, "keys  ")
-        await line_with(up.stdout, "Ready")
+        yield up, up.stdout
+        up.send_signal(signal.SIGINT)
+        await line_with(up.stdout, "stopped")
+        assert await up.wait() == 0
+    finally:
+        if up.returncode is None:
+            up.kill()
+            await up.wait()
+
+
+async def refused(*arguments: str) -> str:
+    """What `agentmem up` says of what is to be mended."""
+    up = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli.main", "up", *arguments), stderr=asyncio.subprocess.PIPE
+    )
+    _, told = await up.communicate()
+    assert up.returncode == 2
+    return told.decode()
+
+
+async def test_up(run_dir: Path) -> None:
+    add_key(run_dir)  # which nobody asks for, as up says
+    told = ["--data", str(run_dir), "--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
+    async with started("--model", "demo", *told) as (up, output):
+        assert "none are asked for" in await line_with(output, "keys  ")
+        await line_with(output, "Ready")
         addresses = json.loads((run_dir / "run" / "gateway.json").read_text())
         services = children(up.pid)
         assert list(services) == ["cache_service", "inference_service", "gateway"]
         async with httpx.AsyncClient(base_url=f"http://{addresses['http']}", timeout=60) as http:
-            second = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gateway.cli.main", "up", "--data", str(run_dir), *doors,
-                stderr=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-            _, told = await second.communicate()
-            assert second.returncode == 2
-            assert f"another agentmem up (pid {up.pid}, http {addresses['http']}, ".encode() in told
+            assert f"another agentmem up (pid {up.pid}, http {addresses['http']}, " in await refused(*told)
             answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-ID": "bob"})
             assert answer.json()["agentmem"]["durable"] is True
 
             services["inference_service"].kill()
-            await line_with(up.stdout, "worker ended with signal SIGKILL; starting it again")
-            await line_with(up.stdout, "worker ready again")
+            await line_with(output, "worker ended with signal SIGKILL; starting it again")
+            await line_with(output, "worker ready again")
             async with asyncio.timeout(60):
                 while (await http.get("/readyz")).status_code != 200:
                     await asyncio.sleep(0.1)
@@ -70,13 +90,6 @@ async def test_up(run_dir: Path) -> None:
                 "/v1/chat/completions", json={**BODY, "messages": history}, headers={"X-Agent-ID": "bob"}
             )
             assert again.json()["agentmem"]["match"] in ("extend", "partial")
-        up.send_signal(signal.SIGINT)
-        await line_with(up.stdout, "stopped")
-        assert await up.wait() == 0
-    finally:
-        if up.returncode is None:
-            up.kill()
-            await up.wait()
 
 
 async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Path) -> None:
@@ -89,37 +102,21 @@ async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Pat
     key = add_key(run_dir)  # before the first start, in what becomes the data directory
     flags = [part for name, path in files.items() for part in (f"--{name}", str(path))]
     doors = ["--http", "0.0.0.0:0", "--grpc", ANY_PORT, "--metrics", ANY_PORT]
-    up = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway.cli.main", "up", "--data", str(run_dir), *doors),
-        *("--keys", str(run_dir / "keys.json"), *flags),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    assert up.stdout is not None
-    try:
-        said = await line_with(up.stdout, "HTTP     https://0.0.0.0:")
+    async with started("--data", str(run_dir), *doors, "--keys", str(run_dir / "keys.json"), *flags) as (_, output):
+        said = await line_with(output, "HTTP     https://0.0.0.0:")
         port = said.partition("0.0.0.0:")[2].partition("/")[0]
-        await line_with(up.stdout, "Ready")
+        await line_with(output, "Ready")
         context = ssl.create_default_context(cafile=files["tls-client-ca"])
         ca.issue_cert("me@example.org").configure_cert(context)
         async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=context, timeout=60) as http:
             assert (await http.get("/v1/models")).status_code == 401
             answer = await http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
             assert answer.json()["data"][0]["id"] == "demo"
-        up.send_signal(signal.SIGINT)
-        await line_with(up.stdout, "stopped")
-        assert await up.wait() == 0
-    finally:
-        if up.returncode is None:
-            up.kill()
-            await up.wait()
 
 
 async def test_up_writes_nothing_where_something_else_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     (tmp_path / "staging").mkdir()
-    up = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway.cli.main", "up", "--data", str(tmp_path), stderr=asyncio.subprocess.PIPE
-    )
-    _, told = await up.communicate()
-    assert up.returncode == 2 and b"choose a directory of its own as --data" in told and b"Traceback" not in told
+    told = await refused("--data", str(tmp_path))
+    assert "choose a directory of its own as --data" in told and "Traceback" not in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["staging", "thesis.txt"]

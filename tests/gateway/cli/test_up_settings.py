@@ -66,7 +66,9 @@ def test_only_loopback(flag: str) -> None:
 
 def test_the_doors_security_is_passed_on() -> None:
     security = ["--keys", "k.json", "--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-ca", "a.pem"]
+    security += ["--allowed-host", "a.example", "--allowed-host", "b.example"]
     told = service_arguments(load(UpSettings, ["--http", "0.0.0.0:8080", *security])).gateway
     settings = load(GatewaySettings, told)
     assert settings.public == {"http": "0.0.0.0:8080"}
+    assert settings.allowed_host == ["a.example", "b.example"]
     assert (settings.keys, settings.tls) == (Path("k.json"), TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem")))

@@ -323,7 +323,7 @@ async def test_a_reader_that_stalls_is_cut_off(
     await gateway.start()
     reader, writer = await asyncio.open_connection(*gateway.addresses["http"].split(":"))
     body = json.dumps({**BODY, "stream": True}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
     await eventually(lambda: bool(worker.requests) and worker.running == 0)  # nobody has read, and the worker is free
     await eventually(lambda: "stalled reader cut off" in caplog.messages)

@@ -17,20 +17,10 @@ from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc
 from gateway.process import Gateway
 
-from ..doors import eventually, settings
+from ..doors import eventually, running
 from ..scripted import ScriptedWorker, finished, started
 
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-
-
-@asynccontextmanager
-async def limited(run_dir: Path, **changed: Any) -> AsyncIterator[Gateway]:
-    gateway = Gateway(settings(run_dir, **changed))
-    await gateway.start()
-    try:
-        yield gateway
-    finally:
-        await gateway.stop()
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 @asynccontextmanager
@@ -54,7 +44,7 @@ async def said(gateway: Gateway, *parts: bytes) -> bytes:
 
 
 async def test_a_body_that_does_not_come(worker: ScriptedWorker, run_dir: Path) -> None:
-    async with limited(run_dir, body_timeout=0.2) as gateway:
+    async with running(run_dir, body_timeout=0.2) as gateway:
         answer = await said(gateway, HEAD + b"content-length: 1000\r\n\r\n", b'{"model"')
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"the body came too slowly" in answer
@@ -75,18 +65,18 @@ async def test_a_body_that_does_not_come(worker: ScriptedWorker, run_dir: Path) 
 
 
 async def test_headers_that_do_not_come(run_dir: Path) -> None:
-    async with limited(run_dir, header_timeout=0.2) as gateway:
+    async with running(run_dir, header_timeout=0.2) as gateway:
         assert await said(gateway) == b""
         assert await said(gateway, HEAD) == b""
         # The second request of a connection is watched, too, and so is a body that nobody wants any more.
-        first = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+        first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
         assert (await said(gateway, first, HEAD)).count(b"HTTP/1.1") == 1
-        refused = b"POST /nope HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
+        refused = b"POST /nope HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
         assert (await said(gateway, refused, b"x")).startswith(b"HTTP/1.1 404 ")
 
 
 async def test_headers_that_are_too_large(run_dir: Path) -> None:
-    async with limited(run_dir, max_header_bytes=2048) as gateway:
+    async with running(run_dir, max_header_bytes=2048) as gateway:
         async with httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}") as http:
             assert (await http.get("/healthz", headers={"x": "y" * 1500})).status_code == 200
             for sent in ({"headers": {"x": "y" * 3000}}, {"params": {"x": "y" * 3000}}):
@@ -103,7 +93,7 @@ async def test_headers_that_are_too_large(run_dir: Path) -> None:
 
 
 async def test_a_message_that_is_too_large(worker: ScriptedWorker, run_dir: Path) -> None:
-    async with limited(run_dir, max_body_bytes=1024 * 1024) as gateway, connect(gateway.addresses["grpc"]) as channel:
+    async with running(run_dir, max_body_bytes=1024 * 1024) as gateway, connect(gateway.addresses["grpc"]) as channel:
         stub: Any = agent_pb2_grpc.AgentServiceStub(channel)
         await stub.ProbeAgent(agent_pb2.ProbeAgentRequest(prompt="x" * 1_000_000))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -113,8 +103,8 @@ async def test_a_message_that_is_too_large(worker: ScriptedWorker, run_dir: Path
 
 
 async def test_too_many_connections(worker: ScriptedWorker, run_dir: Path) -> None:
-    get = b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n"
-    async with limited(run_dir, max_connections=2) as gateway, connected(gateway), connected(gateway):
+    get = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    async with running(run_dir, max_connections=2) as gateway, connected(gateway), connected(gateway):
         async with connected(gateway) as (reader, writer):  # one too many
             writer.write(get % b"/healthz")
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
@@ -131,7 +121,7 @@ async def test_too_many_connections(worker: ScriptedWorker, run_dir: Path) -> No
                 assert await reader.read() == b""
 
         async def served() -> bool:
-            answer = await said(gateway, b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            answer = await said(gateway, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             return answer.startswith(b"HTTP/1.1 200 ")
 
         async with asyncio.timeout(20):
@@ -145,7 +135,7 @@ async def test_calls_of_one_connection(worker: ScriptedWorker, run_dir: Path) ->
         await asyncio.Event().wait()
 
     worker.script = endless
-    async with limited(run_dir, max_streams=2) as gateway, connect(gateway.addresses["grpc"]) as channel:
+    async with running(run_dir, max_streams=2) as gateway, connect(gateway.addresses["grpc"]) as channel:
         stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
         calls = [stub.Generate(inference_pb2.GenerateRequest()) for _ in range(2)]
         for call in calls:
@@ -176,7 +166,7 @@ async def test_too_many_connections_to_the_grpc_door(run_dir: Path) -> None:
             return False
         return True
 
-    async with limited(run_dir, max_connections=2) as gateway:
+    async with running(run_dir, max_connections=2) as gateway:
         async with client(gateway) as first, client(gateway) as second, client(gateway) as third:
             assert await answered(first)
             assert await answered(second)

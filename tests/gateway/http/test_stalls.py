@@ -37,8 +37,8 @@ async def ask(gateway: Gateway, *, streamed: bool) -> tuple[asyncio.StreamReader
     reader, writer = await asyncio.open_connection(sock=connection)
     body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "stream": streamed}
     content = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\nconnection: close\r\n"
-    writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + content)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n"
+    writer.write(head.encode() + b"connection: close\r\ncontent-type: application/json\r\n\r\n" + content)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     return reader, writer
 

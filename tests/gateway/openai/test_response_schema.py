@@ -52,6 +52,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("reasoning", {"effort": "low"}),
         ("text", {"format": {"type": "grammar"}}),
         ("text", {"format": {"type": "json_schema", "name": "n"}}),
+        ("text", {"format": {"type": "json_schema", "name": "n n", "schema": {}}}),
         ("text", {"verbosity": "low"}),
         ("tools", [{"type": "web_search"}]),
         ("tools", [{**TOOL, "strict": True}]),

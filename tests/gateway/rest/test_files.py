@@ -104,7 +104,7 @@ async def test_a_reader_that_stalls_is_cut_off(
     impatient = Gateway(settings(run_dir, stall_limit=0.3))
     await impatient.start()
     reader, writer = await asyncio.open_connection(*impatient.addresses["http"].split(":"))
-    writer.write(f"GET {EXPORT} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    writer.write(f"GET {EXPORT} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
     await eventually(lambda: "stalled reader cut off" in caplog.messages)
     received = await reader.read()
     assert not received.endswith(b"0\r\n\r\n")

@@ -1,0 +1,27 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from agentmem import uploads
+
+
+async def test_the_rest_is_read() -> None:
+    async def upload() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+        ended.set()
+
+    ended = asyncio.Event()
+    await uploads.read_on(upload())
+    assert ended.is_set()
+
+
+async def test_what_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def upload() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(uploads, "READ_ON_SECONDS", 0.01)
+    async with asyncio.timeout(20):
+        await uploads.read_on(upload())
