@@ -57,6 +57,9 @@ class WorkerSettings(ServiceSettings):
     )
     kv_bits: Literal[4, 8] = Field(4, description="bits per KV element")
     kv_group_size: Literal[32, 64] = Field(64, description="elements per quantization group")
+    quality_check: bool = Field(
+        True, description="compare quantized KV with unquantized KV when a model is loaded for the first time"
+    )
     context_length: int | None = Field(None, ge=1, description="tokens of context (default: what the model says)")
     default_max_tokens: int = Field(1024, ge=1, description="max_tokens of requests that name none")
     pool_bytes: int | None = Field(

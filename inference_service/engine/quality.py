@@ -26,7 +26,6 @@ alone the model with a bias of 25 was at 0.011, though it forgot facts.
 """
 
 import importlib.metadata
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +38,7 @@ import xxhash
 from mlx_lm.models.cache import make_prompt_cache
 
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.remembered import Remembered
 from inference_service.text.tokenizer import Tokenizer
 
 MOST_NATS = 0.08
@@ -193,20 +193,18 @@ class QualityChecks:
     """
 
     def __init__(self, memory: Path, tokens: int | None = None, measure: Measure = measure) -> None:
-        self._memory = memory
+        self._memory = Remembered(memory)
         self._tokens = tokens or default_tokens()
         self._measure = measure
 
     def of(self, fingerprint: str, model: nn.Module, tokenizer: Tokenizer, geometry: Geometry) -> Quality:
         """What is known of this model, or `measure` of it. The fingerprint covers the bits and group size as well."""
         key = self._key(fingerprint, tokenizer)
-        known = self._read()
         try:
-            return _quality(known[key])
+            return _quality(self._memory.get(key))
         except (KeyError, TypeError, ValueError):
             quality = self._measure(model, tokenizer, geometry, self._tokens)
-        known[key] = asdict(quality)
-        self._write(known)
+        self._memory.put(key, asdict(quality))
         return quality
 
     def _key(self, fingerprint: str, tokenizer: Tokenizer) -> str:
@@ -214,20 +212,6 @@ class QualityChecks:
         versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mlx", "mlx-lm"))
         text = xxhash.xxh3_128_hexdigest(_SAMPLE.read_bytes())
         return f"{fingerprint}; {device}; {versions}; tokenizer {tokenizer.hash}; {self._tokens} tokens of {text}"
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            known = json.loads(self._memory.read_text())
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
-
-    def _write(self, known: dict[str, Any]) -> None:
-        try:
-            self._memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._memory.write_text(json.dumps(known, indent=1))
-        except OSError:
-            return
 
 
 def _quality(remembered: dict[str, Any]) -> Quality:

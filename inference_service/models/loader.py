@@ -10,6 +10,7 @@ from agentmem.models import RegisteredModel
 from inference_service.engine.activations import Activations
 from inference_service.engine.attention import AttentionSeam, PathSpeeds
 from inference_service.engine.device import usable_bytes
+from inference_service.engine.quality import QualityChecks
 from inference_service.engine.thread import EngineThread
 from inference_service.models.fetching import fetch
 from inference_service.models.fingerprint import ContentHashes
@@ -54,6 +55,7 @@ class Loader:
         self._hashing = asyncio.Lock()
         self._speeds = PathSpeeds(remembered / "attention.json")
         self._activations = Activations(remembered / "activations.json")
+        self._qualities = QualityChecks(remembered / "quality.json")
         self._seam = AttentionSeam()
         self.limits = Limits(usable_bytes(), settings.loaded_models)
 
@@ -107,12 +109,18 @@ class Loader:
                 f"the files of model {outline.spec.model_id!r} changed while it was loaded; load it again"
             )
         paths = await call(lambda: prove(opening.model, self._seam, self._speeds))
-        measure = opening.fingerprint, opening.model.network, outline.geometry, outline.context_length
-        needs = self.needs(outline, await call(lambda: self._activations.of(*measure)))
+        named = opening.fingerprint, opening.model.network
+        shape = outline.geometry, outline.context_length
+        quality = None
+        if self._settings.quality_check:
+            progress(SELF_TEST, 0.3)
+            quality = await call(lambda: self._qualities.of(*named, outline.tokenizer, outline.geometry))
+        progress(SELF_TEST, 0.6)
+        needs = self.needs(outline, await call(lambda: self._activations.of(*named, *shape)))
         progress(POOL, 0.0)
         memory = self.sizes(outline, needs, residents)
         given = needs.activation_bytes, opening.fingerprint, others_decode
-        loaded = await call(lambda: finish(opening.model, paths, memory, *given))
+        loaded = await call(lambda: finish(opening.model, paths, quality, memory, *given))
         await asyncio.to_thread(loaded.grammars.prepare)
         return loaded
 

@@ -20,6 +20,7 @@ from inference_service.engine.attention import AttentionSeam, PathReport, PathSp
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.device import usable_bytes
 from inference_service.engine.geometry import Caches, Geometry, merged
+from inference_service.engine.quality import Quality
 from inference_service.engine.tensors import Arenas
 from inference_service.memory.chunks import LARGEST_CHUNK
 from inference_service.models.fingerprint import ContentHashes, fingerprint
@@ -40,7 +41,7 @@ _PIECE_BYTES = 256 << 20
 class LoadedModel:
     """A model that serves. `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens.
     `call_syntax` is how it writes calls of tools, where mlx-lm knows a parser for it. `activation_bytes` is what
-    computing takes at its peak besides weights and KV.
+    computing takes at its peak besides weights and KV. `quality` is None where it was not asked for.
 
     `engine`, `arenas` and `new_caches` belong to the engine thread, `memory` to the event loop, all else to anyone.
     """
@@ -54,6 +55,7 @@ class LoadedModel:
     weight_bytes: int
     activation_bytes: int
     paths: tuple[PathReport, ...]
+    quality: Quality | None
     tokenizer: Tokenizer
     renderer: Renderer
     grammars: Grammars
@@ -165,6 +167,7 @@ def check_sizes(outline: Outline, memory: Sizes) -> None:
 def finish(
     opened: OpenedModel,
     paths: tuple[PathReport, ...],
+    quality: Quality | None,
     memory: Sizes,
     activation_bytes: int,
     fingerprint: str,
@@ -190,6 +193,7 @@ def finish(
         weight_bytes=opened.outline.weight_bytes,
         activation_bytes=activation_bytes,
         paths=paths,
+        quality=quality,
         tokenizer=text.tokenizer,
         renderer=opened.outline.renderer,
         grammars=grammars,
@@ -234,7 +238,7 @@ def load(
     paths = prove(opened, seam, speeds)
     free = usable_bytes() - opened.outline.weight_bytes
     memory = sizes(free, opened.outline.geometry, opened.outline.context_length, pool_bytes, batch_bytes)
-    loaded = finish(opened, paths, memory, 0, fingerprint_of(spec, opened.outline.geometry, hashes))
+    loaded = finish(opened, paths, None, memory, 0, fingerprint_of(spec, opened.outline.geometry, hashes))
     loaded.grammars.prepare()
     return loaded
 

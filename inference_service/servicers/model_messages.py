@@ -82,7 +82,11 @@ def _outlined(outline: Outline) -> model_pb2.Model:
 
 
 def _loaded(model: LoadedModel) -> model_pb2.Model:
+    quality = model.quality
     return model_pb2.Model(
+        recommended_kv_bits=quality.recommended_bits if quality else 0,
+        quantization_kl=quality.kl_4_bits if quality else None,
+        quantization_kl_8_bits=quality.kl_8_bits if quality else None,
         context_length=model.context_length,
         fingerprint=model.fingerprint,
         architecture=model.architecture,

@@ -139,7 +139,10 @@ class Stack:
         common = ("--data", str(self.data), "--run-dir", str(self.run), "--grace", "5")
         self._commands = {
             "store": ("cache_service", *common, "--metrics", self._address("store"), *store_flags),
-            "worker": (worker_module, *common, "--model", model, "--metrics", self._address("worker"), *worker_flags),
+            "worker": (
+                *(worker_module, *common, "--model", model, "--metrics", self._address("worker")),
+                *("--no-quality-check", *worker_flags),
+            ),
             "gateway": (
                 *("gateway", "--run-dir", str(self.run), "--grace", "5", "--metrics", self._address("gateway")),
                 *("--http", self._address("http"), "--grpc", self._address("grpc"), *gateway_flags),

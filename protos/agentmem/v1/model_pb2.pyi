@@ -133,9 +133,11 @@ class Model(_message.Message):
     error: _builtins.str
     """Why loading failed."""
     recommended_kv_bits: _builtins.int
-    """KV bits that the quality check recommends; 0 where it has not run."""
+    """KV bits that the quality check recommends, 4 or 8; 0 where it has not run, or where neither is good for the model."""
     quantization_kl: _builtins.float
-    """Mean KL divergence of Q4 against unquantized KV, in nats; absent where not measured."""
+    """Mean KL divergence of 4-bit KV against unquantized KV, in nats; absent where not measured, infinite where the logits
+    with 4 bits are not finite.
+    """
     tool_parser: _builtins.str
     """The parser that finds calls of tools in its text; empty where it has none."""
     source: _builtins.str

@@ -82,7 +82,7 @@ async def serving(
 ) -> AsyncIterator[World]:
     engine, events = EngineThread(), Events()
     engine.start()
-    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models))
+    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False))
     registered = {
         name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
     }

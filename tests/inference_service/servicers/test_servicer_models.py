@@ -11,6 +11,7 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.models import RegisteredModel
 from agentmem.v1 import model_pb2
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quality import Quality
 from inference_service.models.residency import Limits
 from inference_service.models.seats import State
 from inference_service.models.serving import Models
@@ -35,6 +36,7 @@ LOADED = SimpleNamespace(
     activation_bytes=67,
     taken_bytes=20000,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
+    quality=Quality(128, 0.5, 0.001),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
     arenas=SimpleNamespace(nbytes=5000),
@@ -133,6 +135,9 @@ async def test_loaded_model_is_described() -> None:
         tokenizer_hash=byte_level().hash,
         attention_paths=[path],
         tool_parser="json_tools",
+        recommended_kv_bits=8,
+        quantization_kl=0.5,
+        quantization_kl_8_bits=0.001,
         memory=model_pb2.ModelMemory(
             usable_bytes=30000,
             weight_bytes=12345,
