@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -33,6 +34,7 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
+from gateway.cli.openblas import preload_here
 from tests.system.forked import Forked
 
 START_SECONDS = 60.0
@@ -136,7 +138,8 @@ class Stack:
     ) -> None:
         """`under`: a module that runs the services' modules, which follow it on the command line.
 
-        With it the services are started by name, else they are forked (`tests.system.forked`).
+        With it the services are started by name, else they are forked (`tests.system.forked`); but for the demo
+        model's worker where it can have OpenBLAS, with which `agentmem up` starts it, and half of its work is gone.
         """
         self.root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
         self.data, self.run = self.root / data, self.root / "run"
@@ -168,13 +171,17 @@ class Stack:
         self._share_speeds()
         for name in names or ("store", "worker"):
             log = self.root / f"{name}.log"
-            if not self._under:
+            log.touch()
+            blas = preload_here().environment if (self.model, name) == ("demo", "worker") else {}
+            if not self._under and not blas:
                 self.processes[name] = Forked(self._commands[name], log)
                 continue
             python = (sys.executable, "-W", "error::DeprecationWarning:agentmem", "-m")
             with log.open("ab") as output:
                 command = (*python, *self._under, *self._commands[name])
-                self.processes[name] = subprocess.Popen(command, stdout=output, stderr=output)
+                self.processes[name] = subprocess.Popen(
+                    command, stdout=output, stderr=output, env={**os.environ, **blas}
+                )
 
     def _share_speeds(self) -> None:
         """Give the worker what others have measured, and keep what it has."""
