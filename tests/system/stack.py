@@ -173,6 +173,8 @@ class Stack:
             log = self.root / f"{name}.log"
             log.touch()
             blas = preload_here().environment if (self.model, name) == ("demo", "worker") else {}
+            if blas:
+                blas = {**blas, "OPENBLAS_NUM_THREADS": "1"}  # the other core has tests of its own
             if not self._under and not blas:
                 self.processes[name] = Forked(self._commands[name], log)
                 continue
