@@ -7,6 +7,8 @@ UV_VERSION := 0.13.8
 # MLX's backend. On macOS plain mlx brings Metal; on Linux it is cpu, or cuda13 with `make setup MLX=cuda13`.
 MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 TEST_PROCESSES ?= 2
+# Tests start hundreds of interpreters, which would compile all they import where no bytecode is kept.
+export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
 .PHONY: help setup demo test lint types imports stubs check proto format bench clean

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.limits import Limits
-from tests.faults.shim import Action, Control, Slot
+from tests.faults.shim import VERBS, Action, Control, Kind, Slot
 from tests.faults.victims import Victim, Victims, victims
 from tests.full_matrix import FULL
 
@@ -130,17 +131,39 @@ async def until_stopped(call: Awaitable[object], slot: Slot) -> bool:
     return False
 
 
-def points(operations: list[str], per_operation: int) -> list[tuple[int, int]]:
-    """Which (operation, fault) to test: all, or of each run of equal operations its first, its middle and its last.
+def points(operations: list[str], per_operation: int, seed: str, kinds: Kind = Kind.ALL) -> list[tuple[int, int]]:
+    """Which (operation, fault) to test: all, or one of each kind (two of many), drawn by `seed`, and the last.
 
-    Most runs are the pages that one transaction writes, and what is between two of them is always the same: a part of
-    a transaction.
+    Operations are counted as a slot that is armed for `kinds` counts them.
+
+    What is between two pages that one transaction writes is always the same, a part of a transaction, and a second file
+    goes the way of the first.
     """
-    chosen: list[int] = []
-    for _, run in groupby(range(1, len(operations) + 1), key=lambda number: operations[number - 1]):
-        numbers = list(run)
-        chosen += numbers if FULL else sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]})
+    counted = [operation for operation in operations if VERBS[operation.partition(" ")[0]] & kinds]
+    every = list(range(1, len(counted) + 1))
+    chosen = every if FULL else sorted({*_one_of_each_kind(counted, random.Random(seed)), *every[-1:]})
     return [(number, fault) for number in chosen for fault in range(per_operation)]
+
+
+def _one_of_each_kind(operations: list[str], dice: random.Random) -> list[int]:
+    kinds: dict[str, list[int]] = {}
+    for number, operation in enumerate(operations, start=1):
+        kinds.setdefault(kind(operation), []).append(number)
+    return [number for numbers in kinds.values() for number in dice.sample(numbers, 2 if len(numbers) > 8 else 1)]
+
+
+def kind(operation: str) -> str:
+    """An operation without what differs from file to file, and from run to run: what it does, and to which of its kin.
+
+    >>> kind("mkdir /tmp/am7w/0/d/blocks/29"), kind("unlink 3b4ccdec098a-56fa6298.safetensors")
+    ('mkdir blocks/*', 'unlink *-*.safetensors')
+    """
+    verb, _, path = operation.partition(" ")
+    return f"{verb} {_NAMES.sub('*', _DIRECTORY.sub('', path))}"
+
+
+_DIRECTORY = re.compile(r"^.*/\d+/d(/|$)")
+_NAMES = re.compile(r"[0-9a-f]{8,}|(?<=/)[0-9a-f]{2}$")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """SIGKILL before and after every change of a file that a call makes: all of it is there afterwards, or nothing.
 
 The child process runs the real store; shim.c counts its operations on files and holds it at one of them, until the
-whole process is killed. With AGENTMEM_FULL_MATRIX=1 every point is tested, else three of each run of equal ones.
+whole process is killed. With AGENTMEM_FULL_MATRIX=1 every point is tested, else one of each kind.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Stopped(NamedTuple):
 async def stop_everywhere(bench: Bench, course: Course) -> list[Stopped]:
     """A store for each point, stopped there."""
     stopped = []
-    for number, (operation, fault) in enumerate(points(course.operations, len(STOPS)), start=1):
+    every = points(course.operations, len(STOPS), bench.scenario.name)
+    for number, (operation, fault) in enumerate(every, start=1):
         slot = bench.control[number]
         data, call = await bench.begin(number)
         slot.arm(STOPS[fault], operation)

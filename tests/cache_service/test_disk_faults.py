@@ -1,7 +1,7 @@
 """A disk that is full, or fails, at every change of a file: a readable refusal, nothing by half, and work goes on.
 
 The faults come from shim.c, below SQLite and Python. With AGENTMEM_FULL_MATRIX=1 every point is tested, else
-three of each run of equal ones.
+one of each kind of operation, which for each fault is another of them.
 """
 
 from __future__ import annotations
@@ -98,38 +98,48 @@ async def repeat(scenario: Scenario, course: Course, victim: Victim, done: bool)
     check_done(scenario, course, await view(victim))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 @pytest.mark.parametrize(
     "scenario", [each for each in SCENARIOS if each.act is not None], ids=lambda scenario: scenario.name
 )
 async def test_a_call_on_a_disk_that_fails(
-    fault_shim: Path, template: Path, scenario: Scenario, fault: Fault, capsys: pytest.CaptureFixture[str]
+    fault_shim: Path, template: Path, scenario: Scenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with bench(fault_shim, template, scenario) as tested:
         course = await undisturbed(tested)
-        tested.control[0].arm(kinds=fault.kinds)
-        problems, refused = [], 0
-        every = points(course.operations, 1)
-        for number, (operation, _) in enumerate(every, start=1):
-            try:
-                refused += await refuse(tested, course, number, operation, fault) != "done"
-            except Exception as error:  # noqa: BLE001 - collected, so that the report has every point
-                what = (tested.control[number].operations() or ["?"])[-1]
-                problems.append(f"operation {operation} ({what}): {type(error).__name__} {error}")
-        log = tested.log()
+        problems: list[str] = []
+        names: dict[int, str] = {}
+        for fault in FAULTS:
+            tried, refused = await fail_everywhere(tested, course, fault, len(names), problems)
+            with capsys.disabled():
+                print(f"\n{scenario.name}, disk {fault.name}: {len(tried)} points, {refused} refused")  # noqa: T201
+            assert refused > 0
+            names.update(tried)
         await tested.child.kill()
-        for number in range(1, len(every) + 1):
+        for number, name in names.items():
             try:
                 async with running(tested.folder / str(number) / "d", tested.limits) as store:
                     check_done(scenario, course, await view(store))
                     check_directory(store)
-            except Exception as error:  # noqa: BLE001 - likewise
-                problems.append(f"operation {every[number - 1][0]}, restarted: {type(error).__name__} {error}")
-        with capsys.disabled():
-            print(f"\n{scenario.name}, disk {fault.name}: {len(every)} points, {refused} refused")  # noqa: T201
-        assert not problems, f"{len(problems)} of {len(every)} points:\n" + "\n".join(problems[:10])
-        assert "Traceback" not in log or fault.error == errno.EIO
-        assert refused > 0
+            except Exception as error:  # noqa: BLE001 - collected, so that the report has every point
+                problems.append(f"{name}, restarted: {type(error).__name__} {error}")
+        assert not problems, f"{len(problems)} of {len(names)} points:\n" + "\n".join(problems[:10])
+
+
+async def fail_everywhere(
+    tested: Bench, course: Course, fault: Fault, used: int, problems: list[str]
+) -> tuple[dict[int, str], int]:
+    """One fault at every point, in the slots after `used`: each slot's point in words, and how many were refused."""
+    names, refused, logged = {}, 0, len(tested.log())
+    every = points(course.operations, 1, f"{tested.scenario.name}, disk {fault.name}", fault.kinds)
+    for number, (operation, _) in enumerate(every, start=used + 1):
+        names[number] = f"disk {fault.name}, operation {operation}"
+        try:
+            refused += await refuse(tested, course, number, operation, fault) != "done"
+        except Exception as error:  # noqa: BLE001 - collected, so that the report has every point
+            what = (tested.control[number].operations() or ["?"])[-1]
+            problems.append(f"{names[number]} ({what}): {type(error).__name__} {error}")
+    assert "Traceback" not in tested.log()[logged:] or fault.error == errno.EIO
+    return names, refused
 
 
 async def test_a_turn_that_failed_does_not_come_back_after_a_crash(fault_shim: Path, template: Path) -> None:
@@ -158,7 +168,7 @@ async def test_a_start_on_a_disk_that_fails(
 ) -> None:
     async with bench(fault_shim, template, scenario) as tested:
         course = await undisturbed(tested)
-        every = points(course.operations, 1)
+        every = points(course.operations, 1, f"{scenario.name}, disk {fault.name}", fault.kinds)
         for number, (operation, _) in enumerate(every, start=1):
             data, slot = tested.lay_out(number), tested.control[number]
             last = FOR_EVER if fault.lasts else operation

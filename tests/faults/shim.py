@@ -29,6 +29,18 @@ class Kind(IntFlag):
     TAKES_SPACE = CREATE | WRITE | RENAME | MKDIR
 
 
+VERBS = {
+    "create": Kind.CREATE,
+    **dict.fromkeys(("write", "pwrite", "writev", "pwritev"), Kind.WRITE),
+    **dict.fromkeys(("fsync", "fdatasync"), Kind.SYNC),
+    **dict.fromkeys(("rename", "link"), Kind.RENAME),
+    **dict.fromkeys(("unlink", "rmdir"), Kind.UNLINK),
+    **dict.fromkeys(("truncate", "ftruncate"), Kind.TRUNCATE),
+    "mkdir": Kind.MKDIR,
+}
+"""The names of operations in notes."""
+
+
 class Action(IntEnum):
     """What becomes of an operation. To stop is to die there: the process waits for its SIGKILL."""
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import os
 import secrets
 import shutil
 import signal
@@ -32,8 +34,12 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
+from gateway.cli.openblas import preload_here
+from tests.system.forked import Forked
 
 START_SECONDS = 60.0
+_SPEEDS: dict[str, object] = {}
+"""What workers have measured of this machine: two seconds of each first start, for the same figures."""
 
 
 @dataclass
@@ -130,7 +136,11 @@ class Stack:
         under: tuple[str, ...] = (),
         data: str = "data",
     ) -> None:
-        """`under`: a module that runs the services' modules, which follow it on the command line."""
+        """`under`: a module that runs the services' modules, which follow it on the command line.
+
+        With it the services are started by name, else they are forked (`tests.system.forked`); but for the demo
+        model's worker where it can have OpenBLAS, with which `agentmem up` starts it, and half of its work is gone.
+        """
         self.root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
         self.data, self.run = self.root / data, self.root / "run"
         self._under = under
@@ -148,7 +158,7 @@ class Stack:
                 *("--http", self._address("http"), "--grpc", self._address("grpc"), *gateway_flags),
             ),
         }
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Forked | subprocess.Popen[bytes]] = {}
         self._clients: list[Client] = []
 
     def _address(self, name: str) -> str:
@@ -161,18 +171,31 @@ class Stack:
 
     def start(self, *names: str) -> None:
         """Start processes (default: store and worker) without waiting."""
+        self._share_speeds()
         for name in names or ("store", "worker"):
-            log = (self.root / f"{name}.log").open("ab")
-            command = [
-                sys.executable,
-                "-W",
-                "error::DeprecationWarning:agentmem",
-                "-m",
-                *self._under,
-                *self._commands[name],
-            ]
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
-            log.close()
+            log = self.root / f"{name}.log"
+            log.touch()
+            blas = preload_here().environment if (self.model, name) == ("demo", "worker") else {}
+            if blas:
+                blas = {**blas, "OPENBLAS_NUM_THREADS": "1"}  # the other core has tests of its own
+            if not self._under and not blas:
+                self.processes[name] = Forked(self._commands[name], log)
+                continue
+            python = (sys.executable, "-W", "error::DeprecationWarning:agentmem", "-m")
+            with log.open("ab") as output:
+                command = (*python, *self._under, *self._commands[name])
+                self.processes[name] = subprocess.Popen(
+                    command, stdout=output, stderr=output, env={**os.environ, **blas}
+                )
+
+    def _share_speeds(self) -> None:
+        """Give the worker what others have measured, and keep what it has."""
+        file = self.data / "worker" / "attention.json"
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            _SPEEDS.update(json.loads(file.read_text()))
+        if _SPEEDS and not file.exists():
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.write_text(json.dumps(_SPEEDS))
 
     async def ready(self, *names: str) -> None:
         """Wait until processes serve (default: those that were started)."""
@@ -272,6 +295,7 @@ class Stack:
         for client in self._clients:
             await client.close()
         self.kill(*self.processes)
+        self._share_speeds()
         shutil.rmtree(self.root, ignore_errors=True)
 
     async def _wait(self, condition: Callable[[], "asyncio.Future[bool]"], name: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import shutil
 import sqlite3
 import struct
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -77,6 +79,25 @@ async def fill_many(data: Path) -> dict[str, list[int]]:
     return told
 
 
+@pytest.fixture(scope="session")
+def many() -> Iterator[tuple[Path, dict[str, list[int]]]]:
+    """What `fill_many` makes, closed in order."""
+    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    told = asyncio.run(fill_many(parent / "d"))
+    for leftover in (parent / "d").glob("store.sock*"):
+        leftover.unlink()
+    yield parent / "d", told
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+def told(data: Path, many: tuple[Path, dict[str, list[int]]]) -> dict[str, list[int]]:
+    """A directory of many pages in `data`, and each agent's ledger."""
+    template, told = many
+    shutil.copytree(template, data)
+    return told
+
+
 def pages_of(data: Path, table: str, kind: str) -> list[int]:
     """Pages of a table's tree: "leaf", "internal" or "overflow"."""
     with closing(sqlite3.connect(data / "store.db")) as connection:
@@ -120,8 +141,7 @@ async def serves(root: Path, told: dict[str, list[int]], agents: list[RecoveredA
     assert {finding.what for finding in check(root).findings} == set()
 
 
-async def test_a_flipped_bit_that_sqlite_does_not_see_costs_that_turn(data: Path) -> None:
-    told = await fill_many(data)
+async def test_a_flipped_bit_that_sqlite_does_not_see_costs_that_turn(data: Path, told: dict[str, list[int]]) -> None:
     content = bytearray((data / "store.db").read_bytes())
     at = content.find(struct.pack("<3I", *told["agent-003"][-3:]))
     content[at] ^= 1
@@ -160,8 +180,9 @@ async def test_a_whole_directory_is_copied_whole(data: Path) -> None:
         assert await ledger(store, "ada") == ADA
 
 
-async def test_a_leaf_of_ledgers_costs_the_turns_on_it_and_what_follows_them(data: Path) -> None:
-    told = await fill_many(data)
+async def test_a_leaf_of_ledgers_costs_the_turns_on_it_and_what_follows_them(
+    data: Path, told: dict[str, list[int]]
+) -> None:
     leaves = pages_of(data, "segments", "leaf")
     assert len(leaves) > 10
     zero_page(data, leaves[len(leaves) // 2])
@@ -174,9 +195,8 @@ async def test_a_leaf_of_ledgers_costs_the_turns_on_it_and_what_follows_them(dat
     await serves(new(data), told, found.agents)
 
 
-async def test_a_damaged_tail_of_a_row_costs_that_turn(data: Path) -> None:
+async def test_a_damaged_tail_of_a_row_costs_that_turn(data: Path, told: dict[str, list[int]]) -> None:
     """The content of one segment is lost, and the place where it stood is known."""
-    told = await fill_many(data)
     change(data, "UPDATE segments SET offsets = zeroblob(length(offsets)) WHERE version = 4 AND id = 100")
     found = recover(data, new(data))
     (hurt,) = (agent for agent in found.agents if agent.state != "whole")
@@ -189,8 +209,7 @@ async def test_a_damaged_tail_of_a_row_costs_that_turn(data: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, -1])
-async def test_the_first_and_the_last_leaf(data: Path, at: int) -> None:
-    told = await fill_many(data)
+async def test_the_first_and_the_last_leaf(data: Path, told: dict[str, list[int]], at: int) -> None:
     zero_page(data, pages_of(data, "segments", "leaf")[at])
     found = recover(data, new(data))
     hurt = [agent for agent in found.agents if agent.state != "whole"]
@@ -201,8 +220,9 @@ async def test_the_first_and_the_last_leaf(data: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("are_known", [True, False])
-async def test_lost_rows_of_agents_are_made_again_or_named(data: Path, are_known: bool) -> None:
-    told = await fill_many(data)
+async def test_lost_rows_of_agents_are_made_again_or_named(
+    data: Path, told: dict[str, list[int]], are_known: bool
+) -> None:
     leaves = pages_of(data, "agents", "leaf")
     zero_page(data, leaves[1])
     if not are_known:
@@ -220,8 +240,7 @@ async def test_lost_rows_of_agents_are_made_again_or_named(data: Path, are_known
 
 
 @pytest.mark.parametrize("table", ["turns", "files", "workflow_records"])
-async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, table: str) -> None:
-    told = await fill_many(data)
+async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, told: dict[str, list[int]], table: str) -> None:
     leaves = pages_of(data, table, "leaf")
     zero_page(data, leaves[len(leaves) // 2])
     found = recover(data, new(data))
@@ -360,9 +379,8 @@ async def test_agents_on_one_page_that_is_lost_are_made_again(data: Path) -> Non
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_random_damage_never_makes_a_wrong_ledger(data: Path, seed: int) -> None:
+async def test_random_damage_never_makes_a_wrong_ledger(data: Path, told: dict[str, list[int]], seed: int) -> None:
     """Whatever pages are lost: what is recovered passes the check, and each ledger is a beginning of what it was."""
-    told = await fill_many(data)
     rng = random.Random(seed)
     pages = (data / "store.db").stat().st_size // 4096
     for page in rng.sample(range(2, pages), rng.choice([1, 3, 10])):
