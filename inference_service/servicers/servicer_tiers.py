@@ -29,6 +29,8 @@ class TierServicer(AgentServicerBase):
         async with self._holding(key):
             if request.tier in (types_pb2.TIER_WARM, types_pb2.TIER_REMOTE):
                 await self._persister.forget(key)  # or it would come back to the disk when this is over
+            else:
+                await self._persister.settle(key)  # what is not on disk yet would stay in the pool until it is
             response = await self._store.evict_agent(request)
             if (loaded := self._models.loaded(key.model_id)) is not None:
                 response.freed_bytes += loaded.memory.evict(key)

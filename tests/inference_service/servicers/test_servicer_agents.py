@@ -212,6 +212,7 @@ async def test_an_eviction_frees_the_pool_and_only_from_disk_what_waits_to_be_wr
     response = await world.servicer.EvictAgent(agent_pb2.EvictAgentRequest(key=A.to_proto(), tier=tier), None)
     assert (response.freed_bytes, A in world.hot) == (1000 + 7, False)
     assert world.persister.forgotten == forgotten
+    assert world.persister.settled == ([] if forgotten else [A]), "what is not written yet would stay in the pool"
 
 
 async def test_delete_on_all_models() -> None:
