@@ -1,6 +1,6 @@
 """Writes a model of real geometry with random 4-bit weights, and a tokenizer of its size, that a worker can load.
 
-    python -m benchmarks.random_models llama-3.1-8b DIRECTORY [--layers 4]
+    python -m benchmarks.random_models llama-3.1-8b DIRECTORY [--layers 4] [--seed 1]
 
 Its text means nothing, but every token has some, so that whatever carries text has as much to do as with a real model.
 """
@@ -41,13 +41,13 @@ def write_tokenizer(directory: Path, size: int) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def write(name: str, directory: Path, layers: int | None = None) -> None:
+def write(name: str, directory: Path, layers: int | None = None, seed: int = 0) -> None:
     """The model of a geometry, with fewer layers if `layers` says so."""
     config = dict(GEOMETRIES[name])
     if layers is not None:
         config["num_hidden_layers"] = layers
     directory.mkdir(parents=True, exist_ok=True)
-    weights = dict(tree_flatten(random_model(config).parameters()))
+    weights = dict(tree_flatten(random_model(config, seed).parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, metadata={"format": "mlx"})
     quantization = {"group_size": GROUP_SIZE, "bits": BITS}
     (directory / "config.json").write_text(
@@ -61,5 +61,6 @@ if __name__ == "__main__":
     parser.add_argument("geometry", choices=GEOMETRIES)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    write(arguments.geometry, arguments.directory, arguments.layers)
+    write(arguments.geometry, arguments.directory, arguments.layers, arguments.seed)

@@ -1,55 +1,106 @@
 """What computing takes at its peak besides weights and KV: measured on the model itself, and remembered.
 
-Prefill has the peaks: a chunk's hidden states, and one layer's K and V dequantized over the whole context. The first
-part is measured where the backend frees memory as it likes; the second is arithmetic.
+Prefill has the peaks. A chunk's hidden states grow by its tokens; one layer's K and V, dequantized, by the context's
+keys; and where the backend has no fused attention for a model's heads (a CPU for none, others for some widths), the
+scores grow by pairs of both, and are most of it in a long context.
+
+So a chunk is measured at the beginning of a context, and what a pair takes by chunks behind two lengths of keys, both
+so long that attention has the peak. The sum is above the peak where the two parts are not in memory together.
 """
 
 import importlib.metadata
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.geometry import Geometry
+from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.remembered import Remembered
-from inference_service.memory.chunks import LARGEST_CHUNK
+from inference_service.memory.chunks import LARGEST_CHUNK, SMALLEST_STEP, latest_chunks
 
 _ON_CPU = (64, 128)
-"""Tokens of two small chunks: a CPU takes seconds for a large one, and the peak grows by the token."""
+"""Tokens of two small chunks: a CPU takes seconds for a large one, and hidden states grow by the token."""
+_LATE_ON_CPU = 128
+"""No more than any chunk behind many keys has: what is put down to too few tokens errs upwards."""
+_TIMES = 2
+"""What is freed late by chance must not make the difference of two peaks too small."""
+_MASK_BYTES = 3
+"""Of a pair, while a sliding layer's mask is made: two comparisons, and both together."""
+_MOST_KEYS = 4_096
+"""Scores of so many keys are more than a layer's hidden states."""
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Bytes of the largest chunk at the beginning of a context, and of each pair of a chunk's token and a key."""
+
+    chunk_bytes: int
+    pair_bytes: float
+
+    def at_worst(self, geometry: Geometry, context_length: int) -> int:
+        """Bytes at the worst position of a context."""
+        key_bytes = dequantized_bytes(geometry, 1)
+        late = ((self.pair_bytes * tokens + key_bytes) * keys for tokens, keys in latest_chunks(context_length))
+        return self.chunk_bytes + int(max(late))
+
+
+Measure = Callable[[Any, Geometry, int], Peaks]
 
 
 class Activations:
     """Peaks by device, version of MLX and fingerprint, remembered in one JSON file. Engine thread only."""
 
-    def __init__(self, memory: Path) -> None:
+    def __init__(self, memory: Path, measure: Measure | None = None) -> None:
         self._memory = Remembered(memory)
+        self._measure = measure or measured
 
     def of(self, fingerprint: str, network: Any, geometry: Geometry, context_length: int) -> int:
-        """Bytes that the model takes at its peak, at the end of its context. Measures what is not remembered."""
-        key = _key(fingerprint)
-        chunk = self._memory.get(key)
-        if not isinstance(chunk, int):
-            chunk = chunk_bytes(network, geometry)
-            self._memory.put(key, chunk)
-        return chunk + dequantized_bytes(geometry, context_length)
+        """Bytes that the model takes at its peak, wherever in its context. Measures what is not remembered."""
+        peaks = self._remembered(fingerprint, context_length)
+        if peaks is None:
+            peaks = self._measure(network, geometry, context_length)
+            self._memory.put(_key(fingerprint, context_length), asdict(peaks))
+        return peaks.at_worst(geometry, context_length)
 
     def remembered(self, fingerprint: str, geometry: Geometry, context_length: int) -> int | None:
         """The same where it needs no measuring; else None. Anybody's thread."""
-        chunk = self._memory.get(_key(fingerprint))
-        return chunk + dequantized_bytes(geometry, context_length) if isinstance(chunk, int) else None
+        peaks = self._remembered(fingerprint, context_length)
+        return None if peaks is None else peaks.at_worst(geometry, context_length)
+
+    def _remembered(self, fingerprint: str, context_length: int) -> Peaks | None:
+        try:
+            known = self._memory.get(_key(fingerprint, context_length))
+            return Peaks(int(known["chunk_bytes"]), float(known["pair_bytes"]))
+        except (KeyError, TypeError, ValueError):
+            return None
 
 
-def chunk_bytes(network: Any, geometry: Geometry) -> int:
-    """The peak of the largest chunk of a prompt, over weights and KV. On a GPU this compiles its kernels, too."""
-    if mx.default_device().type == mx.DeviceType.cpu:
-        small, large = _ON_CPU
-        first, second = _peak(network, geometry, small), _peak(network, geometry, large)
-        by_token = max(0.0, (second - first) / (large - small))
-        peak = second + by_token * (LARGEST_CHUNK - large)
-    else:
-        peak = _peak(network, geometry, LARGEST_CHUNK)
+def measured(network: Any, geometry: Geometry, context_length: int) -> Peaks:
+    """The peaks over weights and KV. On a GPU this compiles the kernels, too. Engine thread; KV of 4096 tokens."""
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    chunk = _extrapolated(network, geometry) if on_cpu else chunk_peak(network, geometry, LARGEST_CHUNK)
+    keys = _most_keys(context_length)
+    tokens = min(_LATE_ON_CPU if on_cpu else SMALLEST_STEP, keys)
+    near = min(chunk_peak(network, geometry, tokens, keys // 2) for _ in range(_TIMES))
+    far = max(chunk_peak(network, geometry, tokens, keys) for _ in range(_TIMES))
+    # More than K and V, dequantized, that a key takes is put down to its pairs: too much, if it is not scores.
+    key_bytes = dequantized_bytes(geometry, 1)
+    pair_bytes = max(0.0, (far - near) / (keys - keys // 2) - key_bytes) / tokens
     mx.clear_cache()
-    return int(peak)
+    return Peaks(chunk, pair_bytes)
+
+
+def _extrapolated(network: Any, geometry: Geometry) -> int:
+    """The largest chunk by two small ones, behind a whole window, until which scores of sliding layers grow; and masks
+    of these layers, which are as wide as the chunk."""
+    behind = (geometry.sliding.window or 0) if geometry.sliding else 0
+    masks = _MASK_BYTES * LARGEST_CHUNK * (behind + LARGEST_CHUNK) if behind else 0
+    small, large = _ON_CPU
+    first, second = (chunk_peak(network, geometry, tokens, behind) for tokens in _ON_CPU)
+    by_token = max(0.0, (second - first) / (large - small))
+    return int(second + by_token * (LARGEST_CHUNK - large)) + masks
 
 
 def dequantized_bytes(geometry: Geometry, context_length: int) -> int:
@@ -58,16 +109,36 @@ def dequantized_bytes(geometry: Geometry, context_length: int) -> int:
     return context_length * full.kv_heads * (full.k_dim + full.v_dim) * int(geometry.dtype.size)
 
 
-def _peak(network: Any, geometry: Geometry, tokens: int) -> int:
-    caches = geometry.new_caches()
+def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -> int:
+    """The peak of one chunk behind so many tokens, over what was in memory before and the KV of all. Engine thread."""
     mx.clear_cache()
-    before = mx.get_active_memory()
+    before = int(mx.get_active_memory())
+    caches = _filled(geometry, behind)
+    mx.clear_cache()
     mx.reset_peak_memory()
     network(mx.zeros((1, tokens), dtype=mx.uint32), cache=caches)
     mx.eval([cache.state for cache in caches])
     kept = sum(int(cache.buffers.nbytes) for cache in caches)
-    return max(0, int(mx.get_peak_memory()) - int(before) - kept)
+    return max(0, int(mx.get_peak_memory()) - before - kept)
 
 
-def _key(fingerprint: str) -> str:
-    return f"{mx.device_info()['device_name']}; mlx {importlib.metadata.version('mlx')}; {fingerprint}"
+def _filled(geometry: Geometry, tokens: int) -> Caches:
+    """Caches of so many tokens of nothing."""
+    caches = geometry.new_caches()
+    for layer, cache in enumerate(caches if tokens else ()):
+        group = geometry.full if layer in geometry.full.layers else geometry.sliding
+        assert group is not None
+        k, v = (mx.zeros((1, group.kv_heads, tokens, dim), geometry.dtype) for dim in (group.k_dim, group.v_dim))
+        cache.update_and_fetch(k, v)
+        mx.eval(cache.state)
+    return caches
+
+
+def _most_keys(context_length: int) -> int:
+    """Positions that a model does not have are not asked for."""
+    return max(2, min(_MOST_KEYS, context_length // 2))
+
+
+def _key(fingerprint: str, context_length: int) -> str:
+    here = f"{mx.device_info()['device_name']}; mlx {importlib.metadata.version('mlx')}"
+    return f"{here}; {fingerprint}; {_most_keys(context_length)} keys"

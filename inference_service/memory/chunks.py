@@ -1,7 +1,7 @@
 """How many tokens to prefill at once. Pure."""
 
 _STEPS = ((8_192, 2_048), (20_480, 1_024))
-_LAST_STEP = 512
+SMALLEST_STEP = 512
 LARGEST_CHUNK = max(size for _, size in _STEPS)
 _ROUND = 256
 
@@ -9,6 +9,12 @@ SECONDS_WHILE_OTHERS_DECODE = 0.25
 """No stream stalls longer than a chunk."""
 SECONDS_ALONE = 1.0
 """Nobody's stream stalls; but a request that arrives, and a cancellation, wait for the end of the chunk."""
+
+
+def latest_chunks(context_length: int) -> list[tuple[int, int]]:
+    """For each size of chunk: its tokens, and the keys that it sees at most, its own included."""
+    steps = [*((size, below + size) for below, size in _STEPS), (SMALLEST_STEP, context_length)]
+    return [(min(size, context_length), min(end, context_length)) for size, end in steps]
 
 
 def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = SECONDS_WHILE_OTHERS_DECODE) -> int:
@@ -19,8 +25,8 @@ def chunk_tokens(position: int, tokens_per_second: float, max_seconds: float = S
     2K; on an H100 that chunk took twice the memory (12.3 GB over an 8B Llama's weights, instead of 6.6) and no less
     time.
     """
-    by_memory = next((size for below, size in _STEPS if position < below), _LAST_STEP)
+    by_memory = next((size for below, size in _STEPS if position < below), SMALLEST_STEP)
     if tokens_per_second <= 0:
-        return min(by_memory, _LAST_STEP)
+        return min(by_memory, SMALLEST_STEP)
     by_time = int(tokens_per_second * max_seconds) // _ROUND * _ROUND
     return max(_ROUND, min(by_memory, by_time))

@@ -24,10 +24,20 @@ from inference_service.models.loading import (
     prove,
     read_weights,
 )
-from inference_service.models.opening import ModelSpec, OpenedModel, Outline, Quantization, open_network, open_text
+from inference_service.models.opening import (
+    ModelSpec,
+    ModelText,
+    OpenedModel,
+    Outline,
+    Quantization,
+    open_network,
+    open_text,
+)
 from inference_service.models.residency import Limits, Needs, Resident, kv_bytes
 from inference_service.pool.sizing import Sizes, sizes
 from inference_service.settings import WorkerSettings
+
+_Files = tuple[ModelSpec, frozenset[tuple[str, int, int, int, int]]]
 
 Progress = Callable[[str, float], object]
 """What is told of a load: its stage, and the share of that which is done."""
@@ -57,6 +67,7 @@ class Loader:
         self._activations = Activations(remembered / "activations.json")
         self._qualities = QualityChecks(remembered / "quality.json")
         self._seam = AttentionSeam()
+        self._texts: dict[str, tuple[_Files, ModelText]] = {}
         self.limits = Limits(usable_bytes(), settings.loaded_models)
 
     async def outline(self, registered: RegisteredModel) -> Outline:
@@ -126,8 +137,16 @@ class Loader:
 
     async def _open(self, registered: RegisteredModel, progress: Progress, *, offline: bool) -> OpenedModel:
         spec = await self._spec(registered, progress, offline)
-        text = await asyncio.to_thread(open_text, spec)
+        text = await asyncio.to_thread(self._text, spec)
         return await self._engine.call(lambda: open_network(spec, text, self._seam))
+
+    def _text(self, spec: ModelSpec) -> ModelText:
+        """Opened once, and again where a file is another: swaps would wait for the tokenizer. Not on the event loop."""
+        files = _files(spec)
+        known = self._texts.get(spec.model_id)
+        if known is None or known[0] != files:
+            self._texts[spec.model_id] = known = files, open_text(spec)
+        return known[1]
 
     async def _spec(self, registered: RegisteredModel, progress: Progress, offline: bool) -> ModelSpec:
         loop, settings = asyncio.get_running_loop(), self._settings
@@ -150,3 +169,12 @@ class Loader:
     async def _fingerprint(self, outline: Outline) -> str:
         async with self._hashing:
             return await asyncio.to_thread(fingerprint_of, outline.spec, outline.geometry, self._hashes)
+
+
+def _files(spec: ModelSpec) -> _Files:
+    """What tells that a file of a model was replaced, changed or added: name, inode, size, mtime and ctime of all."""
+    try:
+        stats = [(path.name, path.stat()) for path in spec.directory.iterdir()]
+    except OSError as error:
+        raise FailedPrecondition(f"model {spec.model_id!r} cannot be loaded from {spec.directory}: {error}") from error
+    return spec, frozenset((name, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats)

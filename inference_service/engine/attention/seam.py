@@ -77,6 +77,7 @@ class AttentionSeam:
         self.calls = 0
         self.heads = 0
         self._choices: dict[Heads, PathChoice] = {}
+        self._reports: dict[Geometry, list[PathReport]] = {}
 
     def install(self, model: nn.Module) -> None:
         """Put the seam into every module that defines a part of `model`. Raises FailedPrecondition if none takes it."""
@@ -124,8 +125,14 @@ class AttentionSeam:
         """Compare both phases with plain attention on this backend, for this geometry, and choose paths for decode.
 
         Raises FailedPrecondition where a phase cannot be computed right: a wrong answer is never served. Of the decode
-        paths that are right, the fastest is taken where `speeds` are given, else the first.
+        paths that are right, the fastest is taken where `speeds` are given, else the first. A geometry that has passed
+        is not tested again: in one process the same kernels give the same answers, and a swap would wait for them.
         """
+        if geometry not in self._reports:
+            self._reports[geometry] = self._tested(geometry, speeds)
+        return self._reports[geometry]
+
+    def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:
         prefill = PathReport("prefill", DEQUANTIZE_FUSED, prefill_error(self.attend, geometry))
         errors: dict[str, float] = {}
         failures: dict[str, Exception] = {}

@@ -95,6 +95,24 @@ def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         AttentionSeam().self_test(geometry())
 
 
+def test_a_geometry_that_has_passed_is_not_tested_again_and_one_that_failed_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused, calls = mx.fast.scaled_dot_product_attention, []
+
+    def counted(*arguments: object, **named: object) -> mx.array:
+        calls.append(1)
+        return mx.zeros_like(arguments[0]) if len(calls) == 1 else fused(*arguments, **named)
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", counted)
+    seam = AttentionSeam()
+    with pytest.raises(FailedPrecondition, match="prefill"):
+        seam.self_test(geometry())
+    reports, tested = seam.self_test(geometry()), len(calls)
+    assert seam.self_test(geometry()) == reports
+    assert len(calls) == tested > 1
+    seam.self_test(geometry(kv_heads=1))
+    assert len(calls) > tested
+
+
 def missing(*_: object) -> mx.array:
     raise RuntimeError("no kernel for strided K")
 

@@ -1,0 +1,185 @@
+"""A store and a worker with several models, over one data directory, for benchmarks that speak to the worker itself."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentmem.channels import closing_stream, connect
+from agentmem.v1 import inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
+from gateway.cli.openblas import preload_here
+
+START_SECONDS = 240.0
+
+
+@dataclass
+class Turn:
+    """One turn as its client saw it: seconds from sending to the first token and to the end."""
+
+    first: float = 0.0
+    seconds: float = 0.0
+    tier: str = "none"
+    reused: int = 0
+    prompt: int = 0
+    generated: int = 0
+    load: float = 0.0
+    arrivals: list[float] = field(default_factory=list)
+
+
+class Services:
+    """The processes, and what there is to ask of them. Models are NAME=DIRECTORY, the first is the default."""
+
+    def __init__(self, root: Path, models: Sequence[str], flags: Sequence[str]) -> None:
+        self._root = root
+        self._metrics = f"127.0.0.1:{_free_port()}"
+        common = ("--data", str(root / "data"), "--run-dir", str(root / "run"))
+        named = [part for model in models for part in ("--model", model)]
+        self._commands = {
+            "store": ("cache_service", *common, "--metrics", ""),
+            "worker": (
+                *("inference_service", *common, *named, "--metrics", self._metrics, "--log-format", "json"),
+                *("--swap-wait", "300", "--min-residency", "0", *flags),
+            ),
+        }
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._channel: grpc.aio.Channel | None = None
+
+    async def start(self, *names: str) -> float:
+        """Start processes and wait until they serve; the seconds that it took."""
+        began = time.monotonic()
+        for name in names:
+            environment = {**os.environ, **(preload_here().environment if name == "worker" else {})}
+            with (self._root / f"{name}.log").open("ab") as log:
+                self._processes[name] = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", *self._commands[name]), stdout=log, stderr=log, env=environment
+                )
+            await self._serving(name)
+        if self._channel is not None:
+            await self._channel.close(None)
+        self._channel = connect(f"unix:{self._root}/run/worker.sock")
+        self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
+        self._models = model_pb2_grpc.ModelServiceStub(self._channel)
+        return time.monotonic() - began
+
+    async def kill(self, name: str) -> None:
+        """End a process by SIGKILL."""
+        process = self._processes.pop(name)
+        process.kill()
+        await process.wait()
+
+    async def stop(self) -> None:
+        """End all, the worker first."""
+        if self._channel is not None:
+            await self._channel.close(None)
+        for name in ("worker", "store"):
+            if (process := self._processes.pop(name, None)) is not None:
+                process.send_signal(signal.SIGTERM)
+                await process.wait()
+
+    async def turn(self, model: str, agent: str, max_tokens: int = 4, **arguments: Any) -> Turn:
+        """One Generate to its end. Raises AioRpcError."""
+        key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
+        sampling = types_pb2.Sampling(ignore_eos=True)
+        request = inference_pb2.GenerateRequest(key=key, max_tokens=max_tokens, sampling=sampling, **arguments)
+        turn, sent = Turn(), time.monotonic()
+        async with closing_stream(self._inference.Generate(request)) as events:
+            async for event in events:
+                if event.HasField("started"):
+                    cache = event.started.cache
+                    turn.prompt, turn.reused = cache.prompt_tokens, sum(part.tokens for part in cache.cached)
+                    turn.tier = _tier(cache.cached[0].tier) if cache.cached else "none"
+                    turn.load = event.started.load.ToTimedelta().total_seconds()
+                elif event.HasField("delta"):
+                    turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
+                else:
+                    turn.generated = event.finished.usage.completion_tokens
+        turn.first, turn.seconds = turn.arrivals[0] - sent, time.monotonic() - sent
+        return turn
+
+    async def describe(self, model: str) -> model_pb2.Model:
+        """GetModel."""
+        return (await self._models.GetModel(model_pb2.GetModelRequest(model_id=model))).model
+
+    async def watch_load(self, model: str) -> list[tuple[str, float]]:
+        """LoadModel: its stages, with the monotonic time at which each was heard of first."""
+        stages: list[tuple[str, float]] = []
+        async with closing_stream(self._models.LoadModel(model_pb2.LoadModelRequest(model_id=model))) as events:
+            async for event in events:
+                if not stages or stages[-1][0] != event.stage:
+                    stages.append((event.stage, time.monotonic()))
+        return stages
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The worker's metric, summed over labels that are not named."""
+        page = await asyncio.to_thread(_page, f"http://{self._metrics}/metrics")
+        samples = (each for family in text_string_to_metric_families(page) for each in family.samples)
+        return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+
+    def logged(self, message: str, since: float) -> list[dict[str, Any]]:
+        """The worker's log lines of that message, not older than `since` (time.time()), with their time as a number."""
+        lines = [line for line in (self._root / "worker.log").read_text().splitlines() if line.startswith("{")]
+        found = [event for event in map(json.loads, lines) if event["message"] == message]
+        return [
+            {**event, "at": at}
+            for event in found
+            if (at := datetime.fromisoformat(event["time"]).timestamp()) >= since - 0.002
+        ]
+
+    async def _serving(self, name: str) -> None:
+        async with asyncio.timeout(START_SECONDS), connect(f"unix:{self._root}/run/{name}.sock") as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            while True:
+                if (status := self._processes[name].returncode) is not None:
+                    log = (self._root / f"{name}.log").read_text(errors="replace")
+                    raise RuntimeError(f"the {name} ended with {status}:\n{log[-3000:]}")
+                try:
+                    answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=1)
+                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                except grpc.aio.AioRpcError:
+                    pass
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def serving(models: Sequence[str], *flags: str) -> AsyncIterator[Services]:
+    """A store and a worker with these models over an empty data directory, which is removed afterwards."""
+    root = Path(tempfile.mkdtemp(prefix="agentmem-", dir="/tmp"))
+    services = Services(root, models, flags)
+    try:
+        await services.start("store", "worker")
+        yield services
+    finally:
+        await services.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _tier(tier: "types_pb2.Tier.ValueType") -> str:
+    return types_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
+
+
+def _page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,104 @@
+"""What computing takes: the prediction against the peaks of real models at full size, and what it must not miss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_service.engine.activations import Activations, Peaks, chunk_peak, measured
+from inference_service.engine.attention import AttentionSeam
+from inference_service.engine.geometry import Geometry
+from inference_service.memory.chunks import LARGEST_CHUNK, chunk_tokens, latest_chunks
+from inference_service.models.loading import read_weights
+from inference_service.models.opening import ModelSpec, open_network, open_text
+from tests import tiny_models
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "gemma3": lambda directory: tiny_models.write_gemma3(directory, window=512),
+    "gpt_oss": tiny_models.write_gpt_oss,
+    "deepseek2": tiny_models.write_deepseek2,
+}
+LOOSEST = 4.0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    network: Any
+    geometry: Geometry
+    context: int = LARGEST_CHUNK
+
+    def worst(self) -> int:
+        """The peak of a full chunk, which sees all keys of the context. (A longer context costs CI a minute.)"""
+        return chunk_peak(self.network, self.geometry, LARGEST_CHUNK)
+
+    def predicted(self) -> int:
+        return measured(self.network, self.geometry, self.context).at_worst(self.geometry, self.context)
+
+
+def load(directory: Path) -> Loaded:
+    spec = ModelSpec("m", directory)
+    opened = open_network(spec, open_text(spec), AttentionSeam())
+    for _ in read_weights(opened):
+        pass
+    return Loaded(opened.network, opened.outline.geometry)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_chunk_takes_more_than_predicted(name: str, tmp_path: Path) -> None:
+    model = load(WRITERS[name](tmp_path))
+    worst, predicted = model.worst(), model.predicted()
+    assert worst <= predicted <= LOOSEST * worst
+
+
+def test_scores_that_nobody_counts_are_missed(tmp_path: Path) -> None:
+    """A chunk extrapolated by the token alone leaves out the scores of a long context."""
+    model = load(tiny_models.write_llama(tmp_path))
+    worst, peaks = model.worst(), measured(model.network, model.geometry, model.context)
+    without = replace(peaks, pair_bytes=0.0)
+    assert without.at_worst(model.geometry, model.context) < worst / 2
+    assert worst <= peaks.at_worst(model.geometry, model.context) <= LOOSEST * worst
+
+
+def test_measured_once_and_for_its_context(tmp_path: Path) -> None:
+    model = load(tiny_models.write_llama(tmp_path / "model"))
+    calls: list[int] = []
+
+    def counted(_network: Any, _geometry: Geometry, context: int) -> Peaks:
+        calls.append(context)
+        return Peaks(1000, 2.0)
+
+    memory = tmp_path / "activations.json"
+    here = Activations(memory, counted)
+    assert here.remembered("f", model.geometry, 4096) is None
+    first = here.of("f", model.network, model.geometry, 4096)
+    later = Activations(memory, counted)
+    assert later.of("f", model.network, model.geometry, 4096) == first
+    assert later.remembered("f", model.geometry, 4096) == first
+    assert later.remembered("g", model.geometry, 4096) is None
+    assert later.remembered("f", model.geometry, 512) is None  # Attention was not at its peak behind so few keys.
+    assert calls == [4096]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda _: "", lambda text: text.replace("1000", "null"), lambda text: text.replace("pair_", "")]
+)
+def test_what_cannot_be_read_is_measured_again(damage: Callable[[str], str], tmp_path: Path) -> None:
+    model = load(tiny_models.write_llama(tmp_path / "model"))
+    memory = tmp_path / "activations.json"
+    here = Activations(memory, lambda *_: Peaks(1000, 2.0))
+    wanted = here.of("f", model.network, model.geometry, 4096)
+    memory.write_text(damage(memory.read_text()))
+    assert here.remembered("f", model.geometry, 4096) is None
+    assert here.of("f", model.network, model.geometry, 4096) == wanted
+
+
+@given(st.integers(1, 200_000), st.data())
+def test_the_latest_chunks_are_above_all_that_are_computed(context: int, data: st.DataObject) -> None:
+    position = data.draw(st.integers(0, context - 1))
+    speed = data.draw(st.floats(0, 1e6))
+    tokens = min(chunk_tokens(position, speed, 1.0), context - position)
+    assert any(tokens <= most and position + tokens <= keys for most, keys in latest_chunks(context))
