@@ -76,17 +76,6 @@ async def test_delete(worker: ScriptedWorker, agentmem: Command) -> None:
     assert worker.requests[-1].key.model_id == "demo"
 
 
-async def test_models(worker: ScriptedWorker, agentmem: Command) -> None:
-    worker.models[0].weight_bytes, worker.models[0].dtype = 27_000_000, "float32"
-    output = (await agentmem("models")).output
-    assert "demo" in output
-    assert "weights in memory  computes in" in output
-    assert "27.0 MB  float32" in output
-    assert "default" in output
-    told = json.loads((await agentmem("models", "--json")).output)
-    assert [(one["model_id"], one["state"]) for one in told] == [("demo", "loaded"), ("org/large", "registered")]
-
-
 async def test_chat_begins_with_the_whole_chat_and_goes_on_with_what_is_new(
     worker: ScriptedWorker, agentmem: Command
 ) -> None:
@@ -265,7 +254,8 @@ async def test_errors_are_one_line(worker: ScriptedWorker, agentmem: Command) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [["agents"], ["agents", "show", "a"], ["models"], ["chat", "a", "--message", "x"]]
+    "arguments",
+    [["agents"], ["agents", "show", "a"], ["models"], ["models", "load", "a"], ["chat", "a", "--message", "x"]],
 )
 def test_no_gateway(arguments: list[str]) -> None:
     said = CliRunner().invoke(main, [*arguments, "--gateway", "127.0.0.1:1"])
