@@ -19,19 +19,19 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MODELS = ("a", "a+support", "org/b")
 SHORT: Any = {"max_tokens": 6, "temperature": 0}
-ENDLESS: Any = {"model": "a", "max_tokens": 3500, "logit_bias": {"2": -100}, "stream": True}
+ENDLESS: Any = {"model": "a", "max_tokens": 32_000, "logit_bias": {"2": -100}, "stream": True}
 """No end of turn: it runs until it is cancelled."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     root: Path = tmp_path_factory.mktemp("models")
-    base = write_llama(root / "a", seed=0)
+    base = write_llama(root / "a", seed=0, context=32768)
     damaged = write_llama(root / "damaged", seed=2) / "model.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:1000])
     flags = [
         *("--model", f"org/b={write_llama(root / 'b', seed=1)}", "--model", f"damaged={damaged.parent}"),
-        *("--adapter", f"a+support={write_lora(root / 'lora', base)}", "--min-residency", "0", "--swap-wait", "0.3"),
+        *("--adapter", f"a+support={write_lora(root / 'lora', base)}", "--min-residency", "0", "--swap-wait", "1"),
     ]
     async with running(f"a={base}", "store", "worker", "gateway", worker_flags=tuple(flags)) as started:
         yield started
@@ -64,7 +64,7 @@ async def test_each_model_keeps_its_memory(stack: Stack, sdk: openai.AsyncOpenAI
     histories: dict[str, list[Any]] = {name: [] for name in MODELS}
     cached: dict[str, list[int]] = {name: [] for name in MODELS}
     before = await swaps(stack)
-    for question in ("The boat is green.", "The house is red.", "Who told you that?"):
+    for question in ("The boat is green.", "Who told you that?"):
         for name, history in histories.items():
             history.append({"role": "user", "content": question})
             answer = await sdk.chat.completions.create(model=name, messages=history, **SHORT)
@@ -73,9 +73,9 @@ async def test_each_model_keeps_its_memory(stack: Stack, sdk: openai.AsyncOpenAI
             cached[name].append(answer.usage.prompt_tokens_details.cached_tokens or 0)
             assert (await states(sdk))[name] == "loaded"
     for name in MODELS:
-        first, second, third = cached[name]
-        assert 0 == first < second < third, name
-    assert await swaps(stack) - before >= 6
+        first, second = cached[name]
+        assert 0 == first < second, name
+    assert await swaps(stack) - before >= 4
     said = {str([turn["content"] for turn in history if turn["role"] == "assistant"]) for history in histories.values()}
     assert len(said) == len(MODELS), "models that say the same may be the same"
 
@@ -134,13 +134,18 @@ async def test_a_swap_that_takes_too_long_is_waited_for(
     await anext(running)
     waiting = asyncio.create_task(sdk.chat.completions.create(model="org/b", messages=hi, **SHORT))
     try:
-        with pytest.raises(anthropic.APIStatusError, match="'a' must end its requests first") as caught:
-            await claude.with_options(max_retries=0).messages.create(model="org/b", messages=hi, max_tokens=6)
-        assert (caught.value.status_code, caught.value.response.headers["retry-after"]) == (529, "2")
-        assert (await states(sdk))["a"] == "draining"
-        with pytest.raises(openai.InternalServerError) as refused:
-            await sdk.with_options(max_retries=0).chat.completions.create(model="a", messages=hi, **SHORT)
-        assert (refused.value.status_code, refused.value.response.headers["retry-after"]) == (503, "2")
+        async with asyncio.timeout(60):
+            while (await states(sdk))["a"] != "draining":
+                await asyncio.sleep(0.02)
+        others, own = await asyncio.gather(
+            claude.with_options(max_retries=0).messages.create(model="org/b", messages=hi, max_tokens=6),
+            sdk.with_options(max_retries=0).chat.completions.create(model="a", messages=hi, **SHORT),
+            return_exceptions=True,
+        )
     finally:
         await running.close()
     assert (await waiting).choices[0].message.content is not None
+    assert isinstance(others, anthropic.APIStatusError) and isinstance(own, openai.InternalServerError)
+    assert (others.status_code, others.response.headers["retry-after"]) == (529, "2")
+    assert "'a' must end its requests first" in str(others)
+    assert (own.status_code, own.response.headers["retry-after"]) == (503, "2")

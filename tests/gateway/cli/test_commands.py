@@ -160,7 +160,7 @@ async def test_chat_waits_for_the_worker_before_its_first_turn(worker: ScriptedW
 
     said, _ = await asyncio.gather(agentmem("chat", "bob", "--message", "hi"), heal())
     assert said.exit_code == 0
-    assert said.stderr == "… the worker is starting again\n"
+    assert said.stderr == "… waiting: the store is starting\n"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_chat_goes_on_after_an_outage_in_mid_answer(
     said = await agentmem("chat", "bob", "--message", "hi")
     assert said.exit_code == 0
     assert said.stdout.startswith(f"{expected}EXTEND")
-    assert said.stderr == "\n… the worker is starting again\n"
+    assert said.stderr == "\n… waiting: the engine died\n"
     assert len(ids) == 3
     assert len(set(ids)) == 1
 
