@@ -65,6 +65,12 @@ def caller() -> Caller:
     return _CALLER.get()
 
 
+def serves_admin() -> bool:
+    """Whether the caller who is being served is an admin; true where nobody is."""
+    who = _CALLER.get(None)
+    return who is None or who.admin
+
+
 def serve(who: Caller) -> None:
     """From here on, and in tasks that begin here, `who` is being served."""
     _CALLER.set(who)

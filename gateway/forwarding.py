@@ -1,6 +1,7 @@
 """The gRPC door: any service of the contract, forwarded to the worker by its descriptor.
 
-Requests are decoded, because they are checked; responses pass as bytes, so a newer worker's fields reach the caller.
+Requests are decoded, because they are checked; responses pass as bytes, so a newer worker's fields reach the caller,
+but for those that `gateway.discretion` looks at.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from agentmem.server import Register
 from agentmem.uploads import read_on
 from gateway import upstream
 from gateway.callers import caller
+from gateway.discretion import discreet, may_name_directories
 from gateway.metrics import GatewayMetrics
 from gateway.namespaces import claim
 
@@ -63,7 +65,7 @@ class Forwarder:
             with self._counted(method):
                 claim(request, caller().namespace)
                 answer: bytes = await upstream.result(stub(request, timeout=context.time_remaining()))
-                return answer
+                return _discreet(method, answer)
 
         return call
 
@@ -135,3 +137,13 @@ class Forwarder:
             self.metrics.rpc_ended(method.containing_service.full_name, method.name, code.name)
             if generation:
                 self.metrics.generation_ended("grpc", time.monotonic() - began)
+
+
+def _discreet(method: MethodDescriptor, answer: bytes) -> bytes:
+    """The response as the caller may read it. Fields that only a newer worker knows stay."""
+    if caller().admin or not may_name_directories(method.output_type):
+        return answer
+    response: Any = GetMessageClass(method.output_type).FromString(answer)
+    discreet(response, caller())
+    written: bytes = response.SerializeToString()
+    return written

@@ -69,6 +69,9 @@ class GatewaySettings(DoorSettings):
     max_streams: int = Field(256, ge=1, description="calls at once of one connection to the gRPC door")
     stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
+    keep_alive: float = Field(
+        15.0, gt=0, description="seconds of silence after which a comment goes out on a stream of events, for proxies"
+    )
     ready_timeout: float = Field(1.0, gt=0, description="seconds /readyz waits for the worker's health")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
 

@@ -14,6 +14,8 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors, handlers
+from gateway.callers import serves_admin
+from gateway.discretion import without_directories
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -49,10 +51,13 @@ def stub(
 
 
 def failure(error: grpc.aio.AioRpcError) -> errors.AgentmemError:
-    """The worker's failure with its details, or the failure to reach it."""
+    """The worker's failure with its details, as the caller is told it, or the failure to reach it."""
     if errors.is_unreachable(error):
         return errors.Unavailable(_UNREACHABLE)
-    return errors.from_rpc(error)
+    told = errors.from_rpc(error)
+    if isinstance(told, errors.FailedPrecondition | errors.Unavailable) and not serves_admin():
+        told.message = without_directories(told.message)  # a model that cannot be loaded says where it is
+    return told
 
 
 async def result(call: UnaryCall[_T]) -> _T:

@@ -10,6 +10,6 @@ storage/      the way to the cache store: ledgers and lookups by gRPC, KV by fil
 pool/         whose KV is in memory, and who may begin; numbers of blocks, no arrays
 engine/       the thread that owns MLX, and what computes on it: Q4 caches, attention, batches,
               and how much Q4 changes what a model says
-models/       which models there are, how one is loaded, and which serve
+models/       which models there are, how one is loaded, and how they come and go by request
 answers.py    what a turn answers, as messages of the contract
 """

@@ -72,7 +72,9 @@ class WorkerSettings(ServiceSettings):
         1, ge=1, description="models that may be loaded at once; each gets a like share of the memory for KV"
     )
     swap_wait: float = Field(
-        60.0, ge=0, description="seconds a request waits for its model to be loaded before it is refused"
+        50.0,
+        ge=0,
+        description="seconds a request waits for its model to be loaded before it is refused; proxies wait a minute",
     )
     min_residency: float = Field(
         5.0, ge=0, description="seconds that a model stays loaded at least before another may take its place"

@@ -10,6 +10,8 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import deepseek_v2, gemma3_text, gpt_oss, llama, mamba, qwen2, qwen3
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx_lm.utils import load_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
@@ -187,3 +189,19 @@ def _sharpened(name: str, value: mx.array) -> mx.array:
     if value.ndim < 2:
         return value
     return value * 3.0
+
+
+def write_lora(directory: Path, model: Path, seed: int = 0) -> Path:
+    """A LoRA adapter on the model in a directory, as `mlx_lm.lora` writes it, which changes what the model says."""
+    parameters = {"rank": 4, "scale": 10.0, "dropout": 0.0}
+    network, _ = load_model(model)
+    network.freeze()
+    linear_to_lora_layers(network, len(network.layers), parameters)
+    mx.random.seed(seed)
+    trained = tree_flatten(network.trainable_parameters())
+    directory.mkdir(parents=True)
+    weights = {name: mx.random.normal(weight.shape) * 0.1 for name, weight in trained}
+    mx.save_safetensors(str(directory / "adapters.safetensors"), weights)
+    config = {"fine_tune_type": "lora", "num_layers": len(network.layers), "lora_parameters": parameters}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    return directory

@@ -25,6 +25,7 @@ from gateway.cli.client import (
     write_json,
 )
 from gateway.cli.models import registered
+from gateway.cli.text import printable
 from gateway.memory_report import memory_report
 from gateway.openai.told import finish_reason
 
@@ -208,11 +209,13 @@ async def _generate(
         answer.end()
         return turn
 
-    return await outlasting(attempt, lambda: _tell_of_outage(mid_line=echo and answer.is_mid_line), gateway_too=True)
+    return await outlasting(
+        attempt, lambda why: _tell_of_outage(why, mid_line=echo and answer.is_mid_line), gateway_too=True
+    )
 
 
-def _tell_of_outage(*, mid_line: bool = False) -> None:
-    click.echo("\n" * mid_line + "… the worker is starting again", err=True)
+def _tell_of_outage(why: str, *, mid_line: bool = False) -> None:
+    click.echo("\n" * mid_line + f"… waiting: {printable(why)}", err=True)
 
 
 def _lines() -> Iterator[str]:

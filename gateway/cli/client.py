@@ -111,7 +111,7 @@ async def retrying(
 
 async def outlasting(
     attempt: Callable[[], Awaitable[_T]],
-    on_outage: Callable[[], None],
+    on_outage: Callable[[str], None],
     *,
     gateway_too: bool,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -119,8 +119,8 @@ async def outlasting(
 ) -> _T:
     """The result of `attempt`, tried again through an outage: UNAVAILABLE for up to PATIENCE seconds.
 
-    Waits as long as the server says, and calls `on_outage` before the first wait. With `gateway_too` a gateway that
-    does not answer is waited for as well. Gives up with the last failure.
+    Waits as long as the server says, and calls `on_outage` with the reason before the first wait. With `gateway_too` a
+    gateway that does not answer is waited for as well. Gives up with the last failure.
     """
     deadline: float | None = None
     while True:
@@ -132,7 +132,7 @@ async def outlasting(
                 raise
             if deadline is None:
                 deadline = clock() + PATIENCE
-                on_outage()
+                on_outage("no gateway answers" if errors.is_unreachable(error) else failure.message)
             delay = min(failure.retry_after, _LONGEST_WAIT)
             if clock() + delay > deadline:
                 raise

@@ -9,9 +9,10 @@ from rich.console import Console
 _PIPE_WIDTH = 200
 
 
-def console() -> Console:
-    """Standard output; as wide as the terminal, or wide enough that nothing is cut where it is none."""
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+def console(*, stderr: bool = False) -> Console:
+    """Standard output or error; as wide as the terminal, or wide enough that nothing is cut where it is none."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
 
 
 def printable(text: str, keep: str = "") -> str:

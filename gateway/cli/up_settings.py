@@ -38,6 +38,7 @@ class UpSettings(DoorSettings):
         validate_default=True,
         description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
     )
+    loaded_models: int | None = Field(None, ge=1, description="models that may be loaded at once (default: 1)")
     data: Path = Field(layout.DATA, description="directory of all that is kept")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
     metrics: OptionalLoopbackAddress = Field(
@@ -76,6 +77,8 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
         models += ["--models", str(settings.models)]
     if settings.offline:
         models.append("--offline")
+    if settings.loaded_models is not None:
+        models += ["--loaded-models", str(settings.loaded_models)]
     doors = ["--http", settings.http, "--grpc", settings.grpc]
     for name in ("keys", "tls_cert", "tls_key", "tls_client_ca"):
         path: Path | None = getattr(settings, name)

@@ -63,7 +63,15 @@ class HttpDoor:
         self.draining = False
         self._readiness = Readiness(self._worker_unready)
         finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
-        turns = Turns(channel, finder, settings.max_body_bytes, settings.stream_queue, settings.stall_limit, metrics)
+        turns = Turns(
+            channel=channel,
+            finder=finder,
+            max_body_bytes=settings.max_body_bytes,
+            stream_queue=settings.stream_queue,
+            stall_limit=settings.stall_limit,
+            keep_alive=settings.keep_alive,
+            metrics=metrics,
+        )
         models = ModelEndpoints(channel)
         self.app = Starlette(
             routes=[

@@ -8,6 +8,8 @@ from starlette.responses import JSONResponse, Response
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from gateway import upstream
 from gateway.anthropic.models import model_info, model_page
+from gateway.callers import caller
+from gateway.discretion import discreet
 from gateway.http.dialects import speaks_anthropic
 from gateway.openai.models import model_list, model_object
 
@@ -27,6 +29,7 @@ class ModelEndpoints:
         while True:
             asked = model_pb2.ListModelsRequest(page_size=_PAGE, page_token=token)
             page: model_pb2.ListModelsResponse = await upstream.result(self._models.ListModels(asked))
+            discreet(page, caller())
             found += page.models
             token = page.next_page_token
             if not token:
@@ -41,5 +44,6 @@ class ModelEndpoints:
         if not wanted.model_id:  # the contract's word for the default model
             raise HTTPException(404, "name a model after /v1/models/")
         found: model_pb2.GetModelResponse = await upstream.result(self._models.GetModel(wanted))
+        discreet(found, caller())
         told = model_info if speaks_anthropic(request.scope) else model_object
         return JSONResponse(told(found.model))

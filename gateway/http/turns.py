@@ -43,6 +43,7 @@ class Turns:
     max_body_bytes: int
     stream_queue: int
     stall_limit: float
+    keep_alive: float
     metrics: GatewayMetrics
 
 
@@ -141,7 +142,8 @@ class _Run:
             # The first event is there, so what refuses a request is an error page and not a broken stream.
             await stream.start(headers)
             try:
-                await self._stream(events, stream)
+                async with stream.kept_alive(self.shared.keep_alive):
+                    await self._stream(events, stream)
                 await stream.end()
             except ReaderStalled:  # the stream has logged it; the response is left without an end
                 return

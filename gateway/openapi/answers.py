@@ -27,19 +27,42 @@ def _list(items: Json) -> Json:
     return {"type": "array", "items": items}
 
 
+_KL: Final[Json] = {"anyOf": [{"type": "number", "minimum": 0}, {"enum": [None, "Infinity", "NaN"]}]}
+_MEMORY: Final = _object(
+    device_bytes=_COUNT,
+    usable_bytes=_COUNT,
+    weight_bytes=_COUNT,
+    activation_bytes=_COUNT,
+    pool_bytes=_COUNT,
+    batch_bytes=_COUNT,
+    other_models_bytes=_COUNT,
+    agent_4k_bytes=_COUNT,
+    agents_4k=_COUNT,
+    pool_tokens=_COUNT,
+)
+
 MODEL: Final = _object(
     id=_STRING,
     object=_constant("model"),
     created=_COUNT,
     owned_by=_STRING,
     agentmem=_object(
-        state=_STRING,
+        state={"enum": ["registered", "loading", "loaded", "draining", "failed"]},
         default={"type": "boolean"},
+        pinned={"type": "boolean"},
+        ttl=_either("number", "null"),
+        source=_either("string", "null"),
+        adapter=_either("string", "null"),
         context_length=_COUNT,
         architecture=_STRING,
         dtype=_STRING,
         kv_bits=_COUNT,
+        recommended_kv_bits={"enum": [None, 4, 8]},
+        quantization_kl=_KL,
+        quantization_kl_8_bits=_KL,
         kv_bytes_per_token=_COUNT,
+        weight_bytes=_COUNT,
+        memory={"anyOf": [_MEMORY, {"type": "null"}]},
         tool_parser=_either("string", "null"),
         fingerprint=_STRING,
         error=_either("string", "null"),

@@ -105,7 +105,8 @@ class Swapper:
             return f"{seat.progress.stage}, {seat.progress.share:.0%}"
         draining = [each for each in self._seats if each.state == State.MODEL_STATE_DRAINING]
         if draining:
-            return "; ".join(f"{each.model_id!r} still answers {each.users} requests" for each in draining)
+            # Not how many: whoever asks may have nothing to do with those who use it.
+            return f"{', '.join(repr(each.model_id) for each in draining)} must end its requests first"
         before = self._queue.index(seat) if seat in self._queue else 0
         return f"{before} other models are loaded first" if before else "others may stay loaded for a while"
 

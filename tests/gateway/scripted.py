@@ -91,6 +91,10 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
             model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, context_length=4096),
             model_pb2.Model(model_id="org/large", state=model_pb2.MODEL_STATE_REGISTERED),
         ]
+        self.stages: list[tuple[str, float]] = []
+        """What LoadModel tells before it is ready, or before `load_error`."""
+        self.freed_bytes = 1
+        self.load_error: Exception | None = None
         self.file: list[bytes | Exception] = [b"one", b"two"]
         self.error: Exception | None = None
         self.running = 0
@@ -220,11 +224,15 @@ class _Models(model_pb2_grpc.ModelServiceServicer):
 
     async def LoadModel(self, request: Any, context: Any) -> Any:
         self._worker.note(request, context)
-        yield model_pb2.LoadModelResponse(stage="ready", progress=1.0)
+        for stage, share in self._worker.stages:
+            yield model_pb2.LoadModelResponse(stage=stage, progress=share)
+        if self._worker.load_error is not None:
+            raise self._worker.load_error
+        yield model_pb2.LoadModelResponse(stage="ready", progress=1.0, model=self._worker.models[0])
 
     async def UnloadModel(self, request: Any, context: Any) -> model_pb2.UnloadModelResponse:
         self._worker.note(request, context)
-        return model_pb2.UnloadModelResponse(freed_bytes=1)
+        return model_pb2.UnloadModelResponse(freed_bytes=self._worker.freed_bytes)
 
 
 def _services(worker: ScriptedWorker) -> Sequence[Any]:

@@ -181,10 +181,18 @@ RPCS: dict[str, list[Rpc]] = {
     f"{_AGENTS}/ExportAgent": [_on_agent(agent_pb2.ExportAgentRequest)],
     f"{_AGENTS}/ImportAgent": [Rpc(_imported, DENIED)],
     f"{_MODELS}/ListModels": [
-        Rpc(lambda _: model_pb2.ListModelsRequest(), lambda pages: pages[0].models, names_none=True)
+        Rpc(
+            lambda _: model_pb2.ListModelsRequest(),
+            lambda pages: pages[0].models and not pages[0].models[0].source,
+            names_none=True,
+        )
     ],
     f"{_MODELS}/GetModel": [
-        Rpc(lambda _: model_pb2.GetModelRequest(), lambda answers: answers[0].model.model_id == MODEL, names_none=True)
+        Rpc(
+            lambda _: model_pb2.GetModelRequest(),
+            lambda answers: (answers[0].model.model_id, answers[0].model.source) == (MODEL, ""),
+            names_none=True,
+        )
     ],
     f"{_MODELS}/LoadModel": [Rpc(lambda _: model_pb2.LoadModelRequest(model_id=MODEL), DENIED, names_none=True)],
     f"{_MODELS}/UnloadModel": [Rpc(lambda _: model_pb2.UnloadModelRequest(model_id=MODEL), DENIED, names_none=True)],

@@ -91,6 +91,10 @@ def _agents(got: httpx.Response) -> set[str]:
     return {agent["key"]["agent_id"] for agent in got.json()["agents"]}
 
 
+def _shared(*models: dict[str, Any]) -> bool:
+    return [(model["id"], model["agentmem"]["source"]) for model in models] == [(MODEL, None)]
+
+
 RESPONSE = response_id(number_of_key("bobs-response"), Beginning.of("", ""))
 """The id of the response that bob gets under that Idempotency-Key."""
 
@@ -160,8 +164,9 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
             _named(AGENT),
         ),
     ],
-    ("GET", "/v1/models"): [Http("/v1/models", 200)],
-    ("GET", "/v1/models/{id:path}"): [Http(f"/v1/models/{MODEL}", 200)],
+    # The model that all share; but not where it is on the server's disk.
+    ("GET", "/v1/models"): [Http("/v1/models", lambda got: _shared(*got.json()["data"]))],
+    ("GET", "/v1/models/{id:path}"): [Http(f"/v1/models/{MODEL}", lambda got: _shared(got.json()))],
     ("GET", "/v1/agents"): [
         Http("/v1/agents?page_size=1000", lambda got: AGENT not in _agents(got), bobs=True),
         Http(f"/v1/agents?agent={AGENT}", lambda got: not _agents(got), bobs=True),

@@ -76,17 +76,6 @@ async def test_delete(worker: ScriptedWorker, agentmem: Command) -> None:
     assert worker.requests[-1].key.model_id == "demo"
 
 
-async def test_models(worker: ScriptedWorker, agentmem: Command) -> None:
-    worker.models[0].weight_bytes, worker.models[0].dtype = 27_000_000, "float32"
-    output = (await agentmem("models")).output
-    assert "demo" in output
-    assert "weights in memory  computes in" in output
-    assert "27.0 MB  float32" in output
-    assert "default" in output
-    told = json.loads((await agentmem("models", "--json")).output)
-    assert [(one["model_id"], one["state"]) for one in told] == [("demo", "loaded"), ("org/large", "registered")]
-
-
 async def test_chat_begins_with_the_whole_chat_and_goes_on_with_what_is_new(
     worker: ScriptedWorker, agentmem: Command
 ) -> None:
@@ -171,7 +160,7 @@ async def test_chat_waits_for_the_worker_before_its_first_turn(worker: ScriptedW
 
     said, _ = await asyncio.gather(agentmem("chat", "bob", "--message", "hi"), heal())
     assert said.exit_code == 0
-    assert said.stderr == "… the worker is starting again\n"
+    assert said.stderr == "… waiting: the store is starting\n"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +186,7 @@ async def test_chat_goes_on_after_an_outage_in_mid_answer(
     said = await agentmem("chat", "bob", "--message", "hi")
     assert said.exit_code == 0
     assert said.stdout.startswith(f"{expected}EXTEND")
-    assert said.stderr == "\n… the worker is starting again\n"
+    assert said.stderr == "\n… waiting: the engine died\n"
     assert len(ids) == 3
     assert len(set(ids)) == 1
 
@@ -265,7 +254,8 @@ async def test_errors_are_one_line(worker: ScriptedWorker, agentmem: Command) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [["agents"], ["agents", "show", "a"], ["models"], ["chat", "a", "--message", "x"]]
+    "arguments",
+    [["agents"], ["agents", "show", "a"], ["models"], ["models", "load", "a"], ["chat", "a", "--message", "x"]],
 )
 def test_no_gateway(arguments: list[str]) -> None:
     said = CliRunner().invoke(main, [*arguments, "--gateway", "127.0.0.1:1"])

@@ -27,10 +27,11 @@ def test_what_each_service_is_told(tmp_path: Path) -> None:
 
 def test_the_worker_is_told_which_models_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["--model", "demo", "--adapter", "demo+a,b=/x", "--adapter", "demo+c=/y", "--models", "m.toml"]
-    told = service_arguments(load(UpSettings, [*given, "--offline"]))
-    assert [part for part in told.worker if part in {*given, "--offline"}] == [*given, "--offline"]
-    assert not {*given, "--offline"} & {*told.store, *told.gateway}
-    assert "--offline" not in service_arguments(load(UpSettings, given)).worker
+    further = ["--offline", "--loaded-models", "2"]
+    told = service_arguments(load(UpSettings, [*given, *further]))
+    assert [part for part in told.worker if part in {*given, *further}] == [*given, *further]
+    assert not {*given, *further} & {*told.store, *told.gateway}
+    assert not {"--offline", "--loaded-models"} & {*service_arguments(load(UpSettings, given)).worker}
     monkeypatch.setenv("AGENTMEM_OFFLINE", "yes")
     assert "--offline" in service_arguments(load(UpSettings, given)).worker
 

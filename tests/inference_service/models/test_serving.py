@@ -185,7 +185,7 @@ async def test_who_waits_too_long_is_told_to_come_again_and_the_model_comes(
 ) -> None:
     async with serving(directories, data, wait=0.3) as world, AsyncExitStack() as running:
         await running.enter_async_context(world.models.use("a"))
-        with pytest.raises(Unavailable, match=r"'b' is not loaded yet .*'a' still answers 1") as caught:
+        with pytest.raises(Unavailable, match=r"'b' is not loaded yet .*'a' must end its requests first") as caught:
             await world.once("b")
         assert caught.value.retry_after
         await running.aclose()

@@ -1,0 +1,165 @@
+"""Models for people: all of them at a glance, and all of one."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agentmem.sizes import byte_size
+from agentmem.v1 import model_pb2
+from gateway.cli.text import printable
+from gateway.model_report import state_name
+
+Row = tuple[str, str]
+
+
+def models_table(found: Sequence[model_pb2.Model]) -> Table:
+    """The models, so that nothing but names and notes wraps on 80 columns. `errors_of` says why some are failed."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model", overflow="fold", min_width=12)
+    table.add_column("state", no_wrap=True)
+    for name in ("context", "weights", "4K agents"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("note", overflow="fold")
+    for model in found:
+        table.add_row(
+            Text(printable(model.model_id)),
+            state_name(model),
+            f"{model.context_length:,}" if model.context_length else "",
+            byte_size(model.weight_bytes) if model.weight_bytes else "",
+            f"{model.memory.agents_4k:,}" if model.HasField("memory") else "",
+            Text("; ".join(_notes(model))),
+        )
+    return table
+
+
+def errors_of(found: Sequence[model_pb2.Model]) -> Iterator[str]:
+    """A line for each model that could not be loaded the last time."""
+    for model in found:
+        if model.error:
+            yield f"{printable(model.model_id)}: {printable(model.error)}"
+
+
+def print_model(console: Console, model: model_pb2.Model) -> None:
+    """All of one model."""
+    console.print(Text(printable(model.model_id), style="bold"))
+    console.print(_rows(about(model)))
+    if model.HasField("memory"):
+        loaded = model.state in (model_pb2.MODEL_STATE_LOADED, model_pb2.MODEL_STATE_DRAINING)
+        console.print()
+        console.print(Text("memory" if loaded else "memory, were it loaded beside the pinned models", style="bold"))
+        console.print(arithmetic(model.memory))
+        console.print(_rows(capacity(model.memory)))
+
+
+def about(model: model_pb2.Model) -> Iterator[Row]:
+    """What it is, in names and values; only what is known."""
+    yield "state", ", ".join([state_name(model), *(note for note in _standing(model))])
+    if model.error:
+        yield "error", printable(model.error)
+    if model.source:
+        yield "source", printable(model.source)
+    if model.adapter:
+        yield "adapter", printable(model.adapter)
+    if model.architecture:
+        yield "architecture", printable(model.architecture) + (f", computes in {model.dtype}" if model.dtype else "")
+    if model.context_length:
+        yield "context", f"{model.context_length:,} tokens"
+    if model.full_layers or model.sliding_layers:
+        yield "layers", _layers(model)
+        yield "heads", f"{model.kv_heads} of KV; keys {model.k_head_dim} wide, values {model.v_head_dim}"
+    if model.kv_bits:
+        per_token = byte_size(model.kv_bytes_per_token)
+        yield "KV", f"{model.kv_bits} bits in groups of {model.kv_group_size}, {per_token} per token"
+    if model.HasField("quantization_kl"):
+        yield "quality", quality(model)
+    for path in model.attention_paths:
+        note = f"; {printable(path.note)}" if path.note else ""
+        yield path.phase, f"{printable(path.path)}, off by {path.relative_error:.1g} at most{note}"
+    if model.tool_parser:
+        yield "tools", f"written as {printable(model.tool_parser)} does"
+    if model.fingerprint:
+        yield "fingerprint", printable(model.fingerprint)
+
+
+def quality(model: model_pb2.Model) -> str:
+    """What the check of quantized KV found, and what to do."""
+    found = f"KL divergence {model.quantization_kl:.2g} nats with 4 bits"
+    if model.HasField("quantization_kl_8_bits"):
+        found += f", {model.quantization_kl_8_bits:.2g} with 8"
+    match model.recommended_kv_bits:
+        case 0:
+            return f"{found}; neither is good for this model"
+        case bits if bits > model.kv_bits:
+            return f"{found}; take {bits} bits: kv_bits = {bits} in the registry file, or --kv-bits {bits}"
+        case bits:
+            return f"{found}; {bits} bits are good"
+
+
+def arithmetic(memory: model_pb2.ModelMemory) -> Table:
+    """How the device's memory is divided: what may be used, what each part takes of it, and what that is for."""
+    parts = (
+        ("weights", memory.weight_bytes, ""),
+        ("activations", memory.activation_bytes, "computing, at its peak"),
+        ("other models", memory.other_models_bytes, "loaded beside it"),
+        ("pool", memory.pool_bytes, "KV of agents that are hot"),
+        ("batches", memory.batch_bytes, "KV of running requests"),
+    )
+    left = memory.usable_bytes - sum(size for _, size, _ in parts)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, min_width=12)
+    table.add_column(justify="right", no_wrap=True, min_width=10)
+    table.add_column(style="dim")
+    table.add_row("device", byte_size(memory.device_bytes), "")
+    table.add_row("usable", byte_size(memory.usable_bytes), "the rest is for other processes", end_section=True)
+    for name, size, what in parts:
+        if size or name != "other models":
+            table.add_row(name, f"− {byte_size(size)}", what)
+    table.add_row(
+        "left",
+        f"= {byte_size(max(0, left))}",
+        "for other models" if left > memory.usable_bytes / 100 else "less than a block",
+    )
+    return table
+
+
+def capacity(memory: model_pb2.ModelMemory) -> Iterator[Row]:
+    """What fits into the pool."""
+    agents = f"{memory.agents_4k:,} of 4,096 tokens, {byte_size(memory.agent_4k_bytes)} each"
+    yield "hot agents", f"{agents}; or {memory.pool_tokens:,} tokens"
+
+
+def _rows(rows: Iterator[Row]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, min_width=12)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table
+
+
+def _layers(model: model_pb2.Model) -> str:
+    kinds = [f"{model.full_layers} with full attention"] if model.full_layers else []
+    if model.sliding_layers:
+        kinds.append(f"{model.sliding_layers} with a window of {model.sliding_window:,} tokens")
+    return ", ".join(kinds)
+
+
+def _standing(model: model_pb2.Model) -> Iterator[str]:
+    if model.is_default:
+        yield "default"
+    if model.pinned:
+        yield "pinned"
+    if model.HasField("ttl"):
+        yield f"unloaded after {model.ttl.ToTimedelta().total_seconds():g} idle seconds"
+
+
+def _notes(model: model_pb2.Model) -> Iterator[str]:
+    yield from _standing(model)
+    if "+" in model.model_id or model.adapter:
+        yield "adapter"
+    if model.recommended_kv_bits > model.kv_bits > 0:
+        yield f"{model.recommended_kv_bits}-bit KV recommended"
+    elif model.HasField("quantization_kl") and not model.recommended_kv_bits:
+        yield "loses quality with quantized KV"
