@@ -1,11 +1,13 @@
 """What computing takes at its peak besides weights and KV: measured on the model itself, and remembered.
 
-Prefill has the peaks. A chunk's hidden states grow by its tokens; one layer's K and V, dequantized, by the context's
-keys; and where the backend has no fused attention for a model's heads (a CPU for none, others for some widths), the
-scores grow by pairs of both, and are most of it in a long context.
+Prefill has the peaks. A chunk's hidden states grow by its tokens; K and V, dequantized, by the context's keys (of one
+layer where memory is freed as it goes, of all of them where a backend holds on to it, as CUDA's does); and where there
+is no fused attention for a model's heads (on a CPU for none, elsewhere for some widths), the scores grow by pairs of
+both, and are most of it in a long context.
 
-So a chunk is measured at the beginning of a context, and what a pair takes by chunks behind two lengths of keys, both
-so long that attention has the peak. The sum is above the peak where the two parts are not in memory together.
+So a chunk is measured at the beginning of a context, and what a key and a pair take by chunks of two sizes behind two
+lengths of keys, both so long that attention has the peak. The sum is above the peak where the parts are not in memory
+together.
 """
 
 import importlib.metadata
@@ -18,30 +20,32 @@ import mlx.core as mx
 
 from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.remembered import Remembered
-from inference_service.memory.chunks import LARGEST_CHUNK, SMALLEST_STEP, latest_chunks
+from inference_service.memory.chunks import LARGEST_CHUNK, latest_chunks
 
 _ON_CPU = (64, 128)
 """Tokens of two small chunks: a CPU takes seconds for a large one, and hidden states grow by the token."""
-_LATE_ON_CPU = 128
-"""No more than any chunk behind many keys has: what is put down to too few tokens errs upwards."""
+_LATE = (64, 256)
+"""Tokens of two chunks behind many keys; what does not grow by them is put down to the keys alone."""
 _TIMES = 2
 """What is freed late by chance must not make the difference of two peaks too small."""
 _MASK_BYTES = 3
 """Of a pair, while a sliding layer's mask is made: two comparisons, and both together."""
 _MOST_KEYS = 4_096
-"""Scores of so many keys are more than a layer's hidden states."""
+"""Scores of so many keys are more than a layer's hidden states. Half of them tell as much on a CPU."""
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Bytes of the largest chunk at the beginning of a context, and of each pair of a chunk's token and a key."""
+    """Bytes of the largest chunk at the beginning of a context, of each key that a chunk sees, and of each pair of a
+    chunk's token and a key."""
 
     chunk_bytes: int
+    key_bytes: float
     pair_bytes: float
 
     def at_worst(self, geometry: Geometry, context_length: int) -> int:
         """Bytes at the worst position of a context."""
-        key_bytes = dequantized_bytes(geometry, 1)
+        key_bytes = max(self.key_bytes, dequantized_bytes(geometry, 1))
         late = ((self.pair_bytes * tokens + key_bytes) * keys for tokens, keys in latest_chunks(context_length))
         return self.chunk_bytes + int(max(late))
 
@@ -72,7 +76,7 @@ class Activations:
     def _remembered(self, fingerprint: str, context_length: int) -> Peaks | None:
         try:
             known = self._memory.get(_key(fingerprint, context_length))
-            return Peaks(int(known["chunk_bytes"]), float(known["pair_bytes"]))
+            return Peaks(int(known["chunk_bytes"]), float(known["key_bytes"]), float(known["pair_bytes"]))
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -81,15 +85,19 @@ def measured(network: Any, geometry: Geometry, context_length: int) -> Peaks:
     """The peaks over weights and KV. On a GPU this compiles the kernels, too. Engine thread; KV of 4096 tokens."""
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
     chunk = _extrapolated(network, geometry) if on_cpu else chunk_peak(network, geometry, LARGEST_CHUNK)
-    keys = _most_keys(context_length)
-    tokens = min(_LATE_ON_CPU if on_cpu else SMALLEST_STEP, keys)
+    keys, (small, large) = _most_keys(context_length), _LATE
+    by_small, by_large = (_growth(network, geometry, tokens, keys) for tokens in _LATE)
+    pair_bytes = max(0.0, (by_large - by_small) / (large - small))
+    key_bytes = max(0.0, by_small - pair_bytes * small, by_large - pair_bytes * large)
+    mx.clear_cache()
+    return Peaks(chunk, key_bytes, pair_bytes)
+
+
+def _growth(network: Any, geometry: Geometry, tokens: int, keys: int) -> float:
+    """Bytes that each further key adds to the peak of a chunk of so many tokens."""
     near = min(chunk_peak(network, geometry, tokens, keys // 2) for _ in range(_TIMES))
     far = max(chunk_peak(network, geometry, tokens, keys) for _ in range(_TIMES))
-    # More than K and V, dequantized, that a key takes is put down to its pairs: too much, if it is not scores.
-    key_bytes = dequantized_bytes(geometry, 1)
-    pair_bytes = max(0.0, (far - near) / (keys - keys // 2) - key_bytes) / tokens
-    mx.clear_cache()
-    return Peaks(chunk, pair_bytes)
+    return max(0.0, (far - near) / (keys - keys // 2))
 
 
 def _extrapolated(network: Any, geometry: Geometry) -> int:
@@ -136,7 +144,8 @@ def _filled(geometry: Geometry, tokens: int) -> Caches:
 
 def _most_keys(context_length: int) -> int:
     """Positions that a model does not have are not asked for."""
-    return max(2, min(_MOST_KEYS, context_length // 2))
+    most = _MOST_KEYS // 2 if mx.default_device().type == mx.DeviceType.cpu else _MOST_KEYS
+    return max(2, min(most, context_length // 2))
 
 
 def _key(fingerprint: str, context_length: int) -> str:

@@ -69,7 +69,7 @@ def test_measured_once_and_for_its_context(tmp_path: Path) -> None:
 
     def counted(_network: Any, _geometry: Geometry, context: int) -> Peaks:
         calls.append(context)
-        return Peaks(1000, 2.0)
+        return Peaks(1000, 1.0, 2.0)
 
     memory = tmp_path / "activations.json"
     here = Activations(memory, counted)
@@ -89,7 +89,7 @@ def test_measured_once_and_for_its_context(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_measured_again(damage: Callable[[str], str], tmp_path: Path) -> None:
     model = load(tiny_models.write_llama(tmp_path / "model"))
     memory = tmp_path / "activations.json"
-    here = Activations(memory, lambda *_: Peaks(1000, 2.0))
+    here = Activations(memory, lambda *_: Peaks(1000, 1.0, 2.0))
     wanted = here.of("f", model.network, model.geometry, 4096)
     memory.write_text(damage(memory.read_text()))
     assert here.remembered("f", model.geometry, 4096) is None
