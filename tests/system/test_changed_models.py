@@ -99,7 +99,11 @@ async def working(stack: Stack, directory: Path) -> AsyncIterator[Running]:
     """A worker that serves the model as its files are; what it has computed is on disk afterwards."""
     settings = WorkerSettings(
         quality_check=False,
-        model=[f"tiny={directory}"], data=stack.data, run_dir=stack.run, grace=0, pool_bytes=1 << 24
+        model=[f"tiny={directory}"],
+        data=stack.data,
+        run_dir=stack.run,
+        grace=0,
+        pool_bytes=1 << 24,
     )
     client = Client(settings.address, stack.model)
     running = Running(stack, directory, client)
