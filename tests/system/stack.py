@@ -77,11 +77,14 @@ class Client:
         """The agent's key in the default namespace."""
         return types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=self.model)
 
+    def request(self, agent: str, **arguments: object) -> inference_pb2.GenerateRequest:
+        """A turn of the agent."""
+        return inference_pb2.GenerateRequest(key=self.key(agent), **arguments)  # type: ignore[arg-type]
+
     async def turn(self, agent: str, **arguments: object) -> Turn:
         """One Generate, to its end. Raises AioRpcError; a stream without `finished` is a failure too."""
-        request = inference_pb2.GenerateRequest(key=self.key(agent), **arguments)  # type: ignore[arg-type]
         turn, ended = Turn(), False
-        call = self.inference.Generate(request, timeout=120)
+        call = self.inference.Generate(self.request(agent, **arguments), timeout=120)
         try:
             async for event in call:
                 if event.HasField("started"):
