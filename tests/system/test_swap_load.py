@@ -201,12 +201,11 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
     first = await active_bytes(several)
     assert await several.stack.metric("worker", "agentmem_pool_blocks", state="used") == 0
     assert abs(first[0] - before[0]) < 4096, "less than the smallest window or block"
-    told = sum(len(memory.told) for memory in memories)
-    print(  # noqa: T201 - shown by pytest -s
-        f"{len(times)} loads in {seconds:.0f} s, {told} turns, {sum(m.left for m in memories)} left; loads waited for: "
-        f"{dict(sorted(swaps.items()))}; RSS after {WARM_UP} swaps {rss[0] >> 20} MiB, then "
-        f"{[size >> 20 for size in rss[1:]]}, at the end {first[1] >> 20}; active {before[0]:.0f} bytes, then {first[0]:.0f}"
-    )
+    told, left = (sum(counts) for counts in zip(*((len(m.told), m.left) for m in memories), strict=True))
+    grown = [size >> 20 for size in rss]
+    print(f"{len(times)} loads in {seconds:.0f} s, {told} turns, {left} left")  # noqa: T201 - shown by pytest -s
+    print(f"loads waited for: {dict(sorted(swaps.items()))}; RSS every 5 swaps: {grown} MiB")  # noqa: T201
+    print(f"active bytes: {before[0]:.0f}, then {first[0]:.0f}; RSS at the end: {first[1] >> 20} MiB")  # noqa: T201
     assert rss[-1] < rss[0] + (64 << 20)
 
 

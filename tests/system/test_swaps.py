@@ -83,6 +83,22 @@ async def test_a_prompt_of_many_chunks_runs_on_the_model_that_has_come(several: 
         )
 
 
+async def test_a_model_leaves_while_the_store_is_down_and_the_ledger_has_its_agents(several: Several) -> None:
+    stack, a = several.stack, await several.on("a")
+    for number, line in enumerate(LINES[:2]):
+        said = await say(a, "homeless", line)
+        stack.kill("store")
+        assert [told.stage for told in await several.load("b")][-1] == "ready"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await say(a, "homeless", "Anybody?")
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        await stack.renew()
+        assert said.finished.version.version == (await a.agent("homeless")).version.version == number + 1
+    turn = await say(a, "homeless", LINES[2])
+    assert turn.match == "EXTEND"
+    assert await several.difference("homeless", "a", turn) < TOLERANCE
+
+
 async def test_a_worker_that_is_killed_in_the_middle_of_a_swap_loses_nothing(several: Several) -> None:
     """At several moments of it: while the old model drains and is written, and while the new one is loaded."""
     stack = several.stack
