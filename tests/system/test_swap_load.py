@@ -1,6 +1,6 @@
 """Many swaps under load: nothing is lost, nobody starves, nothing hangs, and memory is back where it was.
 
-With AGENTMEM_FULL_MATRIX=1 there are 100 swaps, else 30.
+With AGENTMEM_FULL_MATRIX=1 there are 100 swaps, else 25.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.system.several import TOLERANCE, Several
 from tests.system.stack import Client, Turn, chat
 from tests.tiny_models import write_gemma3, write_llama
 
-SWAPS = 100 if FULL else 30
+SWAPS = 100 if FULL else 25
 WARM_UP = 10
 """Swaps until the process has grown to what it needs."""
 CLIENTS = 8
@@ -127,7 +127,7 @@ async def active_bytes(several: Several) -> tuple[float, int]:
     return active, process.memory_info().rss
 
 
-async def check(several: Several, memory: Memory) -> None:
+async def check(several: Several, memory: Memory, *, recompute: bool) -> None:
     """The ledger is what the client was told, in order and token by token, and at most what it had left besides."""
     ledger = await several.stack.ledger(memory.agent, memory.model)
     assert len(memory.told) <= len(ledger.turns) <= len(memory.told) + memory.left
@@ -142,7 +142,7 @@ async def check(several: Several, memory: Memory) -> None:
         assert said.encode() in text
     numbers = [turn.finished.version.version for _, turn in memory.told]
     assert numbers == sorted(set(numbers))
-    if memory.told and numbers[-1] == len(places):
+    if recompute and memory.told and numbers[-1] == len(places):
         turn = memory.told[-1][1]
         wanted = several.oracle(several.directories[memory.model]).logprobs_of(
             list(ledger.token_ids), len(ledger.token_ids) - len(turn.token_ids)
@@ -181,7 +181,7 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
     assert sum(memory.left for memory in memories) > 3, "some walked away"
     for memory in memories:
         memory.left += 1  # the turn that the end of the test cut off
-        await check(several, memory)
+        await check(several, memory, recompute=FULL or memory.agent == "agent-0")
 
     times = loads(several)
     swaps = Counter(sum(sent < at < began for at in times) for m in memories for sent, began in m.waits)
