@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from agentmem.errors import FailedPrecondition
+from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.models import RegisteredModel
 from inference_service.engine.activations import Activations
 from inference_service.engine.attention import AttentionSeam, PathSpeeds
@@ -42,6 +44,9 @@ _Files = tuple[ModelSpec, frozenset[tuple[str, int, int, int, int]]]
 Progress = Callable[[str, float], object]
 """What is told of a load: its stage, and the share of that which is done."""
 
+_DOWNLOADS = 64
+"""Downloads at once. They have threads of their own, because turns need those of the event loop."""
+
 FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
 
 
@@ -63,12 +68,19 @@ class Loader:
         remembered = settings.data_directory / "worker"
         self._hashes = ContentHashes(remembered / "weights.json")
         self._hashing = asyncio.Lock()
+        self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
+        self._stopped = False
         self._speeds = PathSpeeds(remembered / "attention.json")
         self._activations = Activations(remembered / "activations.json")
         self._qualities = QualityChecks(remembered / "quality.json")
         self._seam = AttentionSeam()
         self._texts: dict[str, tuple[_Files, ModelText]] = {}
         self.limits = Limits(usable_bytes(), settings.loaded_models)
+
+    def stop(self) -> None:
+        """End downloads, which otherwise would hold up the end of the process."""
+        self._stopped = True
+        self._downloads.shutdown(wait=False, cancel_futures=True)
 
     async def outline(self, registered: RegisteredModel) -> Outline:
         """What is known of a model without its weights; nothing is fetched for that. Raises FailedPrecondition."""
@@ -152,9 +164,12 @@ class Loader:
         loop, settings = asyncio.get_running_loop(), self._settings
 
         def fetched(share: float) -> None:
+            if self._stopped:
+                raise Unavailable("the worker is shutting down")
             loop.call_soon_threadsafe(progress, FETCH, share)
 
-        directory = await asyncio.to_thread(fetch, registered.source, offline=offline, progress=fetched)
+        work = partial(fetch, registered.source, offline=offline, progress=fetched)
+        directory = await loop.run_in_executor(self._downloads, work)
         return ModelSpec(
             model_id=registered.model_id,
             directory=directory,
@@ -168,7 +183,12 @@ class Loader:
 
     async def _fingerprint(self, outline: Outline) -> str:
         async with self._hashing:
-            return await asyncio.to_thread(fingerprint_of, outline.spec, outline.geometry, self._hashes)
+            try:
+                return await asyncio.to_thread(fingerprint_of, outline.spec, outline.geometry, self._hashes)
+            except OSError as error:
+                raise FailedPrecondition(
+                    f"the files of model {outline.spec.model_id!r} cannot be read: {error}"
+                ) from error
 
 
 def _files(spec: ModelSpec) -> _Files:

@@ -81,7 +81,12 @@ class LoadedModel:
 
 
 def fingerprint_of(spec: ModelSpec, geometry: Geometry, hashes: ContentHashes) -> str:
-    """The fingerprint by what is in the files now. Reads those that are new, at the disk's speed; no MLX."""
+    """The fingerprint by what is in the files now. Reads those that are new, at the disk's speed; no MLX.
+
+    Raises OSError, also where the weights are gone: what is left does not name the model.
+    """
+    if len(spec.files) < 2:
+        raise FileNotFoundError(f"{spec.directory} has no weights any more")
     adapter = [(path.name, hashes.of(path)) for path in spec.adapter_files]
     return fingerprint(
         ((path.name, hashes.of(path)) for path in spec.files),

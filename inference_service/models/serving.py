@@ -113,6 +113,7 @@ class Models:
         finally:
             seat.watchers.discard(watcher)
             loading.cancel()
+            await asyncio.wait([loading])
 
     async def unload(self, model_id: str) -> int:
         """Wait for the model's running requests, and unload it; bytes freed. A caller that leaves leaves it loaded."""
@@ -120,7 +121,7 @@ class Models:
 
     async def _brought(self, seat: Seat) -> LoadedModel:
         """Wait until the model is loaded, and leave it."""
-        model = await self._ticket(seat)
+        model = seat.enter() if seat.open else await self._ticket(seat)
         self._leave(seat)
         return model
 
@@ -129,7 +130,9 @@ class Models:
             async with asyncio.timeout(self._wait):
                 return await self._ticket(seat)
         except TimeoutError:
-            seat.wanted = True  # It will come again.
+            if seat.open:  # It came at the last moment.
+                return seat.enter()
+            seat.wanted = True  # Who asked will come again.
             raise Unavailable(
                 f"model {seat.model_id!r} is not loaded yet ({self._swapper.doing(seat)}); try again",
                 retry_after=_RETRY_SECONDS,
@@ -161,8 +164,9 @@ async def _until(loading: "asyncio.Task[LoadedModel]", watcher: "asyncio.Queue[P
     """What comes out of the queue until the task is done."""
     while not loading.done():
         coming = asyncio.ensure_future(watcher.get())
-        await asyncio.wait({loading, coming}, return_when=asyncio.FIRST_COMPLETED)
-        if coming.done():
-            yield coming.result()
-        else:
+        try:
+            await asyncio.wait({loading, coming}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
             coming.cancel()
+        if coming.done() and not coming.cancelled():
+            yield coming.result()

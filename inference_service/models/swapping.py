@@ -9,22 +9,23 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol
 
 import mlx.core as mx
 
-from agentmem import logs
-from agentmem.errors import AgentmemError, Internal
+from agentmem import layout, logs
+from agentmem.errors import AgentmemError, Internal, Unavailable
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loader import Loader
 from inference_service.models.loading import LoadedModel
 from inference_service.models.opening import Outline
 from inference_service.models.residency import Resident, make_room
 from inference_service.models.seats import READY, WAIT, Seat, State
+from inference_service.shielding import to_its_end
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 _LOOK_SECONDS = 1.0
 """How often idle models are looked at."""
 _WRITE_SECONDS = 60.0
@@ -60,6 +61,7 @@ class Swapper:
         self._changed = asyncio.Event()
         self._moving = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
 
     def start(self, seats: Iterable[Seat]) -> None:
         """Begin to look after these."""
@@ -68,10 +70,13 @@ class Swapper:
         self._spawn(self._watch_idle())
 
     async def stop(self) -> None:
-        """Begin nothing any more. What is loaded stays."""
+        """Begin nothing any more; a model that is leaving gets a moment to be gone. What is loaded stays."""
+        self._stopped = True
+        self._loader.stop()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=layout.REFUSED_SECONDS)
 
     def changed(self) -> None:
         """Somebody has left, or wants something else: what waits looks again."""
@@ -79,7 +84,10 @@ class Swapper:
         self._changed = asyncio.Event()
 
     def want(self, seat: Seat) -> None:
-        """Somebody wants the model: open it and queue it, unless that is so already."""
+        """Somebody wants the model: open it and queue it, unless that is so already. After `stop` all are refused."""
+        if self._stopped:
+            seat.refuse(Unavailable("the worker is shutting down"))
+            return
         seat.wanted = True
         if seat.state in (State.MODEL_STATE_REGISTERED, State.MODEL_STATE_FAILED):
             seat.state, seat.error = State.MODEL_STATE_LOADING, ""
@@ -90,10 +98,13 @@ class Swapper:
         """What is known of the model without its weights. Raises FailedPrecondition."""
         return await self._loader.outline(seat.registered)
 
-    async def unload(self, seat: Seat, reason: str = "request") -> int:
-        """Wait for the model's requests and unload it; bytes freed, 0 if it does not serve. Cancelled, it stays."""
+    async def unload(self, seat: Seat, reason: str = "request", still: Callable[[], bool] = lambda: True) -> int:
+        """Wait for the model's requests and unload it; bytes freed. Cancelled, it stays.
+
+        0 if it does not serve, or if it is not `still` to go when its turn has come.
+        """
         async with self._moving:
-            if not seat.open or seat.loaded is None:
+            if not seat.open or seat.loaded is None or not still():
                 return 0
             freed = seat.loaded.weight_bytes + seat.loaded.arenas.nbytes
             await self._vacate([seat], reason, lambda: True)
@@ -145,9 +156,10 @@ class Swapper:
                 return
             try:
                 await self._load(seat)
-            except BaseException:
-                for each in going:  # What served before serves again.
-                    self.want(each)
+            except Exception:
+                if len(self._queue) == 1:  # What served before serves again, unless others wait for its place.
+                    for each in going:
+                        self.want(each)
                 raise
 
     def _victims(self, seat: Seat) -> list[Seat]:
@@ -173,31 +185,38 @@ class Swapper:
         """Let no request begin with these, wait for those that run, and unload them; False if that was called off."""
         for seat in seats:
             seat.state = State.MODEL_STATE_DRAINING
+            seat.tell(WAIT, 0.0)
         try:
             while any(seat.users for seat in seats):
                 if not still_wanted():
-                    _reopen(seats)
                     return False
                 await self._changed.wait()
-        except asyncio.CancelledError:
-            _reopen(seats)
-            raise
-        for seat in seats:
-            await _to_its_end(self._unload(seat, reason))
-        return True
+            for seat in seats:
+                await to_its_end(self._unload(seat, reason))
+            return True
+        finally:
+            for seat in seats:
+                if seat.loaded is not None:
+                    seat.state = State.MODEL_STATE_LOADED
+                    seat.admit()
+                    seat.tell(READY, 1.0)
 
     async def _unload(self, seat: Seat, reason: str) -> None:
         model = seat.loaded
         assert model is not None
-        await self._surroundings.leaving(model, _WRITE_SECONDS)
-        self._engine.detach(model.engine.tick)
-        seat.loaded = None
-        await self._engine.call(model.release)
+        try:
+            await self._surroundings.leaving(model, _WRITE_SECONDS)
+        finally:  # Whatever happens, it is gone then, and who waits for it is not forgotten.
+            self._engine.detach(model.engine.tick)
+            seat.loaded = None
+            with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
+                await self._engine.call(model.release)
+            seat.state = State.MODEL_STATE_REGISTERED
+            if seat.wanted:
+                self.want(seat)
+            self.changed()
         self._surroundings.left(model, reason)
-        seat.state = State.MODEL_STATE_REGISTERED
         logs.event(log, "model unloaded", model=seat.model_id, reason=reason)
-        if seat.wanted:
-            self.want(seat)
 
     async def _load(self, seat: Seat) -> None:
         opening, seat.opening = seat.opening, None
@@ -231,9 +250,8 @@ class Swapper:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for seat in self._seats:
-                ttl, idle = seat.registered.ttl, time.monotonic() - seat.last_used
-                if ttl is not None and seat.open and not seat.users and idle > ttl:
-                    await self.unload(seat, "ttl")
+                if _outlived(seat):
+                    await self.unload(seat, "ttl", partial(_outlived, seat))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -241,24 +259,12 @@ class Swapper:
         task.add_done_callback(self._tasks.discard)
 
 
-def _reopen(seats: Sequence[Seat]) -> None:
-    for seat in seats:
-        seat.state = State.MODEL_STATE_LOADED
-        seat.admit()
+def _outlived(seat: Seat) -> bool:
+    ttl = seat.registered.ttl
+    return ttl is not None and seat.open and not seat.users and time.monotonic() - seat.last_used > ttl
 
 
 def _sweep() -> None:
     """Give back what a failed load has left in memory. Engine thread."""
     gc.collect()
     mx.clear_cache()
-
-
-async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Do all of `work` even if the caller is cancelled, so that no model is half gone."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait([task])
-        raise

@@ -1,7 +1,7 @@
 """Agents out of the worker and into it, as portable files."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from inference_service.portable.format import Manifest
 from inference_service.portable.importing import check_fit, check_namespace
 from inference_service.portable.receiving import Received, receive
 from inference_service.servicers.servicer_base import AgentServicerBase
+from inference_service.shielding import to_its_end
 
 STALL_SECONDS = 60.0
 """How long an import waits for the next piece; it keeps others from theirs."""
@@ -64,7 +65,7 @@ class PortableServicer(AgentServicerBase):
         async with self._mover.spool.room():
             received = await receive(_chunks(requests), self._mover.spool, judge)
             target = _target(given, received.manifest)
-            await _to_its_end(self._create(target, received))
+            await to_its_end(self._create(target, received))
         return target
 
     async def _create(self, target: AgentKey, received: Received) -> None:
@@ -74,18 +75,6 @@ class PortableServicer(AgentServicerBase):
                 await self._mover.importer.create(target, model, received)
         finally:
             received.data.close()
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Do all of `work` even if the caller goes away, so that no file is half written and no agent lacks its files."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.cancelled():
-            await asyncio.wait([task])
-            task.exception()  # Nobody is left to be told.
-        raise
 
 
 async def _drain(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> None:

@@ -20,6 +20,7 @@ from inference_service.pool.admission import Room
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.hot import HotState
 from inference_service.pool.kv import KVPool, Space, Table
+from inference_service.shielding import to_its_end
 from inference_service.turns.persisting import Persister, State
 from inference_service.turns.planned import Prepared
 
@@ -80,7 +81,11 @@ class Keeper:
             model.arenas.write(caches, len(shared), table.blocks[len(shared) :], table.pieces)
 
         future = self._engine.submit(write)
-        await self._engine.wait(future)
+        try:
+            await to_its_end(self._engine.wait(future))
+        except asyncio.CancelledError:
+            pool.release(table)
+            raise
         if error := future.exception():
             pool.release(table)
             known = isinstance(error, AgentmemError | CacheLengthError)

@@ -67,6 +67,7 @@ class Presence:
         if agents:
             self._metrics.evictions.labels("hot", "unload").inc(len(agents))
         self._watching.pop(model.model_id).cancel()
+        model.memory.admission.last_resort = _nothing  # It held the model, and the model holds it.
         del self._models[model.model_id]
 
     def left(self, model: LoadedModel, reason: str) -> None:
@@ -98,6 +99,10 @@ class Presence:
         metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
         metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
         metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
+
+
+def _nothing() -> None:
+    """There is nothing left to give up."""
 
 
 def _all(models: dict[str, LoadedModel]) -> list[LoadedModel]:

@@ -34,9 +34,9 @@ LAST_SECONDS: Final = 3.0
 """What each of the worker's three last steps may take: cancelled turns end, blocks are written, the engine ends."""
 
 REFUSED_SECONDS: Final = 1.0
-"""What RPCs get that are still open when the worker has no turns left."""
+"""What RPCs get that are still open when the worker has no turns left, and before them a model that is leaving."""
 
-END_SECONDS: Final = 3 * LAST_SECONDS + REFUSED_SECONDS + 5.0
+END_SECONDS: Final = 3 * LAST_SECONDS + 2 * REFUSED_SECONDS + 5.0
 """What a service has from the end of the grace until it is killed: what the worker may take, and slack."""
 
 

@@ -29,4 +29,4 @@ def test_single_services_meet_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_is_killed_who_takes_no_longer_than_the_worker_may() -> None:
     cancelled, written, ended = (layout.LAST_SECONDS,) * 3
-    assert cancelled + written + layout.REFUSED_SECONDS + ended < layout.END_SECONDS
+    assert cancelled + written + 2 * layout.REFUSED_SECONDS + ended < layout.END_SECONDS

@@ -83,11 +83,14 @@ class Client:
         """The agent's key in the default namespace."""
         return types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=self.model)
 
+    def request(self, agent: str, **arguments: object) -> inference_pb2.GenerateRequest:
+        """A turn of the agent."""
+        return inference_pb2.GenerateRequest(key=self.key(agent), **arguments)  # type: ignore[arg-type]
+
     async def turn(self, agent: str, **arguments: object) -> Turn:
         """One Generate, to its end. Raises AioRpcError; a stream without `finished` is a failure too."""
-        request = inference_pb2.GenerateRequest(key=self.key(agent), **arguments)  # type: ignore[arg-type]
         turn, ended = Turn(), False
-        call = self.inference.Generate(request, timeout=120)
+        call = self.inference.Generate(self.request(agent, **arguments), timeout=120)
         try:
             async for event in call:
                 if event.HasField("started"):
@@ -235,16 +238,16 @@ class Stack:
         for name in names:
             self.processes.pop(name).wait(30)
 
-    async def client(self, door: str = "worker") -> Client:
-        """A client of the worker's socket or the gateway's gRPC door."""
+    async def client(self, door: str = "worker", model: str = "") -> Client:
+        """A client of the worker's socket or the gateway's gRPC door; it means the first model unless told another."""
         target = self._address("grpc") if door == "gateway" else f"unix:{self.run}/worker.sock"
-        client = Client(target, self.model)
+        client = Client(target, model or self.model)
         self._clients.append(client)
         return client
 
-    async def ledger(self, agent: str) -> cache_store_pb2.Ledger:
-        """What the store itself has of an agent."""
-        return (await self._open(agent)).ledger
+    async def ledger(self, agent: str, model: str = "") -> cache_store_pb2.Ledger:
+        """What the store itself has of an agent on a model (default: the first)."""
+        return (await self._open(agent, model)).ledger
 
     async def on_disk(self, agent: str) -> list[Path]:
         """Wait until the KV of all the agent's tokens is on disk; its files, in order."""
@@ -259,10 +262,10 @@ class Stack:
                     return [files[name] for name in hashes]
                 await asyncio.sleep(0.02)
 
-    async def _open(self, agent: str, **arguments: object) -> cache_store_pb2.OpenCacheResponse:
+    async def _open(self, agent: str, model: str = "", **arguments: object) -> cache_store_pb2.OpenCacheResponse:
         channel = connect(f"unix:{self.run}/store.sock")
         try:
-            key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=self.model)
+            key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model or self.model)
             request = cache_store_pb2.OpenCacheRequest(key=key, **arguments)  # type: ignore[arg-type]
             return await cache_store_pb2_grpc.CacheStoreServiceStub(channel).OpenCache(request, timeout=10)
         finally:

@@ -215,9 +215,10 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 class ModelMemory(_message.Message):
     """ModelMemory is the arithmetic of a model's memory, in bytes unless a field says otherwise.
 
-      usable = weights + activations + pool + batches + other models
+      usable = weights + activations + pool + batches + other models + what is left
 
-    The pool is rounded down to whole blocks, so that a little is left.
+    The pool is rounded down to whole blocks; and where several models may be loaded, the shares of those that are still
+    to come are left.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -19,7 +19,8 @@ from inference_service.pool.kv import Space
 from inference_service.pool.sizing import Sizes
 from inference_service.servicers.servicer_models import ModelServicer
 from inference_service.text.tool_calls import CallSyntax
-from tests.inference_service.models.test_serving import directories, serving
+from tests.inference_service.models.conftest import directories
+from tests.inference_service.models.world import serving
 from tests.inference_service.real_tokenizers import byte_level
 
 __all__ = ["directories"]

@@ -1,0 +1,319 @@
+"""Swaps at their worst moments: somebody leaves, something fails, or the worker ends, in the middle of one."""
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
+from inference_service.models import loader as loader_module
+from inference_service.models.loader import Loader
+from inference_service.models.seats import State
+from tests.inference_service.models.world import World, serving
+from tests.tiny_models import write_llama
+
+
+async def test_a_place_that_becomes_free_is_taken_at_once(directories: dict[str, str], data: Path) -> None:
+    """Nobody waits for the minimum of a model that is gone."""
+    async with serving(directories, data, residency=300) as world:
+        b = asyncio.create_task(world.once("b"))
+        await world.until(lambda: world.models.seats["b"].opening is not None)
+        await world.models.unload("a")
+        async with asyncio.timeout(20):
+            assert await b == "b"
+
+
+async def test_an_idle_model_that_is_used_again_before_it_leaves_stays(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time was over when something else was being moved, and is not when that is done."""
+    async with serving(directories, data, models=2, options={"a": {"ttl": 1.0}}) as world, AsyncExitStack() as running:
+        await world.once("b")
+        await running.enter_async_context(world.models.use("b"))
+        moving = asyncio.create_task(world.models.unload("b"))
+        await world.until(lambda: world.state("b") == State.MODEL_STATE_DRAINING)
+        await asyncio.sleep(2.2)
+        for _ in range(5):
+            await asyncio.sleep(0.05)
+            await world.once("a")
+        await running.aclose()
+        await moving
+        await asyncio.sleep(0.1)
+        assert world.state("a") == State.MODEL_STATE_LOADED
+        assert ("ttl", "a") not in world.events.told
+
+
+async def test_a_model_that_comes_at_the_last_moment_is_entered(directories: dict[str, str], data: Path) -> None:
+    """The time is over in the same step of the loop in which the model comes."""
+    async with serving(directories, data, wait=0.2) as world:
+        seat, a = world.models.seats["b"], world.models.loaded("a")
+
+        def comes() -> None:
+            seat.loaded, seat.state = a, State.MODEL_STATE_LOADED
+            seat.admit()
+
+        world.engine.submit(lambda: time.sleep(0.5))  # nothing is opened meanwhile
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.create_task(world.once("b"))
+        await asyncio.sleep(0)
+
+        def late() -> None:
+            time.sleep(0.01)
+            loop.call_soon(comes)
+
+        loop.call_later(0.199, late)
+        assert await waiting == "a", "it stands in for b"
+        assert (seat.users, seat.wanted, seat.tickets) == (0, False, [])
+        seat.loaded, seat.state = None, State.MODEL_STATE_LOADING
+
+
+async def test_a_load_of_what_comes_meanwhile_ends(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world:
+        seat, a = world.models.seats["b"], world.models.loaded("a")
+        stages = world.models.load("b")
+        await anext(stages)
+        seat.loaded, seat.state = a, State.MODEL_STATE_LOADED  # before the load has asked for it
+        async with asyncio.timeout(20):
+            assert [stage async for stage in stages] == []
+        assert seat.users == 0
+        seat.loaded, seat.state = None, State.MODEL_STATE_REGISTERED
+
+
+async def test_a_watcher_that_leaves_leaves_nothing_behind(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        before = asyncio.all_tasks()
+
+        async def watch() -> None:
+            async for _ in world.models.load("b"):
+                pass
+
+        watching = asyncio.create_task(watch())
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
+        watching.cancel()
+        await asyncio.wait([watching])
+        await world.until(lambda: world.state("b") == State.MODEL_STATE_REGISTERED)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() <= before
+        assert not world.models.seats["b"].watchers
+
+
+async def test_a_refused_request_of_a_draining_model_is_told_why(directories: dict[str, str], data: Path) -> None:
+    async with serving(directories, data, wait=0.4) as world, AsyncExitStack() as running:
+        async for _ in world.models.load("b"):
+            pass
+        async for _ in world.models.load("a"):
+            pass
+        await running.enter_async_context(world.models.use("a"))
+        b = asyncio.create_task(world.once("b"))
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
+        with pytest.raises(Unavailable, match=r"'a' is not loaded yet \('a' still answers 1 requests"):
+            await world.once("a")
+        with suppress(Unavailable):
+            await b
+
+
+@pytest.mark.parametrize("fault", ["leaving", "engine"])
+async def test_a_model_that_cannot_leave_in_order_leaves_nobody_waiting(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    async with serving(directories, data) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        asked = [asyncio.create_task(world.once("b"))]
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
+        asked.append(asyncio.create_task(world.once("a")))
+        await asyncio.sleep(0)
+
+        async def leaving(*_: object) -> None:
+            if fault == "engine":
+                with suppress(Unavailable):
+                    await world.engine.call(_exit)
+            monkeypatch.undo()
+            raise RuntimeError("injected")
+
+        monkeypatch.setattr(world.events, "leaving", leaving)
+        await running.aclose()
+        async with asyncio.timeout(20):
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(answers[0], AgentmemError)
+        assert world.state("a") != State.MODEL_STATE_DRAINING
+        if fault == "engine":
+            assert isinstance(answers[1], Unavailable)
+        else:
+            assert answers[1] == "a"
+            assert await world.once("b") == "b"
+            assert len(world.models.all_loaded) == 1
+
+
+def _exit() -> None:
+    raise SystemExit("injected")
+
+
+async def test_a_failed_load_brings_nobody_back_whose_place_others_want(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(directories, data) as world, AsyncExitStack() as running:
+        await running.enter_async_context(world.models.use("a"))
+        _fail_loads(monkeypatch, "b")
+        b, c = asyncio.create_task(world.once("b")), asyncio.create_task(world.once("c"))
+        await world.until(lambda: all(world.models.seats[name].opening for name in "bc"))
+        await running.aclose()
+        with pytest.raises(FailedPrecondition):
+            await b
+        assert await c == "c"
+        await asyncio.sleep(0.3)
+        assert world.models.loaded("c") is not None, "nobody asked for a"
+        arrived = [name for what, name in world.events.told if what == "arrived"]
+        assert arrived == ["a", "c"]
+
+
+def _fail_loads(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    load = Loader.load
+
+    async def fails(self: Loader, opening: Any, *rest: Any) -> Any:
+        if opening.model.outline.spec.model_id == failing:
+            raise FailedPrecondition("injected")
+        return await load(self, opening, *rest)
+
+    monkeypatch.setattr(Loader, "load", fails)
+
+
+async def test_a_stop_in_the_middle_of_a_load_begins_nothing_new(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = asyncio.all_tasks()
+    async with serving(directories, data) as world:
+        loading = asyncio.Event()
+
+        async def never(*_: object) -> None:
+            loading.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Loader, "load", never)
+        b = asyncio.create_task(world.once("b"))
+        await loading.wait()
+        await world.models.stop()
+        with pytest.raises(Unavailable, match="shutting down"):
+            await b
+        assert asyncio.all_tasks() == before
+        for ask in (world.once("a"), anext(aiter(_stages(world)))):
+            with pytest.raises(Unavailable, match="shutting down"):
+                await ask
+        assert asyncio.all_tasks() == before
+
+
+async def _stages(world: World) -> Any:
+    async for stage in world.models.load("c"):
+        if stage is None:
+            yield stage
+    yield None
+
+
+async def test_a_stop_does_not_wait_for_what_a_leaving_model_writes(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(directories, data) as world:
+        written = asyncio.Event()
+
+        async def leaving(*_: object) -> None:
+            await written.wait()
+
+        monkeypatch.setattr(world.events, "leaving", leaving)
+        b = asyncio.create_task(world.once("b"))
+        await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
+        async with asyncio.timeout(20):
+            await world.models.stop()
+        assert isinstance((await asyncio.gather(b, return_exceptions=True))[0], Unavailable)
+        written.set()
+
+
+async def test_a_stop_ends_a_download(directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def endless(source: str, *, offline: bool, progress: Any) -> Path:
+        try:
+            while True:
+                progress(0.5)
+                began.set()
+                threading.Event().wait(0.01)
+        finally:
+            ended.set()
+
+    async with serving({**directories, "hub": "owner/name"}, data) as world:
+        monkeypatch.setattr(loader_module, "fetch", endless)
+        hub = asyncio.create_task(world.once("hub"))
+        assert await asyncio.to_thread(began.wait, 20)
+        await world.models.stop()
+        assert await asyncio.to_thread(ended.wait, 20)
+        assert isinstance((await asyncio.gather(hub, return_exceptions=True))[0], Unavailable)
+
+
+async def test_downloads_take_no_threads_from_turns(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns plan and hash on the loop's threads; more downloads than there are of those must not hold them up."""
+    done, fetch = threading.Event(), loader_module.fetch
+
+    def slow(source: str, *, offline: bool, progress: Any) -> Path:
+        if source.startswith("owner/"):
+            done.wait(60)
+            raise FailedPrecondition("injected")
+        return fetch(source, offline=offline, progress=progress)
+
+    hubs = {f"hub-{n}": f"owner/{n}" for n in range(40)}
+    async with serving({**directories, **hubs}, data) as world:
+        monkeypatch.setattr(loader_module, "fetch", slow)
+        asked = [asyncio.create_task(world.once(name)) for name in hubs]
+        await asyncio.sleep(0.1)
+        try:
+            async with asyncio.timeout(20):
+                assert await world.once("b") == "b", "and others swap meanwhile"
+        finally:
+            done.set()
+            await asyncio.wait(asked)
+        assert all(isinstance(task.exception(), FailedPrecondition) for task in asked)
+
+
+async def test_a_file_that_vanishes_is_the_models_fault(
+    directories: dict[str, str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = write_llama(tmp_path / "m", seed=5)
+    async with serving({"a": directories["a"], "b": str(gone)}, data) as world:
+        fingerprint_of = loader_module.fingerprint_of
+
+        def after_it_has_gone(*arguments: Any) -> str:
+            (gone / "model.safetensors").unlink(missing_ok=True)
+            return fingerprint_of(*arguments)
+
+        monkeypatch.setattr(loader_module, "fingerprint_of", after_it_has_gone)
+        with pytest.raises(FailedPrecondition, match="cannot be read"):
+            await world.once("b")
+        assert await world.once("a") == "a"
+
+
+async def test_what_leaves_or_fails_is_out_of_memory_without_a_collection(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(directories, data) as world:
+        for name in "ba":
+            await world.once(name)
+        before = await world.engine.call(mx.get_active_memory)
+        gc.disable()
+        try:
+            model = world.models.loaded("a")
+            assert model is not None
+            gone = weakref.ref(model)
+            del model
+            await world.once("b")
+            await world.until(lambda: world.models.loaded("b") is not None)
+            assert gone() is None
+        finally:
+            gc.enable()
+        assert await world.engine.call(mx.get_active_memory) == before

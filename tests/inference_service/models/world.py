@@ -1,0 +1,83 @@
+"""Models that come and go without a worker around them: real engine, real loads; what they tell is remembered."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentmem.models import RegisteredModel
+from inference_service.engine.thread import EngineThread
+from inference_service.models.loader import Loader
+from inference_service.models.loading import LoadedModel
+from inference_service.models.seats import State
+from inference_service.models.serving import Models
+from inference_service.models.swapping import Swapper
+from inference_service.settings import WorkerSettings
+
+
+@dataclass
+class Events:
+    """What the models' surroundings are told."""
+
+    told: list[tuple[str, str]] = field(default_factory=list)
+
+    def arrived(self, model: LoadedModel, seconds: float) -> None:
+        self.told.append(("arrived", model.model_id))
+
+    async def leaving(self, model: LoadedModel, seconds: float) -> None:
+        self.told.append(("leaving", model.model_id))
+
+    def left(self, model: LoadedModel, reason: str) -> None:
+        self.told.append((reason, model.model_id))
+
+    def failed(self, model_id: str) -> None:
+        self.told.append(("failed", model_id))
+
+
+@dataclass
+class World:
+    models: Models
+    events: Events
+    engine: EngineThread
+    loader: Loader
+
+    def state(self, model_id: str) -> "State.ValueType":
+        return self.models.seats[model_id].state
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+    async def once(self, model_id: str) -> str:
+        async with self.models.use(model_id) as model:
+            return model.model_id
+
+
+@asynccontextmanager
+async def serving(
+    sources: dict[str, str],
+    data: Path,
+    *,
+    wait: float = 30.0,
+    residency: float = 0.0,
+    models: int = 1,
+    options: dict[str, dict[str, Any]] | None = None,
+    start: bool = True,
+) -> AsyncIterator[World]:
+    engine, events = EngineThread(), Events()
+    engine.start()
+    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False))
+    registered = {
+        name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
+    }
+    served = Models(registered, Swapper(engine, loader, events, residency), wait)
+    try:
+        if start:
+            await served.start()
+        yield World(served, events, engine, loader)
+    finally:
+        await served.stop()
+        await engine.stop(10)

@@ -1,0 +1,93 @@
+"""Stacks that serve several tiny models, and what their turns are held against."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from agentmem.v1 import model_pb2, types_pb2
+from tests.oracle import Oracle
+from tests.system.stack import Client, Stack, Turn
+
+TOLERANCE = 1e-3
+LOADED, REGISTERED, FAILED = (
+    model_pb2.MODEL_STATE_LOADED,
+    model_pb2.MODEL_STATE_REGISTERED,
+    model_pb2.MODEL_STATE_FAILED,
+)
+ARGUMENTS: dict[str, object] = {"max_tokens": 12, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
+"""For turns that are held against recomputation."""
+
+
+@dataclass
+class Several:
+    """A stack with models by name, and a truth for each."""
+
+    directories: Mapping[str, Path]
+    flags: tuple[str, ...] = ()
+    stack: Stack = field(init=False)
+    oracles: dict[Path, Oracle] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (first, directory), *others = self.directories.items()
+        more = [part for name, place in others for part in ("--model", f"{name}={place}")]
+        flags = ("--pool-bytes", str(1 << 24), "--min-residency", "0.1", *more, *self.flags)
+        self.stack = Stack(f"{first}={directory}", worker_flags=flags)
+
+    async def on(self, model: str) -> Client:
+        """A client that means the model."""
+        return await self.stack.client(model=model)
+
+    def oracle(self, directory: Path) -> Oracle:
+        """The truth of a model's files."""
+        if directory not in self.oracles:
+            self.oracles[directory] = Oracle(directory)
+        return self.oracles[directory]
+
+    async def difference(self, agent: str, model: str, turn: Turn, other: Path | None = None) -> float:
+        """The largest between the last answer's log-probabilities and those of its model, or of `other`, recomputed."""
+        ledger = list((await self.stack.ledger(agent, model)).token_ids)
+        assert ledger[-len(turn.token_ids) :] == turn.token_ids
+        assert len(set(turn.token_ids)) > 3, "an output that does not vary proves nothing"
+        oracle = self.oracle(other or self.directories[model])
+        wanted = oracle.logprobs_of(ledger, len(ledger) - len(turn.token_ids))
+        return float(np.abs(wanted - np.array(turn.logprobs)).max())
+
+    async def model(self, name: str) -> model_pb2.Model:
+        """What the worker says of a model."""
+        client = await self.on(name)
+        return (await client.models.GetModel(model_pb2.GetModelRequest(model_id=name), timeout=30)).model
+
+    async def loaded(self) -> list[str]:
+        """The models in memory, sorted."""
+        client = await self.stack.client()
+        models = (await client.models.ListModels(model_pb2.ListModelsRequest(), timeout=10)).models
+        return sorted(model.model_id for model in models if model.state == LOADED)
+
+    async def load(self, name: str) -> list[model_pb2.LoadModelResponse]:
+        """Load a model; all that was told of it."""
+        client = await self.on(name)
+        return [told async for told in client.models.LoadModel(model_pb2.LoadModelRequest(model_id=name), timeout=60)]
+
+    async def unload(self, name: str) -> int:
+        """Unload a model; bytes freed."""
+        client = await self.on(name)
+        request = model_pb2.UnloadModelRequest(model_id=name)
+        return (await client.models.UnloadModel(request, timeout=60)).freed_bytes
+
+    async def swaps(self) -> int:
+        """Models that were loaded so far."""
+        names = [*self.directories]
+        counts = [
+            await self.stack.metric("worker", "agentmem_model_loads_total", model_id=name, result="loaded")
+            for name in names
+        ]
+        return int(sum(counts))
+
+    def close(self) -> None:
+        """End the processes."""
+        asyncio.run(self.stack.destroy())

@@ -1,0 +1,96 @@
+"""LoRA adapters: models of their own, with memories of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from agentmem.v1 import types_pb2
+from tests.system.several import ARGUMENTS, TOLERANCE, Several
+from tests.system.stack import Client, Turn, chat
+from tests.tiny_models import write_llama
+
+RANK, SCALE = 4, 8.0
+PROJECTIONS = ("self_attn.q_proj", "self_attn.v_proj")
+NAME = "base+poet"
+
+
+def write_adapter(directory: Path, base: Path, seed: int) -> Path:
+    """What mlx_lm.lora writes: low-rank changes of the queries and values of both layers."""
+    directory.mkdir(exist_ok=True)
+    parameters = {"rank": RANK, "scale": SCALE, "dropout": 0.0, "keys": list(PROJECTIONS)}
+    config = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": parameters}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    weights = mx.load(str(base / "model.safetensors"))
+    mx.random.seed(seed)
+    changes = {}
+    for layer in range(2):
+        for projection in PROJECTIONS:
+            name = f"model.layers.{layer}.{projection}"
+            outputs, inputs = weights[f"{name}.weight"].shape
+            changes[f"{name}.lora_a"] = mx.random.normal((inputs, RANK)) * 0.2
+            changes[f"{name}.lora_b"] = mx.random.normal((RANK, outputs)) * 0.2
+    mx.save_safetensors(str(directory / "adapters.safetensors"), changes)
+    return directory
+
+
+def merged(directory: Path, base: Path, adapter: Path) -> Path:
+    """The base with the adapter in its weights: what the adapter's answers are held against."""
+    shutil.copytree(base, directory)
+    weights, changes = mx.load(str(base / "model.safetensors")), mx.load(str(adapter / "adapters.safetensors"))
+    for name in {name.rpartition(".")[0] for name in changes}:
+        change = SCALE * (changes[f"{name}.lora_b"].T @ changes[f"{name}.lora_a"].T)
+        weights[f"{name}.weight"] = weights[f"{name}.weight"] + change
+    mx.save_safetensors(str(directory / "model.safetensors"), weights)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+    root = tmp_path_factory.mktemp("models")
+    base = write_llama(root / "base")
+    adapter = write_adapter(root / "poet", base, seed=11)
+    several = Several({"base": base}, ("--adapter", f"{NAME}={adapter}"))
+    asyncio.run(several.stack.up())
+    yield several
+    several.close()
+
+
+async def say(client: Client, line: str) -> Turn:
+    return await client.turn("agent", append=types_pb2.Append(messages=chat(("user", line))), **ARGUMENTS)
+
+
+async def test_an_adapter_is_a_model_with_a_memory_of_its_own(several: Several, tmp_path: Path) -> None:
+    base = several.directories["base"]
+    adapter = base.with_name("poet")
+    truth = merged(tmp_path / "merged", base, adapter)
+    plain, poet = await several.on("base"), await several.on(NAME)
+    line = "The colour of the boat is green. " * 12
+    on_base, on_poet = await say(plain, line), await say(poet, line)
+    assert on_poet.cached == {}, "the base's KV is not the adapter's"
+    assert await several.difference("agent", "base", on_base) < TOLERANCE
+    assert await several.difference("agent", NAME, on_poet, truth) < TOLERANCE
+    assert await several.difference("agent", NAME, on_poet, base) > 100 * TOLERANCE
+    described = await several.model(NAME)
+    assert (described.adapter, described.source) == (str(adapter), str(base))
+    assert described.fingerprint != (await several.model("base")).fingerprint
+
+    tokens = [len((await several.stack.ledger("agent", name)).token_ids) for name in ("base", NAME)]
+    on_base, on_poet = await say(plain, "Who told you?"), await say(poet, "Who told you?")
+    assert (on_base.cached, on_poet.cached) == ({"warm": tokens[0]}, {"warm": tokens[1]})
+    assert await several.difference("agent", NAME, on_poet, truth) < TOLERANCE
+
+    # Another adapter under the same name: the ledger stays, its KV does not serve.
+    await say(plain, "And now?")
+    write_adapter(adapter, base, seed=12)
+    other = merged(tmp_path / "other", base, adapter)
+    turn = await say(poet, "And now?")
+    assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
+    assert await several.difference("agent", NAME, turn, other) < TOLERANCE
+    assert await several.difference("agent", NAME, turn, truth) > 100 * TOLERANCE

@@ -1,0 +1,95 @@
+"""Models that cannot be loaded: the client is told why, and what served before serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import mlx.core as mx
+import pytest
+
+from agentmem.v1 import model_pb2
+from tests.system.several import ARGUMENTS, FAILED, TOLERANCE, Several
+from tests.system.stack import chat
+from tests.tiny_models import write_gemma3, write_llama, write_mamba
+
+NO_SHARD, CUT, UNREADABLE, MAMBA, LARGE, LIES = "no-shard", "cut", "unreadable", "mamba", "large", "lies"
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+    """A model that works, and one for each thing that can be wrong. Files break after the worker has started."""
+    root = tmp_path_factory.mktemp("models")
+    models = {"good": write_llama(root / "good")}
+    for seed, name in enumerate((NO_SHARD, CUT, UNREADABLE, LIES), start=1):
+        models[name] = write_llama(root / name, seed=seed)
+    models[MAMBA] = write_mamba(root / MAMBA)
+    models[LARGE] = write_gemma3(root / LARGE, window=2048)  # its least KV is more than the pool
+    several = Several(models, ("--batch-bytes", str(1 << 25), "--pool-bytes", str(1 << 18)))
+    asyncio.run(several.stack.up())
+    for name in (NO_SHARD, CUT, UNREADABLE, LIES):
+        break_weights(name, models[name] / "model.safetensors")
+    yield several
+    several.close()
+
+
+def break_weights(how: str, path: Path) -> None:
+    if how == CUT:
+        path.write_bytes(path.read_bytes()[:-1000])
+    elif how == UNREADABLE:  # not even root reads a directory
+        path.unlink()
+        path.mkdir()
+    elif how == LIES:  # a weight that the self-test cannot compute with: found when the old model is gone
+        weights = mx.load(str(path))
+        weights["model.layers.0.self_attn.q_proj.weight"] = mx.zeros((7, 7))
+        path.unlink()
+        mx.save_safetensors(str(path), weights)
+    else:
+        path.rename(path.with_name("model-00001-of-00002.safetensors"))
+        index = {"weight_map": {"x": "model-00001-of-00002.safetensors", "y": "model-00002-of-00002.safetensors"}}
+        path.with_name("model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (NO_SHARD, "model-00002-of-00002.safetensors missing"),
+        (CUT, "model.safetensors is damaged or cut short"),
+        (UNREADABLE, "cannot be loaded from"),
+        (LIES, "cannot be loaded from"),
+        (MAMBA, "MambaBlock|ResidualBlock"),
+        (LARGE, "too little for one"),
+    ],
+)
+async def test_a_load_that_fails_leaves_the_old_model_serving(several: Several, name: str, said: str) -> None:
+    good, bad = await several.on("good"), await several.on(name)
+    first = await good.turn("agent", messages=chat(("user", f"Who is {name}?")), **ARGUMENTS)
+    with pytest.raises(grpc.aio.AioRpcError, match=said) as caught:
+        await bad.turn("agent", messages=chat(("user", "Hello?")), **ARGUMENTS)
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert f"'{name}'" in (caught.value.details() or "")
+    with pytest.raises(grpc.aio.AioRpcError, match=said) as caught:
+        await several.load(name)
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    described = await several.model(name)
+    assert described.state == FAILED and described.error == caught.value.details()
+    turn = await good.say("agent", "And you?", **ARGUMENTS)
+    assert await several.difference("agent", "good", turn) < TOLERANCE
+    assert sum(turn.cached.values()) >= len(first.token_ids)
+    assert await several.loaded() == ["good"]
+
+
+async def test_an_unknown_model_is_told_what_there_is(several: Several) -> None:
+    nobody = await several.on("nobody")
+    for ask in (
+        nobody.turn("agent", messages=chat(("user", "Hello?"))),
+        several.load("nobody"),
+        several.unload("nobody"),
+        nobody.models.GetModel(model_pb2.GetModelRequest(model_id="nobody"), timeout=10),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match=f"registered are good, {NO_SHARD}, .*demo") as caught:
+            await ask
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND

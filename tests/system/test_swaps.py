@@ -1,0 +1,121 @@
+"""Agents on several models: what each remembers comes back with its model, and each model is the one that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+from agentmem.v1 import model_pb2, types_pb2
+from tests.full_matrix import FULL
+from tests.system.several import ARGUMENTS, TOLERANCE, Several
+from tests.system.stack import Client, Turn, chat
+from tests.tiny_models import write_gemma3, write_llama
+
+LINES = ["The colour of the boat is green. " * 25, "Who told you that?", "And the house by the sea?"]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+    """Two models of one geometry, and a hybrid; one of them is loaded at a time."""
+    root = tmp_path_factory.mktemp("models")
+    models = {"a": write_llama(root / "a"), "b": write_llama(root / "b", seed=1), "c": write_gemma3(root / "c", seed=2)}
+    several = Several(models)
+    asyncio.run(several.stack.up())
+    yield several
+    several.close()
+
+
+class Elsewhere(Client):
+    """A client of another namespace, which shares no KV."""
+
+    def key(self, agent: str) -> types_pb2.AgentKey:
+        return types_pb2.AgentKey(namespace="elsewhere", agent_id=agent, model_id=self.model)
+
+
+async def say(client: Client, agent: str, line: str) -> Turn:
+    return await client.turn(agent, append=types_pb2.Append(messages=chat(("user", line))), **ARGUMENTS)
+
+
+@pytest.mark.parametrize("model", ["a", "c"], ids=["full attention", "hybrid"])
+async def test_a_model_that_comes_back_finds_its_agents_warm(several: Several, model: str) -> None:
+    address = f"unix:{several.stack.run}/worker.sock"
+    elsewhere = Elsewhere(address, model)
+    never = [await say(elsewhere, "agent", line) for line in LINES]
+    await elsewhere.close()
+
+    agent = f"{model} and b"
+    there, other = await several.on(model), await several.on("b")
+    turns = [await say(there, agent, LINES[0])]
+    on_b = [await say(other, agent, LINES[0])]
+    for line in LINES[1:]:
+        before = len((await several.stack.ledger(agent, model)).token_ids)
+        turns.append(await say(there, agent, line))
+        assert (turns[-1].match, turns[-1].miss, turns[-1].cached) == ("EXTEND", "UNSPECIFIED", {"warm": before})
+        on_b.append(await say(other, agent, line))
+        assert list(on_b[-1].cached) == ["warm"]
+    for swapped, hot in zip(turns, never, strict=True):
+        assert swapped.token_ids == hot.token_ids
+        assert np.abs(np.array(swapped.logprobs) - np.array(hot.logprobs)).max() < TOLERANCE
+    assert turns[0].token_ids != on_b[0].token_ids
+    assert await several.difference(agent, "b", on_b[-1]) < TOLERANCE
+    assert await several.difference(agent, "b", on_b[-1], several.directories["a"]) > 100 * TOLERANCE
+    assert (await there.agent(agent)).version.version == (await other.agent(agent)).version.version == len(LINES)
+    both = [await several.stack.ledger(agent, name) for name in (model, "b")]
+    assert both[0].text != both[1].text, "two memories"
+
+
+async def test_a_prompt_of_many_chunks_runs_on_the_model_that_has_come(several: Several) -> None:
+    prompt = random.Random(5).choices(range(3, 300), k=900)  # the first chunk of a model has at most 512
+    for model, other in (("a", "b"), ("b", "a")):
+        client = await several.on(model)
+        turn = await client.turn("long", token_ids=types_pb2.TokenIds(ids=prompt), **ARGUMENTS)
+        assert await several.difference("long", model, turn) < TOLERANCE
+        assert await several.difference("long", model, turn, several.directories[other]) > 100 * TOLERANCE
+
+
+async def test_a_model_leaves_while_the_store_is_down_and_the_ledger_has_its_agents(several: Several) -> None:
+    stack, a = several.stack, await several.on("a")
+    for number, line in enumerate(LINES[:2]):
+        said = await say(a, "homeless", line)
+        stack.kill("store")
+        assert [told.stage for told in await several.load("b")][-1] == "ready"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await say(a, "homeless", "Anybody?")
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        await stack.renew()
+        assert said.finished.version.version == (await a.agent("homeless")).version.version == number + 1
+    turn = await say(a, "homeless", LINES[2])
+    assert turn.match == "EXTEND"
+    assert await several.difference("homeless", "a", turn) < TOLERANCE
+
+
+async def test_a_worker_that_is_killed_in_the_middle_of_a_swap_loses_nothing(several: Several) -> None:
+    """At several moments of it: while the old model drains and is written, and while the new one is loaded."""
+    stack = several.stack
+    for number, stage in enumerate(["wait", "read", "self-test", "pool"] if FULL else ["wait", "self-test"]):
+        client, agent = await several.on("a"), f"survivor {number}"
+        told = [await say(client, agent, line) for line in LINES[:2]]
+        await _killed_at(several, stage)
+        await stack.renew()
+        assert await several.loaded() == ["a"]
+        client = await several.on("a")
+        ledger = await stack.ledger(agent, "a")
+        ends = [(place.end_token - place.generated_tokens, place.end_token) for place in ledger.turns]
+        assert [list(ledger.token_ids[start:end]) for start, end in ends] == [turn.token_ids for turn in told]
+        assert await several.difference(agent, "a", await say(client, agent, LINES[2])) < TOLERANCE
+        on_b = await say(await several.on("b"), agent, LINES[0])
+        assert await several.difference(agent, "b", on_b) < TOLERANCE
+
+
+async def _killed_at(several: Several, stage: str) -> None:
+    client = await several.on("b")
+    loading = client.models.LoadModel(model_pb2.LoadModelRequest(model_id="b"), timeout=60)
+    while (await loading.read()).stage != stage:
+        pass
+    several.stack.kill("worker")
+    assert await loading.code() == grpc.StatusCode.UNAVAILABLE
