@@ -1,18 +1,18 @@
 """What computing takes at its peak besides weights and KV: measured on the model itself, and remembered.
 
-Prefill has the peaks. A chunk's hidden states grow by its tokens; K and V, dequantized, by the context's keys (of one
-layer where memory is freed as it goes, of all of them where a backend holds on to it, as CUDA's does); and where there
-is no fused attention for a model's heads (on a CPU for none, elsewhere for some widths), the scores grow by pairs of
-both, and are most of it in a long context.
+Prefill has the peaks. On a GPU the chunks that see the most keys are computed once, behind KV of nothing: how much a
+backend holds on to meanwhile is its own affair, and differs by a factor of ten from what is needed. (H100, geometry of
+Llama 3.1 8B, context 32K: 6.4 GB so, and 6.5 GB at most while it served; two small chunks, extrapolated, gave 33 GB.)
 
-So a chunk is measured at the beginning of a context, and what a key and a pair take by chunks of two sizes behind two
-lengths of keys, both so long that attention has the peak. The sum is above the peak where the parts are not in memory
-together.
+A CPU would take minutes for that, but frees memory as it goes, so there a few small chunks tell enough. Hidden states
+grow by a chunk's tokens; one layer's K and V, dequantized, by the context's keys; and the scores, since a CPU has no
+fused attention, by pairs of both, which is most of it in a long context. The sum is above the peak where the parts are
+not in memory together.
 """
 
 import importlib.metadata
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,26 @@ from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.remembered import Remembered
 from inference_service.memory.chunks import LARGEST_CHUNK, latest_chunks
 
-_ON_CPU = (64, 128)
-"""Tokens of two small chunks: a CPU takes seconds for a large one, and hidden states grow by the token."""
+_EARLY = (64, 128)
+"""Tokens of two chunks at the beginning of a context: hidden states grow by the token."""
 _LATE = (64, 256)
 """Tokens of two chunks behind many keys; what does not grow by them is put down to the keys alone."""
 _TIMES = 2
 """What is freed late by chance must not make the difference of two peaks too small."""
 _MASK_BYTES = 3
 """Of a pair, while a sliding layer's mask is made: two comparisons, and both together."""
-_MOST_KEYS = 4_096
-"""Scores of so many keys are more than a layer's hidden states. Half of them tell as much on a CPU."""
+_KEYS_ON_CPU = 2_048
+"""Scores of so many keys are more than a layer's hidden states."""
+_KEYS_ON_GPU = 32_768
+"""KV of a longer context is not made only to be measured: what is beyond is extrapolated by the key."""
+_MARGIN = 1.1
+"""Of a measured peak: what comes together otherwise while requests are served."""
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Bytes of the largest chunk at the beginning of a context, of each key that a chunk sees, and of each pair of a
-    chunk's token and a key."""
+    """On a CPU: bytes of the largest chunk at the beginning of a context, of each key that a chunk sees, and of each
+    pair of a chunk's token and a key."""
 
     chunk_bytes: int
     key_bytes: float
@@ -50,7 +54,7 @@ class Peaks:
         return self.chunk_bytes + int(max(late))
 
 
-Measure = Callable[[Any, Geometry, int], Peaks]
+Measure = Callable[[Any, Geometry, int], int]
 
 
 class Activations:
@@ -62,35 +66,61 @@ class Activations:
 
     def of(self, fingerprint: str, network: Any, geometry: Geometry, context_length: int) -> int:
         """Bytes that the model takes at its peak, wherever in its context. Measures what is not remembered."""
-        peaks = self._remembered(fingerprint, context_length)
-        if peaks is None:
-            peaks = self._measure(network, geometry, context_length)
-            self._memory.put(_key(fingerprint, context_length), asdict(peaks))
-        return peaks.at_worst(geometry, context_length)
+        known = self.remembered(fingerprint, context_length)
+        if known is None:
+            known = self._measure(network, geometry, context_length)
+            self._memory.put(_key(fingerprint, context_length), known)
+        return known
 
-    def remembered(self, fingerprint: str, geometry: Geometry, context_length: int) -> int | None:
+    def remembered(self, fingerprint: str, context_length: int) -> int | None:
         """The same where it needs no measuring; else None. Anybody's thread."""
-        peaks = self._remembered(fingerprint, context_length)
-        return None if peaks is None else peaks.at_worst(geometry, context_length)
-
-    def _remembered(self, fingerprint: str, context_length: int) -> Peaks | None:
-        try:
-            known = self._memory.get(_key(fingerprint, context_length))
-            return Peaks(int(known["chunk_bytes"]), float(known["key_bytes"]), float(known["pair_bytes"]))
-        except (KeyError, TypeError, ValueError):
-            return None
+        known = self._memory.get(_key(fingerprint, context_length))
+        return known if isinstance(known, int) else None
 
 
-def measured(network: Any, geometry: Geometry, context_length: int) -> Peaks:
-    """The peaks over weights and KV. On a GPU this compiles the kernels, too. Engine thread; KV of 4096 tokens."""
+def measured(network: Any, geometry: Geometry, context_length: int) -> int:
+    """The peak over weights and KV, wherever in the context. Engine thread.
+
+    On a GPU this compiles the kernels of prefill, too, and takes seconds, and KV of the context.
+    """
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    chunk = _extrapolated(network, geometry) if on_cpu else chunk_peak(network, geometry, LARGEST_CHUNK)
-    keys, (small, large) = _most_keys(context_length), _LATE
+    how = _by_small_chunks if on_cpu else _by_worst_chunks
+    peak = how(network, geometry, context_length)
+    mx.clear_cache()
+    return peak
+
+
+def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
+    keys = min(context_length, _KEYS_ON_GPU)
+    chunks = latest_chunks(keys)
+    chunk_peak(network, geometry, *_behind(chunks[0]))  # Kernels are compiled, and memory is held on to, from here on.
+    peaks = [chunk_peak(network, geometry, *_behind(chunk)) for chunk in chunks]
+    beyond = 0.0
+    if context_length > keys:
+        tokens, most = chunks[-1]
+        nearer = chunk_peak(network, geometry, *_behind((tokens, most // 2)))
+        by_key = max(dequantized_bytes(geometry, 1), (peaks[-1] - nearer) / (most - most // 2))
+        beyond = peaks[-1] + by_key * (context_length - keys)
+    return int(_MARGIN * max(*peaks, beyond))
+
+
+def _behind(chunk: tuple[int, int]) -> tuple[int, int]:
+    """A chunk's tokens, and the keys before them, of its tokens and all the keys that it sees."""
+    tokens, keys = chunk
+    return tokens, keys - tokens
+
+
+def _by_small_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
+    return small_chunks(network, geometry, context_length).at_worst(geometry, context_length)
+
+
+def small_chunks(network: Any, geometry: Geometry, context_length: int) -> Peaks:
+    """What a few small chunks tell of large ones, on a CPU. Engine thread."""
+    keys, (small, large) = max(2, min(_KEYS_ON_CPU, context_length // 2)), _LATE
     by_small, by_large = (_growth(network, geometry, tokens, keys) for tokens in _LATE)
     pair_bytes = max(0.0, (by_large - by_small) / (large - small))
     key_bytes = max(0.0, by_small - pair_bytes * small, by_large - pair_bytes * large)
-    mx.clear_cache()
-    return Peaks(chunk, key_bytes, pair_bytes)
+    return Peaks(_extrapolated(network, geometry), key_bytes, pair_bytes)
 
 
 def _growth(network: Any, geometry: Geometry, tokens: int, keys: int) -> float:
@@ -105,8 +135,8 @@ def _extrapolated(network: Any, geometry: Geometry) -> int:
     of these layers, which are as wide as the chunk."""
     behind = (geometry.sliding.window or 0) if geometry.sliding else 0
     masks = _MASK_BYTES * LARGEST_CHUNK * (behind + LARGEST_CHUNK) if behind else 0
-    small, large = _ON_CPU
-    first, second = (chunk_peak(network, geometry, tokens, behind) for tokens in _ON_CPU)
+    small, large = _EARLY
+    first, second = (chunk_peak(network, geometry, tokens, behind) for tokens in _EARLY)
     by_token = max(0.0, (second - first) / (large - small))
     return int(second + by_token * (LARGEST_CHUNK - large)) + masks
 
@@ -142,12 +172,6 @@ def _filled(geometry: Geometry, tokens: int) -> Caches:
     return caches
 
 
-def _most_keys(context_length: int) -> int:
-    """Positions that a model does not have are not asked for."""
-    most = _MOST_KEYS // 2 if mx.default_device().type == mx.DeviceType.cpu else _MOST_KEYS
-    return max(2, min(most, context_length // 2))
-
-
 def _key(fingerprint: str, context_length: int) -> str:
     here = f"{mx.device_info()['device_name']}; mlx {importlib.metadata.version('mlx')}"
-    return f"{here}; {fingerprint}; {_most_keys(context_length)} keys"
+    return f"{here}; {fingerprint}; {context_length} tokens"

@@ -94,7 +94,7 @@ class Loader:
         model = await self._open(registered, progress, offline=self._settings.offline)
         outline = model.outline
         fingerprint = await self._fingerprint(outline)
-        known = self._activations.remembered(fingerprint, outline.geometry, outline.context_length)
+        known = self._activations.remembered(fingerprint, outline.context_length)
         return Opening(model, fingerprint, self.needs(outline, known))
 
     def needs(self, outline: Outline, activation_bytes: int | None = None) -> Needs:
