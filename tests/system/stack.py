@@ -218,6 +218,8 @@ class Stack:
         if gone:
             self.start(*gone)
         await self.ready()
+        if "store" in gone and "worker" in self.processes:  # which for a moment still says what it saw before
+            await self._wait(lambda: reaching(f"unix:{self.run}/worker.sock"), "worker")
 
     async def empty(self) -> None:
         """Delete all agents, and close the clients: whoever comes next finds nothing."""
@@ -322,6 +324,17 @@ async def serving(target: str, service: str = "") -> bool:
     finally:
         await channel.close(None)
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def reaching(target: str) -> bool:
+    """Whether a worker reaches its store."""
+    async with connect(target) as channel:
+        request = agent_pb2.ListAgentsRequest(namespace="default", page_size=1)
+        try:
+            await agent_pb2_grpc.AgentServiceStub(channel).ListAgents(request, timeout=1)
+        except grpc.aio.AioRpcError:
+            return False
+    return True
 
 
 def free_port() -> int:

@@ -114,7 +114,7 @@ async def test_a_refused_request_of_a_draining_model_is_told_why(directories: di
         await running.enter_async_context(world.models.use("a"))
         b = asyncio.create_task(world.once("b"))
         await world.until(lambda: world.state("a") == State.MODEL_STATE_DRAINING)
-        with pytest.raises(Unavailable, match=r"'a' is not loaded yet \('a' still answers 1 requests"):
+        with pytest.raises(Unavailable, match=r"'a' is not loaded yet \('a' must end its requests first"):
             await world.once("a")
         with suppress(Unavailable):
             await b
