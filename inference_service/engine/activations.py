@@ -34,7 +34,7 @@ _KEYS_ON_CPU = 2_048
 """Scores of so many keys are more than a layer's hidden states."""
 _KEYS_ON_GPU = 32_768
 """KV of a longer context is not made only to be measured: what is beyond is extrapolated by the key."""
-_MARGIN, _MARGIN_OF_SMALL = 1.1, 1.3
+_MARGIN, MARGIN_OF_SMALL = 1.1, 1.5
 """Of a measured peak: what comes together otherwise while requests are served; and of one that is extrapolated."""
 
 
@@ -112,7 +112,7 @@ def _behind(chunk: tuple[int, int]) -> tuple[int, int]:
 
 def _by_small_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
     found = small_chunks(network, geometry, context_length)
-    return int(_MARGIN_OF_SMALL * found.at_worst(geometry, context_length))
+    return int(MARGIN_OF_SMALL * found.at_worst(geometry, context_length))
 
 
 def small_chunks(network: Any, geometry: Geometry, context_length: int) -> Peaks:
