@@ -196,9 +196,12 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
     async with asyncio.timeout(60):  # until what they said last is written
         while await several.stack.metric("worker", "agentmem_pool_blocks", state="used"):
             await asyncio.sleep(0.05)
-    for name in several.directories:
-        await several.load(name)
-    first = await active_bytes(several)
+    for _ in range(5):  # what a cancelled turn's error holds goes when Python next looks for cycles
+        for name in several.directories:
+            await several.load(name)
+        first = await active_bytes(several)
+        if abs(first[0] - before[0]) < 4096:
+            break
     assert await several.stack.metric("worker", "agentmem_pool_blocks", state="used") == 0
     assert abs(first[0] - before[0]) < 4096, "less than the smallest window or block"
     told, left = (sum(counts) for counts in zip(*((len(m.told), m.left) for m in memories), strict=True))
