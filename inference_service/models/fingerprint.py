@@ -39,20 +39,20 @@ class ContentHashes:
     def of(self, path: Path) -> str:
         """xxh3_128 of the file's bytes, as hex. Raises OSError, and FailedPrecondition if it changes meanwhile."""
         name = str(path.resolve())
-        identity = _identity(path.stat())
+        present = identity(path.stat())
         known, content = self._known.get(name, ("", ""))
-        if known == identity:
+        if known == present:
             return content
         now = time.time()
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
             content = _content_hash(file)
             after = os.fstat(file.fileno())
-        if not _identity(before) == _identity(after) == _identity(path.stat()):
+        if not identity(before) == identity(after) == identity(path.stat()):
             raise FailedPrecondition(f"{path} changed while it was read; load the model again when it is all written")
         self._known.pop(name, None)
         if now - max(before.st_mtime, before.st_ctime) >= SETTLED_SECONDS:
-            self._known[name] = _identity(before), content
+            self._known[name] = identity(before), content
         self._write()
         return content
 
@@ -86,7 +86,8 @@ def _read(memory: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _identity(stat: os.stat_result) -> str:
+def identity(stat: os.stat_result) -> str:
+    """What tells that a file was replaced or changed: inode, size, mtime and ctime."""
     return f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
 
 

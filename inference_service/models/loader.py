@@ -15,7 +15,7 @@ from inference_service.engine.device import usable_bytes
 from inference_service.engine.quality import QualityChecks
 from inference_service.engine.thread import EngineThread
 from inference_service.models.fetching import fetch
-from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.fingerprint import ContentHashes, identity
 from inference_service.models.loading import (
     LoadedModel,
     check_sizes,
@@ -39,7 +39,7 @@ from inference_service.models.residency import Limits, Needs, Resident, kv_bytes
 from inference_service.pool.sizing import Sizes, sizes
 from inference_service.settings import WorkerSettings
 
-_Files = tuple[ModelSpec, frozenset[tuple[str, int, int, int, int]]]
+_Files = tuple[ModelSpec, frozenset[tuple[str, str]]]
 
 Progress = Callable[[str, float], object]
 """What is told of a load: its stage, and the share of that which is done."""
@@ -192,9 +192,8 @@ class Loader:
 
 
 def _files(spec: ModelSpec) -> _Files:
-    """What tells that a file of a model was replaced, changed or added: name, inode, size, mtime and ctime of all."""
+    """What tells that a file of a model was replaced, changed or added."""
     try:
-        stats = [(path.name, path.stat()) for path in spec.directory.iterdir()]
+        return spec, frozenset((path.name, identity(path.stat())) for path in spec.directory.iterdir())
     except OSError as error:
         raise FailedPrecondition(f"model {spec.model_id!r} cannot be loaded from {spec.directory}: {error}") from error
-    return spec, frozenset((name, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats)

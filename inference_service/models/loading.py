@@ -141,13 +141,12 @@ def least_activation_bytes(outline: Outline) -> int:
 def needs_of(outline: Outline, activation_bytes: int, pool_bytes: int | None, batch_bytes: int | None) -> Needs:
     """What the model takes. What is configured for KV is needed."""
     geometry = outline.geometry
-    least = geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
     useful = agent_bytes(geometry, outline.context_length)
     given = [each for each in (pool_bytes, batch_bytes) if each is not None]
     return Needs(
         weight_bytes=outline.weight_bytes,
         activation_bytes=activation_bytes,
-        least_kv_bytes=sum(given) if len(given) == 2 else 3 * least,
+        least_kv_bytes=sum(given) if len(given) == 2 else 3 * _least_bytes(geometry),
         useful_kv_bytes=sum(given) if len(given) == 2 else 4 * useful,
     )
 
@@ -157,10 +156,14 @@ def agent_bytes(geometry: Geometry, context_length: int) -> int:
     return geometry.window_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
 
 
+def _least_bytes(geometry: Geometry) -> int:
+    """KV of the shortest agent: one block, and a window."""
+    return geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+
+
 def check_sizes(outline: Outline, memory: Sizes) -> None:
     """Raise FailedPrecondition for memory in which no request could run."""
-    geometry = outline.geometry
-    least = geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+    geometry, least = outline.geometry, _least_bytes(outline.geometry)
     if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < 2 * least:
         raise FailedPrecondition(
             f"model {outline.spec.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
@@ -179,28 +182,29 @@ def finish(
     others_decode: Callable[[], bool] = lambda: False,
 ) -> LoadedModel:
     """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
-    check_sizes(opened.outline, memory)
-    geometry, text = opened.outline.geometry, opened.outline.text
+    outline = opened.outline
+    check_sizes(outline, memory)
+    geometry, text = outline.geometry, outline.text
     try:
         arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces)
     except (RuntimeError, MemoryError) as error:
         raise FailedPrecondition(
             f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"
         ) from error
-    grammars = Grammars(text.tokenizer, opened.outline.vocab_size)
+    grammars = Grammars(text.tokenizer, outline.vocab_size)
     return LoadedModel(
-        model_id=opened.outline.spec.model_id,
-        architecture=opened.outline.architecture,
+        model_id=outline.spec.model_id,
+        architecture=outline.architecture,
         context_length=text.context_length,
-        vocab_size=opened.outline.vocab_size,
+        vocab_size=outline.vocab_size,
         geometry=geometry,
         fingerprint=fingerprint,
-        weight_bytes=opened.outline.weight_bytes,
+        weight_bytes=outline.weight_bytes,
         activation_bytes=activation_bytes,
         paths=paths,
         quality=quality,
         tokenizer=text.tokenizer,
-        renderer=opened.outline.renderer,
+        renderer=outline.renderer,
         grammars=grammars,
         call_syntax=text.call_syntax,
         engine=BatchEngine(
@@ -208,11 +212,11 @@ def finish(
             text.tokenizer,
             geometry.new_caches,
             geometry.bytes_per_token,
-            opened.outline.weight_bytes,
+            outline.weight_bytes,
             others_decode,
         ),
         arenas=arenas,
-        memory=ModelMemory(geometry, opened.outline.weight_bytes, memory),
+        memory=ModelMemory(geometry, outline.weight_bytes, memory),
     )
 
 

@@ -20,6 +20,7 @@ from mlx_lm.utils import load_adapters, load_config, load_model, load_tokenizer
 from safetensors import SafetensorError, safe_open
 
 from agentmem.errors import FailedPrecondition
+from agentmem.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionSeam
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
@@ -28,7 +29,6 @@ from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors")
 
 _FAULTS = (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, SafetensorError)
 

@@ -8,7 +8,7 @@ from inference_service.models.loading import LoadedModel, agent_bytes
 from inference_service.models.opening import Outline
 from inference_service.models.residency import Resident
 from inference_service.models.seats import Seat
-from inference_service.pool.sizing import Sizes, agents_that_fit
+from inference_service.pool.sizing import TYPICAL_TOKENS, Sizes, agents_that_fit
 
 _DTYPE_PREFIX = "mlx.core."
 
@@ -57,7 +57,7 @@ def planned_memory(outline: Outline, pinned: list[Resident], loader: Loader) -> 
 def _divided(
     geometry: Geometry, context_length: int, sizes: Sizes, others: list[Resident], loader: Loader
 ) -> model_pb2.ModelMemory:
-    tokens = min(context_length, 4096)
+    tokens = min(context_length, TYPICAL_TOKENS)
     return model_pb2.ModelMemory(
         device_bytes=device_bytes(),
         usable_bytes=loader.limits.usable_bytes,

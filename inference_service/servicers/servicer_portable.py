@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument
 from agentmem.keys import AgentKey, check_text
+from agentmem.uploads import read_on
 from agentmem.v1 import agent_pb2
 from inference_service.portable.format import Manifest
 from inference_service.portable.importing import check_fit, check_namespace
@@ -17,7 +17,6 @@ from inference_service.shielding import to_its_end
 
 STALL_SECONDS = 60.0
 """How long an import waits for the next piece; it keeps others from theirs."""
-DRAIN_SECONDS = 2.0
 
 
 class PortableServicer(AgentServicerBase):
@@ -43,7 +42,7 @@ class PortableServicer(AgentServicerBase):
         try:
             target = await self._import(_unstalled(request_iterator))
         except AgentmemError:
-            await _drain(request_iterator)
+            await read_on(request_iterator)
             raise
         response = await self._store.get_agent(agent_pb2.GetAgentRequest(key=target.to_proto()))
         self._complete(response.agent)
@@ -75,14 +74,6 @@ class PortableServicer(AgentServicerBase):
                 await self._mover.importer.create(target, model, received)
         finally:
             received.data.close()
-
-
-async def _drain(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> None:
-    """Read on for a while: a client whose sending is cut off may not see why it was refused."""
-    with suppress(TimeoutError, AgentmemError):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            async for _ in requests:
-                pass
 
 
 def _target(given: AgentKey, manifest: Manifest) -> AgentKey:
