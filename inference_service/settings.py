@@ -8,11 +8,10 @@ from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
-from agentmem.offline import VARIABLE, Offline
-from agentmem.settings import ServiceSettings
+from agentmem.model_settings import ModelSettings
 
 
-class WorkerSettings(ServiceSettings):
+class WorkerSettings(ModelSettings):
     """Computes turns: loads models, keeps agents' KV in memory, restores it from the cache store.
 
     Each flag is also a variable, AGENTMEM_WORKER_…, and a key of the table [worker] in the TOML file that
@@ -22,21 +21,6 @@ class WorkerSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_WORKER_", cli_prog_name="agentmem-worker")
     toml_table: ClassVar[str] = "worker"
 
-    model: list[str] = Field(
-        default_factory=list,
-        description="a local path or hub id, or NAME= one of them, or demo; repeatable, the first is the default where "
-        "--models names none",
-    )
-    models: Path | None = Field(None, description="registry file: models with settings of their own, in TOML")
-    adapter: list[str] = Field(
-        default_factory=list,
-        description="BASE+NAME=DIRECTORY: a LoRA adapter on the model BASE, served as BASE+NAME; repeatable",
-    )
-    offline: Offline = Field(
-        False,
-        validate_default=True,
-        description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
-    )
     data: Path = Field(layout.DATA, description="data directory; the worker keeps weight hashes there")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
     listen: OptionalUnixSocket = Field(

@@ -8,11 +8,11 @@ from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.addresses import OptionalLoopbackAddress, parse_address
-from agentmem.offline import VARIABLE, Offline
+from agentmem.model_settings import ModelSettings
 from gateway.door_settings import DoorSettings
 
 
-class UpSettings(DoorSettings):
+class UpSettings(ModelSettings, DoorSettings):
     """Starts store, worker and gateway, and keeps them running until Ctrl-C.
 
     Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
@@ -23,21 +23,6 @@ class UpSettings(DoorSettings):
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_UP_", cli_prog_name="agentmem up")
     toml_table: ClassVar[str] = "up"
 
-    model: list[str] = Field(
-        default_factory=list,
-        description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default where "
-        "--models names none",
-    )
-    models: Path | None = Field(None, description="registry file: models with settings of their own, in TOML")
-    adapter: list[str] = Field(
-        default_factory=list,
-        description="BASE+NAME=DIRECTORY: a LoRA adapter on the model BASE, served as BASE+NAME; repeatable",
-    )
-    offline: Offline = Field(
-        False,
-        validate_default=True,
-        description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
-    )
     loaded_models: int | None = Field(None, ge=1, description="models that may be loaded at once (default: 1)")
     data: Path = Field(layout.DATA, description="directory of all that is kept")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
