@@ -59,7 +59,7 @@ class AuthenticationInterceptor(_ServerInterceptor):
                 async with self._admission.admitted(who):
                     return await inner(request, context)
             except AgentmemError as error:
-                await _abort(context, error)
+                await _refuse(handler, request, context, error)
 
         async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
             try:
@@ -67,7 +67,7 @@ class AuthenticationInterceptor(_ServerInterceptor):
                     async for response in inner(request, context):
                         yield response
             except AgentmemError as error:
-                await _abort(context, error)
+                await _refuse(handler, request, context, error)
 
         make, inner = handlers.parts(handler)
         behaviour = stream if handler.response_streaming else unary
@@ -88,12 +88,12 @@ def _refusal(handler: _Handler | None, error: AgentmemError) -> Any:
         return None
 
     async def refuse(request: Any, context: _Context) -> None:
-        if handler.request_streaming:
-            await read_on(request)
-        await _abort(context, error)
+        await _refuse(handler, request, context, error)
 
     return handlers.parts(handler)[0](refuse)
 
 
-async def _abort(context: _Context, error: AgentmemError) -> None:
+async def _refuse(handler: _Handler, request: Any, context: _Context, error: AgentmemError) -> None:
+    if handler.request_streaming:
+        await read_on(request)
     await cast(Any, context).abort_with_status(rpc_status.to_status(error.to_status()))

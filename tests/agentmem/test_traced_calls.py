@@ -12,6 +12,7 @@ from agentmem import errors, tracing
 from agentmem.channels import MAX_METADATA_BYTES, connect
 from agentmem.server import GrpcServer
 from agentmem.traced_calls import TracedChannel
+from agentmem.uploads import read_on
 from tests.agentmem.test_tracing import PARENT
 
 ARITIES = ["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
@@ -158,7 +159,9 @@ async def test_a_failed_call_has_its_id_too(
 async def test_an_interceptors_refusal_passes(arity: str) -> None:
     class Refusing(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         async def intercept_service(self, continuation: Any, details: Any) -> Any:
-            async def refuse(_: Any, context: Any) -> None:
+            async def refuse(request: Any, context: Any) -> None:
+                if arity.startswith("stream"):  # a client that still writes may not read why
+                    await read_on(request)
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who?")
 
             return getattr(grpc, f"{arity}_rpc_method_handler")(refuse)
@@ -166,13 +169,15 @@ async def test_an_interceptors_refusal_passes(arity: str) -> None:
     service = Service()
     server = GrpcServer("127.0.0.1:0", [("test.Service", service.register, service)], [Refusing()], door=True)
     await server.start()
-    async with connect(f"127.0.0.1:{server.port}") as channel:
-        call = _start(channel, arity, metadata=(("x-request-id", "refused"),))
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await _read(call)
-        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAUTHENTICATED, "who?")
-        assert dict(await call.initial_metadata())["x-request-id"] == "refused"
-    await server.stop(0)
+    try:
+        async with connect(f"127.0.0.1:{server.port}") as channel:
+            call = _start(channel, arity, metadata=(("x-request-id", "refused"),))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await _read(call)
+            assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAUTHENTICATED, "who?")
+            assert dict(await call.initial_metadata())["x-request-id"] == "refused"
+    finally:
+        await server.stop(0)
     assert service.seen == []
 
 
