@@ -34,6 +34,7 @@ from inference_service.models.loading import LoadedModel
 from inference_service.models.serving import Models
 from inference_service.pool.admission import Demand, Room
 from inference_service.pool.hot import HotState
+from inference_service.shielding import release_frames
 from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto
 from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks
@@ -130,6 +131,13 @@ class TurnRunner:
         self._end(turn, error if error is None or isinstance(error, Exception) else Internal(type(error).__name__))
 
     async def _run(self, turn: RunningTurn) -> None:
+        try:
+            await self._serve(turn)
+        except BaseException as error:
+            release_frames(error)
+            raise
+
+    async def _serve(self, turn: RunningTurn) -> None:
         request = turn.request
         async with self._models.use(request.key.model_id) as model:
             check_tokens(request.input, model, request.sampling.logit_bias)

@@ -19,6 +19,7 @@ from agentmem.errors import Aborted, Cancelled, FailedPrecondition, ResourceExha
 from agentmem.keys import AgentKey
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from inference_service.domain import Sampling, TokensInput, TurnRequest
+from inference_service.engine.generation import TurnJob
 from inference_service.engine.tensors import Arenas
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
@@ -35,6 +36,7 @@ from inference_service.turns.fetching import Fetcher
 from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
+from inference_service.turns.planned import Prepared
 from inference_service.turns.preparing import Preparer
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.rooms import Rooms
@@ -270,6 +272,22 @@ async def test_a_cancelled_turn_gives_its_memory_back_with_its_room(llama: Path,
             gc.collect()
         row = 600 * worker.model.geometry.bytes_per_token
         assert active[-1] - active[0] < row
+
+
+@pytest.mark.parametrize("events", [1, 3])
+async def test_a_cancelled_turn_holds_on_to_nothing(llama: Path, tmp_path: Path, events: int) -> None:
+    """Its error is no reason to keep what it worked on, and with that a model that has been unloaded."""
+    async with working(llama, tmp_path) as worker:
+        gc.collect()
+        gc.disable()
+        try:
+            with pytest.raises(Cancelled):
+                await answer(worker.start("a", prompt(300), 500), cancel_after=events)
+            await worker.idle()
+            assert not [each for each in gc.get_objects() if isinstance(each, Prepared | TurnJob)]
+        finally:
+            gc.enable()
+            gc.collect()
 
 
 async def test_what_cannot_fit_is_refused_without_effect(llama: Path, tmp_path: Path) -> None:
