@@ -70,6 +70,7 @@ def prefill_request(request: inference_pb2.PrefillRequest) -> TurnRequest:
         parse_special=request.parse_special,
         generates=False,
         label=check_text("label", request.label, allow_empty=True),
+        expiry=IdleTimes.from_proto(request.expiry, "expiry."),
     )
 
 

@@ -205,6 +205,6 @@ RPCS: dict[str, list[Rpc]] = {
                 names_none=True,
             )
         ]
-        for name in ("RunWorkflow", "GetWorkflow", "ListWorkflows", "CancelWorkflow")
+        for name in ("RunWorkflow", "GetWorkflow", "ListWorkflows", "CancelWorkflow", "DeleteWorkflow")
     },
 }

@@ -1013,6 +1013,7 @@ class WorkflowRecord(_message.Message):
     WORKFLOW_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose."""
     workflow_id: _builtins.str
@@ -1020,7 +1021,9 @@ class WorkflowRecord(_message.Message):
     version: _builtins.int
     """Grows by one with every put."""
     payload: _builtins.bytes
-    """The runner's own state, opaque to the store."""
+    """The runner's own state, opaque to the store; at most 16 MiB."""
+    summary: _builtins.bytes
+    """What a list of runs tells of it, opaque to the store; at most 16 KiB."""
     def __init__(
         self,
         *,
@@ -1028,10 +1031,11 @@ class WorkflowRecord(_message.Message):
         workflow_id: _builtins.str = ...,
         version: _builtins.int = ...,
         payload: _builtins.bytes = ...,
+        summary: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "payload", b"payload", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "payload", b"payload", "summary", b"summary", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1192,3 +1196,50 @@ class ListWorkflowRecordsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListWorkflowRecordsResponse: _TypeAlias = ListWorkflowRecordsResponse  # noqa: Y015
+
+@_typing.final
+class DeleteWorkflowRecordRequest(_message.Message):
+    """DeleteWorkflowRecordRequest names a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Whose."""
+    workflow_id: _builtins.str
+    """Which."""
+    version: _builtins.int
+    """The version that the record has."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        workflow_id: _builtins.str = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteWorkflowRecordRequest: _TypeAlias = DeleteWorkflowRecordRequest  # noqa: Y015
+
+@_typing.final
+class DeleteWorkflowRecordResponse(_message.Message):
+    """DeleteWorkflowRecordResponse is empty: the record is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteWorkflowRecordResponse: _TypeAlias = DeleteWorkflowRecordResponse  # noqa: Y015

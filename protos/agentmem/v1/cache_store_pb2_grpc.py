@@ -104,6 +104,11 @@ class CacheStoreServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsResponse.FromString,
                 _registered_method=True)
+        self.DeleteWorkflowRecord = channel.unary_unary(
+                '/agentmem.v1.CacheStoreService/DeleteWorkflowRecord',
+                request_serializer=agentmem_dot_v1_dot_cache__store__pb2.DeleteWorkflowRecordRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.DeleteWorkflowRecordResponse.FromString,
+                _registered_method=True)
 
 
 class CacheStoreServiceServicer:
@@ -226,7 +231,15 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkflowRecords(self, request, context):
-        """ListWorkflowRecords pages through the records of a namespace, newest first.
+        """ListWorkflowRecords pages through the records of a namespace, newest first, without their payloads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteWorkflowRecord(self, request, context):
+        """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the version that
+        is named; NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -299,6 +312,11 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
                     servicer.ListWorkflowRecords,
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsResponse.SerializeToString,
+            ),
+            'DeleteWorkflowRecord': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteWorkflowRecord,
+                    request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.DeleteWorkflowRecordRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cache__store__pb2.DeleteWorkflowRecordResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -657,6 +675,33 @@ class CacheStoreService:
             '/agentmem.v1.CacheStoreService/ListWorkflowRecords',
             agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsRequest.SerializeToString,
             agentmem_dot_v1_dot_cache__store__pb2.ListWorkflowRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteWorkflowRecord(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.CacheStoreService/DeleteWorkflowRecord',
+            agentmem_dot_v1_dot_cache__store__pb2.DeleteWorkflowRecordRequest.SerializeToString,
+            agentmem_dot_v1_dot_cache__store__pb2.DeleteWorkflowRecordResponse.FromString,
             options,
             channel_credentials,
             insecure,

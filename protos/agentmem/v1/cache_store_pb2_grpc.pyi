@@ -101,7 +101,11 @@ class CacheStoreServiceStub:
     GetWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.GetWorkflowRecordRequest, _cache_store_pb2.GetWorkflowRecordResponse]
     """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none."""
     ListWorkflowRecords: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]
-    """ListWorkflowRecords pages through the records of a namespace, newest first."""
+    """ListWorkflowRecords pages through the records of a namespace, newest first, without their payloads."""
+    DeleteWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]
+    """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the version that
+    is named; NOT_FOUND if there is none.
+    """
 
 @_typing.type_check_only
 class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
@@ -176,7 +180,11 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     GetWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.GetWorkflowRecordRequest, _cache_store_pb2.GetWorkflowRecordResponse]  # type: ignore[assignment]
     """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none."""
     ListWorkflowRecords: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]  # type: ignore[assignment]
-    """ListWorkflowRecords pages through the records of a namespace, newest first."""
+    """ListWorkflowRecords pages through the records of a namespace, newest first, without their payloads."""
+    DeleteWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]  # type: ignore[assignment]
+    """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the version that
+    is named; NOT_FOUND if there is none.
+    """
 
 class CacheStoreServiceServicer:
     """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
@@ -313,6 +321,15 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.ListWorkflowRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.ListWorkflowRecordsResponse, _abc.Awaitable[_cache_store_pb2.ListWorkflowRecordsResponse]]:
-        """ListWorkflowRecords pages through the records of a namespace, newest first."""
+        """ListWorkflowRecords pages through the records of a namespace, newest first, without their payloads."""
+
+    def DeleteWorkflowRecord(
+        self,
+        request: _cache_store_pb2.DeleteWorkflowRecordRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_store_pb2.DeleteWorkflowRecordResponse, _abc.Awaitable[_cache_store_pb2.DeleteWorkflowRecordResponse]]:
+        """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the version that
+        is named; NOT_FOUND if there is none.
+        """
 
 def add_CacheStoreServiceServicer_to_server(servicer: CacheStoreServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -34,9 +34,11 @@ class _WorkflowStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Workflo
     WORKFLOW_STATE_SUCCEEDED: _WorkflowState.ValueType  # 2
     """Ended well."""
     WORKFLOW_STATE_FAILED: _WorkflowState.ValueType  # 3
-    """Ended by an error."""
+    """Ended by an error. resume_workflow_id tries again."""
     WORKFLOW_STATE_CANCELLED: _WorkflowState.ValueType  # 4
     """Ended by CancelWorkflow."""
+    WORKFLOW_STATE_INTERRUPTED: _WorkflowState.ValueType  # 5
+    """Its gateway went away. resume_workflow_id, or the same request, goes on at the last finished turn."""
 
 class WorkflowState(_WorkflowState, metaclass=_WorkflowStateEnumTypeWrapper):
     """WorkflowState is how far a run is."""
@@ -48,9 +50,11 @@ WORKFLOW_STATE_RUNNING: WorkflowState.ValueType  # 1
 WORKFLOW_STATE_SUCCEEDED: WorkflowState.ValueType  # 2
 """Ended well."""
 WORKFLOW_STATE_FAILED: WorkflowState.ValueType  # 3
-"""Ended by an error."""
+"""Ended by an error. resume_workflow_id tries again."""
 WORKFLOW_STATE_CANCELLED: WorkflowState.ValueType  # 4
 """Ended by CancelWorkflow."""
+WORKFLOW_STATE_INTERRUPTED: WorkflowState.ValueType  # 5
+"""Its gateway went away. resume_workflow_id, or the same request, goes on at the last finished turn."""
 Global___WorkflowState: _TypeAlias = WorkflowState  # noqa: Y015
 
 @_typing.final
@@ -68,6 +72,7 @@ class Workflow(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
     workflow_id: _builtins.str
     """Names the run."""
     namespace: _builtins.str
@@ -90,6 +95,10 @@ class Workflow(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When its last turn was committed."""
 
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowAgent]:
+        """Who takes part, in the order of the definition."""
+
     def __init__(
         self,
         *,
@@ -102,14 +111,47 @@ class Workflow(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         error: _builtins.str = ...,
+        agents: _abc.Iterable[Global___WorkflowAgent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "error", b"error", "name", b"name", "namespace", b"namespace", "phase", b"phase", "state", b"state", "turns", b"turns", "update_time", b"update_time", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "create_time", b"create_time", "error", b"error", "name", b"name", "namespace", b"namespace", "phase", b"phase", "state", b"state", "turns", b"turns", "update_time", b"update_time", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Workflow: _TypeAlias = Workflow  # noqa: Y015
+
+@_typing.final
+class WorkflowAgent(_message.Message):
+    """WorkflowAgent is an agent of a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    PERSISTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What the definition calls it."""
+    persists: _builtins.bool
+    """The memory stays when the run has ended; else it is deleted then."""
+    @_builtins.property
+    def key(self) -> _types_pb2.AgentKey:
+        """Its memory."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        key: _types_pb2.AgentKey | None = ...,
+        persists: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "name", b"name", "persists", b"persists"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkflowAgent: _TypeAlias = WorkflowAgent  # noqa: Y015
 
 @_typing.final
 class RunWorkflowRequest(_message.Message):
@@ -142,17 +184,20 @@ class RunWorkflowRequest(_message.Message):
     DEFINITION_YAML_FIELD_NUMBER: _builtins.int
     RESUME_WORKFLOW_ID_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Empty means the caller's."""
     request_id: _builtins.str
-    """Names the run for retries; at most 128 bytes."""
+    """Names the run for retries; at most 128 bytes. Empty: the run cannot be retried safely."""
     definition_yaml: _builtins.str
     """A workflow file's text (YAML)."""
     resume_workflow_id: _builtins.str
-    """A run to resume at its last finished turn."""
+    """A run to join, or to resume at its last finished turn."""
+    after_sequence: _builtins.int
+    """Events up to this sequence number are left out."""
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Values for the definition's variables."""
+        """Values for the definition's variables. With resume_workflow_id there are none."""
 
     def __init__(
         self,
@@ -162,10 +207,11 @@ class RunWorkflowRequest(_message.Message):
         definition_yaml: _builtins.str = ...,
         resume_workflow_id: _builtins.str = ...,
         variables: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        after_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition_yaml", b"definition_yaml", "resume_workflow_id", b"resume_workflow_id", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_yaml", b"definition_yaml", "namespace", b"namespace", "request_id", b"request_id", "resume_workflow_id", b"resume_workflow_id", "source", b"source", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "definition_yaml", b"definition_yaml", "namespace", b"namespace", "request_id", b"request_id", "resume_workflow_id", b"resume_workflow_id", "source", b"source", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["definition_yaml", "resume_workflow_id"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
@@ -181,22 +227,30 @@ class RunWorkflowResponse(_message.Message):
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
     PHASE_STARTED_FIELD_NUMBER: _builtins.int
     AGENT_SPEAKING_FIELD_NUMBER: _builtins.int
     AGENT_DELTA_FIELD_NUMBER: _builtins.int
     AGENT_SPOKE_FIELD_NUMBER: _builtins.int
     AGENTS_HEARD_FIELD_NUMBER: _builtins.int
+    AGENT_LISTENED_FIELD_NUMBER: _builtins.int
     PHASE_OUTCOME_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Position in the run's event log, from 1."""
+    """Position in the run's event log, from 1. A delta has that of its agent's AgentSpeaking: it is not part of the log, and
+    who joins later gets the whole text in AgentSpoke only.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When it happened."""
 
     @_builtins.property
+    def started(self) -> Global___WorkflowStarted:
+        """Once, first."""
+
+    @_builtins.property
     def phase_started(self) -> Global___PhaseStarted:
-        """A phase began."""
+        """A round of a phase began."""
 
     @_builtins.property
     def agent_speaking(self) -> Global___AgentSpeaking:
@@ -208,11 +262,15 @@ class RunWorkflowResponse(_message.Message):
 
     @_builtins.property
     def agent_spoke(self) -> Global___AgentSpoke:
-        """An agent's turn ended."""
+        """An agent's turn ended, and is durable."""
 
     @_builtins.property
     def agents_heard(self) -> Global___AgentsHeard:
-        """Agents took in what was said."""
+        """It is settled who hears what was said."""
+
+    @_builtins.property
+    def agent_listened(self) -> Global___AgentListened:
+        """An agent has taken in what it heard, and that is durable."""
 
     @_builtins.property
     def phase_outcome(self) -> Global___PhaseOutcome:
@@ -227,45 +285,85 @@ class RunWorkflowResponse(_message.Message):
         *,
         sequence: _builtins.int = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        started: Global___WorkflowStarted | None = ...,
         phase_started: Global___PhaseStarted | None = ...,
         agent_speaking: Global___AgentSpeaking | None = ...,
         agent_delta: Global___AgentDelta | None = ...,
         agent_spoke: Global___AgentSpoke | None = ...,
         agents_heard: Global___AgentsHeard | None = ...,
+        agent_listened: Global___AgentListened | None = ...,
         phase_outcome: Global___PhaseOutcome | None = ...,
         finished: Global___WorkflowFinished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_delta", b"agent_delta", "agent_speaking", b"agent_speaking", "agent_spoke", b"agent_spoke", "agents_heard", b"agents_heard", "event", b"event", "finished", b"finished", "phase_outcome", b"phase_outcome", "phase_started", b"phase_started", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_delta", b"agent_delta", "agent_listened", b"agent_listened", "agent_speaking", b"agent_speaking", "agent_spoke", b"agent_spoke", "agents_heard", b"agents_heard", "event", b"event", "finished", b"finished", "phase_outcome", b"phase_outcome", "phase_started", b"phase_started", "started", b"started", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_delta", b"agent_delta", "agent_speaking", b"agent_speaking", "agent_spoke", b"agent_spoke", "agents_heard", b"agents_heard", "event", b"event", "finished", b"finished", "phase_outcome", b"phase_outcome", "phase_started", b"phase_started", "sequence", b"sequence", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_delta", b"agent_delta", "agent_listened", b"agent_listened", "agent_speaking", b"agent_speaking", "agent_spoke", b"agent_spoke", "agents_heard", b"agents_heard", "event", b"event", "finished", b"finished", "phase_outcome", b"phase_outcome", "phase_started", b"phase_started", "sequence", b"sequence", "started", b"started", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["phase_started", "agent_speaking", "agent_delta", "agent_spoke", "agents_heard", "phase_outcome", "finished"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "phase_started", "agent_speaking", "agent_delta", "agent_spoke", "agents_heard", "agent_listened", "phase_outcome", "finished"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___RunWorkflowResponse: _TypeAlias = RunWorkflowResponse  # noqa: Y015
 
 @_typing.final
+class WorkflowStarted(_message.Message):
+    """WorkflowStarted begins a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def workflow(self) -> Global___Workflow:
+        """The run as it begins."""
+
+    def __init__(
+        self,
+        *,
+        workflow: Global___Workflow | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["workflow", b"workflow"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workflow", b"workflow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkflowStarted: _TypeAlias = WorkflowStarted  # noqa: Y015
+
+@_typing.final
 class PhaseStarted(_message.Message):
-    """PhaseStarted begins a phase."""
+    """PhaseStarted begins a round of a phase."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PHASE_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """The phase's name."""
     round: _builtins.int
     """From 1."""
+    topology: _builtins.str
+    """"round_robin", "all_at_once", "pairs", "hub", "ring" or "broadcast"."""
+    channel: _builtins.str
+    """"public", "private" or "whisper"."""
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who takes part: who speaks, and who only listens."""
+
     def __init__(
         self,
         *,
         phase: _builtins.str = ...,
         round: _builtins.int = ...,
+        topology: _builtins.str = ...,
+        channel: _builtins.str = ...,
+        agents: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["phase", b"phase", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "channel", b"channel", "phase", b"phase", "round", b"round", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -279,8 +377,14 @@ class AgentSpeaking(_message.Message):
 
     AGENT_ID_FIELD_NUMBER: _builtins.int
     CACHE_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Who."""
+    """Who, as the definition names it."""
+    phase: _builtins.str
+    """In which phase."""
+    round: _builtins.int
+    """In which round of it."""
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
         """What memory gave."""
@@ -290,10 +394,12 @@ class AgentSpeaking(_message.Message):
         *,
         agent_id: _builtins.str = ...,
         cache: _types_pb2.CacheReport | None = ...,
+        phase: _builtins.str = ...,
+        round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "phase", b"phase", "round", b"round"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -336,10 +442,128 @@ class AgentSpoke(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CACHE_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Who."""
     text: _builtins.str
     """The whole text."""
+    phase: _builtins.str
+    """In which phase."""
+    round: _builtins.int
+    """In which round of it."""
+    reason: _types_pb2.FinishReason.ValueType
+    """Why it ended."""
+    replayed: _builtins.bool
+    """The turn had been committed before, and was not computed again."""
+    @_builtins.property
+    def usage(self) -> _types_pb2.Usage:
+        """Counts."""
+
+    @_builtins.property
+    def timings(self) -> _types_pb2.Timings:
+        """Times."""
+
+    @_builtins.property
+    def version(self) -> _types_pb2.AgentVersion:
+        """The agent's new state."""
+
+    @_builtins.property
+    def cache(self) -> _types_pb2.CacheReport:
+        """What memory gave."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        text: _builtins.str = ...,
+        usage: _types_pb2.Usage | None = ...,
+        timings: _types_pb2.Timings | None = ...,
+        version: _types_pb2.AgentVersion | None = ...,
+        cache: _types_pb2.CacheReport | None = ...,
+        phase: _builtins.str = ...,
+        round: _builtins.int = ...,
+        reason: _types_pb2.FinishReason.ValueType = ...,
+        replayed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "phase", b"phase", "reason", b"reason", "replayed", b"replayed", "round", b"round", "text", b"text", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentSpoke: _TypeAlias = AgentSpoke  # noqa: Y015
+
+@_typing.final
+class AgentsHeard(_message.Message):
+    """AgentsHeard says who hears what."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEAKER_FIELD_NUMBER: _builtins.int
+    LISTENERS_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    BYSTANDERS_FIELD_NUMBER: _builtins.int
+    speaker: _builtins.str
+    """Who spoke."""
+    channel: _builtins.str
+    """"public", "private" or "whisper"."""
+    @_builtins.property
+    def listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who hears the words."""
+
+    @_builtins.property
+    def bystanders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who only learns that there was a whisper."""
+
+    def __init__(
+        self,
+        *,
+        speaker: _builtins.str = ...,
+        listeners: _abc.Iterable[_builtins.str] | None = ...,
+        channel: _builtins.str = ...,
+        bystanders: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bystanders", b"bystanders", "channel", b"channel", "listeners", b"listeners", "speaker", b"speaker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentsHeard: _TypeAlias = AgentsHeard  # noqa: Y015
+
+@_typing.final
+class AgentListened(_message.Message):
+    """AgentListened says that an agent took in what it heard since its last turn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CACHE_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """Who."""
+    phase: _builtins.str
+    """In which phase."""
+    round: _builtins.int
+    """In which round of it; 0: before the first."""
+    replayed: _builtins.bool
+    """It had been committed before, and was not computed again."""
+    note: _builtins.str
+    """What it noted for itself, where listeners take notes. Nobody else hears it."""
+    @_builtins.property
+    def cache(self) -> _types_pb2.CacheReport:
+        """What memory gave."""
+
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
         """Counts."""
@@ -356,50 +580,22 @@ class AgentSpoke(_message.Message):
         self,
         *,
         agent_id: _builtins.str = ...,
-        text: _builtins.str = ...,
+        cache: _types_pb2.CacheReport | None = ...,
         usage: _types_pb2.Usage | None = ...,
         timings: _types_pb2.Timings | None = ...,
         version: _types_pb2.AgentVersion | None = ...,
+        phase: _builtins.str = ...,
+        round: _builtins.int = ...,
+        replayed: _builtins.bool = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "text", b"text", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cache", b"cache", "note", b"note", "phase", b"phase", "replayed", b"replayed", "round", b"round", "timings", b"timings", "usage", b"usage", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AgentSpoke: _TypeAlias = AgentSpoke  # noqa: Y015
-
-@_typing.final
-class AgentsHeard(_message.Message):
-    """AgentsHeard says who took in what."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SPEAKER_FIELD_NUMBER: _builtins.int
-    LISTENERS_FIELD_NUMBER: _builtins.int
-    CHANNEL_FIELD_NUMBER: _builtins.int
-    speaker: _builtins.str
-    """Who spoke."""
-    channel: _builtins.str
-    """"public", "private" or "whisper"."""
-    @_builtins.property
-    def listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Who heard it."""
-
-    def __init__(
-        self,
-        *,
-        speaker: _builtins.str = ...,
-        listeners: _abc.Iterable[_builtins.str] | None = ...,
-        channel: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "listeners", b"listeners", "speaker", b"speaker"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AgentsHeard: _TypeAlias = AgentsHeard  # noqa: Y015
+Global___AgentListened: _TypeAlias = AgentListened  # noqa: Y015
 
 @_typing.final
 class PhaseOutcome(_message.Message):
@@ -409,19 +605,23 @@ class PhaseOutcome(_message.Message):
 
     PHASE_FIELD_NUMBER: _builtins.int
     OUTCOME_JSON_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """The phase's name."""
     outcome_json: _builtins.str
     """The result, a JSON object."""
+    rounds: _builtins.int
+    """Rounds that there were."""
     def __init__(
         self,
         *,
         phase: _builtins.str = ...,
         outcome_json: _builtins.str = ...,
+        rounds: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome_json", b"outcome_json", "phase", b"phase"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome_json", b"outcome_json", "phase", b"phase", "rounds", b"rounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -610,3 +810,46 @@ class CancelWorkflowResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelWorkflowResponse: _TypeAlias = CancelWorkflowResponse  # noqa: Y015
+
+@_typing.final
+class DeleteWorkflowRequest(_message.Message):
+    """DeleteWorkflowRequest names a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty means the caller's."""
+    workflow_id: _builtins.str
+    """Which."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        workflow_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "workflow_id", b"workflow_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteWorkflowRequest: _TypeAlias = DeleteWorkflowRequest  # noqa: Y015
+
+@_typing.final
+class DeleteWorkflowResponse(_message.Message):
+    """DeleteWorkflowResponse is empty: the record is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteWorkflowResponse: _TypeAlias = DeleteWorkflowResponse  # noqa: Y015

@@ -27,6 +27,9 @@ if _version_not_supported:
 
 class WorkflowServiceStub:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
+
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
+    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     def __init__(self, channel):
@@ -55,15 +58,26 @@ class WorkflowServiceStub:
                 request_serializer=agentmem_dot_v1_dot_workflow__pb2.CancelWorkflowRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_workflow__pb2.CancelWorkflowResponse.FromString,
                 _registered_method=True)
+        self.DeleteWorkflow = channel.unary_unary(
+                '/agentmem.v1.WorkflowService/DeleteWorkflow',
+                request_serializer=agentmem_dot_v1_dot_workflow__pb2.DeleteWorkflowRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_workflow__pb2.DeleteWorkflowResponse.FromString,
+                _registered_method=True)
 
 
 class WorkflowServiceServicer:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
+
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
+    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     def RunWorkflow(self, request, context):
-        """RunWorkflow validates the definition, starts the run and streams its events. A client that goes away does not end
-        the run. Retry with the same request_id joins the run that exists. INVALID_ARGUMENT names file line and field.
+        """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
+        goes away does not end the run. A retry with the same request_id joins the run that exists, and goes on with one
+        that was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
+        violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many runs
+        of the namespace are going on. Durability: an AgentSpoke is sent when its turn is fsynced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,7 +98,16 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelWorkflow(self, request, context):
-        """CancelWorkflow ends a run after the turn that is running is dropped. Idempotent.
+        """CancelWorkflow ends a run after the turns that are running are dropped; what is committed stays. Idempotent: a run
+        that has ended stays as it ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteWorkflow(self, request, context):
+        """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it is
+        running; NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,6 +136,11 @@ def add_WorkflowServiceServicer_to_server(servicer, server):
                     request_deserializer=agentmem_dot_v1_dot_workflow__pb2.CancelWorkflowRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_workflow__pb2.CancelWorkflowResponse.SerializeToString,
             ),
+            'DeleteWorkflow': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteWorkflow,
+                    request_deserializer=agentmem_dot_v1_dot_workflow__pb2.DeleteWorkflowRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_workflow__pb2.DeleteWorkflowResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'agentmem.v1.WorkflowService', rpc_method_handlers)
@@ -123,6 +151,9 @@ def add_WorkflowServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class WorkflowService:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
+
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
+    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     @staticmethod
@@ -223,6 +254,33 @@ class WorkflowService:
             '/agentmem.v1.WorkflowService/CancelWorkflow',
             agentmem_dot_v1_dot_workflow__pb2.CancelWorkflowRequest.SerializeToString,
             agentmem_dot_v1_dot_workflow__pb2.CancelWorkflowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteWorkflow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.WorkflowService/DeleteWorkflow',
+            agentmem_dot_v1_dot_workflow__pb2.DeleteWorkflowRequest.SerializeToString,
+            agentmem_dot_v1_dot_workflow__pb2.DeleteWorkflowResponse.FromString,
             options,
             channel_credentials,
             insecure,

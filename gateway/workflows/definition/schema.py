@@ -1,0 +1,192 @@
+"""What a workflow file may say. `agentmem run --schema` writes it as JSON Schema.
+
+A phase is a number of rounds in which its agents speak, as its topology says:
+
+    round_robin   one after the other, in the order of `agents`
+    all_at_once   all at the same time; nobody hears the others before all have spoken
+    pairs         each pair of `pairs` by itself, all pairs at the same time: the first speaks, then the second
+    hub           `center` speaks to one of the others, who answers, then to the next
+    ring          one after the other, each to the one that comes after it
+    broadcast     `center` speaks, the others listen
+
+Whom an utterance is meant for follows from the topology (all others of the phase in round_robin, all_at_once and
+broadcast; the partner in pairs; the one or the center in hub; the next in ring), or from `to`. The channel says who
+hears it:
+
+    public        all of the phase's agents and listeners
+    private       only those for whom it is meant
+    whisper       only those for whom it is meant; all others of the phase learn that there was a whisper, and no more
+
+Who hears is told in one user message per turn or listening, a line for each utterance, as `hears` has it. Where
+`listening` is silent, a listener takes that in and says nothing; with notes it answers, and nobody hears that.
+
+Templates take `${variable}`, `${agent}` (who reads it), `${phase}`, `${round}`, `${outcome.PHASE.…}` of an earlier
+phase, and `${said.PHASE.AGENT}`, the last that an agent said in an earlier phase: only where all who would read it
+have heard it. An outcome is everybody's; it is the one way out of a private channel. `hears` and `notice` take
+`${speaker}`, `${listeners}`, `${agent}`, and the former `${text}`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from gateway.fields import JsonObject, ModelName, Strict, Text
+
+MAX_AGENTS: Final = 64
+MAX_PHASES: Final = 64
+MAX_ROUNDS: Final = 100
+MAX_TURNS: Final = 2000
+"""Turns of a run, if nothing stops it early."""
+MAX_TEXT: Final = 16 * 1024
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+Template = Annotated[Text, Field(max_length=MAX_TEXT)]
+Option = Annotated[Text, Field(min_length=1, max_length=64)]
+Tokens = Annotated[int, Field(ge=1, le=32768)]
+Listening = Literal["silent", "notes"]
+
+
+class Sampling(Strict):
+    """How to choose tokens. Without a temperature the likeliest is taken, and the run can be repeated."""
+
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=2**31)
+    seed: int | None = Field(default=None, ge=0, lt=2**64)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+
+
+class Defaults(Strict):
+    """What holds where nothing else is said."""
+
+    model: ModelName | None = Field(
+        default=None, description="the model of agents that name none (default: the server's)"
+    )
+    max_tokens: Tokens = Field(default=64, description="the longest turn")
+    stop: list[Annotated[Text, Field(min_length=1)]] = Field(
+        default=[], max_length=16, description="texts that end a turn"
+    )
+    sampling: Sampling = Sampling()
+    hears: Template = Field(default="${speaker}: ${text}", description="an utterance, as who hears it reads it")
+    notice: Template = Field(
+        default="${speaker} whispers to ${listeners}.", description="a whisper, as who does not hear it reads of it"
+    )
+    cue: Template = Field(
+        default="It is your turn, ${agent}.", description="the prompt where there is nothing else to say"
+    )
+    listening: Listening = Field(default="silent", description="whether listeners answer for themselves what they hear")
+
+
+class Agent(Strict):
+    """Who takes part."""
+
+    system: Template = Field(default="", description="the system text of a new agent")
+    model: ModelName | None = None
+    persist: bool = Field(default=False, description="its memory is there before the run, if it is, and stays after it")
+    id: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None, description="whose memory, with `persist` (default: its name)"
+    )
+    max_tokens: Tokens | None = None
+    sampling: Sampling | None = None
+
+
+class Until(Strict):
+    """What ends a phase before its rounds are over, looked at after each round. All that is said must hold."""
+
+    said: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None, description="a text that is in what agents said in this round; case does not count"
+    )
+    by: Literal["any", "all"] | Name = Field(
+        default="any", description="who has to have said it: any, all, or one agent"
+    )
+    unanimous: bool = Field(default=False, description="all votes of the phase's outcome are given, and the same")
+
+
+class Vote(Strict):
+    """Each votes for one of the options: the last that is named in what it said last in the phase."""
+
+    kind: Literal["vote"]
+    options: Annotated[list[Option], Field(min_length=2, max_length=32)]
+    voters: list[Name] | None = Field(default=None, description="default: all agents of the phase")
+    tie: Literal["none", "first"] = Field(
+        default="none", description="who wins a tie: nobody, or the first of the options"
+    )
+    held: bool = Field(default=False, description="hold what voters say to the options, by a JSON Schema")
+
+
+class Choice(Strict):
+    """Each chooses one of the options, as in a vote, but for itself."""
+
+    kind: Literal["choice"]
+    options: Annotated[list[Option], Field(min_length=2, max_length=32)]
+    agents: list[Name] | None = Field(default=None, description="default: all agents of the phase")
+    held: bool = Field(default=False, description="hold what they say to the options, by a JSON Schema")
+
+
+class Number(Strict):
+    """Each names a number: the last in what it said last in the phase."""
+
+    kind: Literal["number"]
+    agents: list[Name] | None = Field(default=None, description="default: all agents of the phase")
+
+
+class Json(Strict):
+    """One agent answers with a JSON object, and is held to its schema."""
+
+    kind: Literal["json"]
+    agent: Name
+    schema_: JsonObject = Field(alias="schema")
+
+
+class Said(Strict):
+    """The last that one agent said."""
+
+    kind: Literal["text"]
+    agent: Name
+
+
+Outcome = Annotated[Vote | Choice | Number | Json | Said, Field(discriminator="kind")]
+
+
+class Phase(Strict):
+    """Rounds of speaking."""
+
+    name: Name
+    topology: Literal["round_robin", "all_at_once", "pairs", "hub", "ring", "broadcast"] = "round_robin"
+    agents: Annotated[list[Name], Field(min_length=1, max_length=MAX_AGENTS)]
+    listeners: list[Name] = Field(default=[], description="who is there and says nothing; they hear what is public")
+    center: Name | None = Field(default=None, description="who speaks to the others, in hub and broadcast")
+    pairs: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] | None = Field(
+        default=None, description="who speaks with whom, in pairs (default: neighbours in `agents`)"
+    )
+    channel: Literal["public", "private", "whisper"] = "public"
+    to: dict[Name, Annotated[list[Name], Field(min_length=1)]] = Field(
+        default={}, description="for whom what an agent says is meant, in round_robin, all_at_once and broadcast"
+    )
+    rounds: int = Field(default=1, ge=1, le=MAX_ROUNDS)
+    opening: Template = Field(default="", description="what all agents and listeners read before the first round")
+    prompts: Template | dict[Name | Literal["*"], Template] = Field(
+        default="", description="what a speaker reads before it speaks, for all or by agent; * is for those not named"
+    )
+    until: Until | None = None
+    outcome: Outcome | None = None
+    max_tokens: Tokens | None = None
+    listening: Listening | None = None
+
+
+class Definition(Strict):
+    """A workflow file."""
+
+    workflow: Name
+    description: Text = ""
+    variables: dict[Name, Template] = Field(default={}, description="values for templates, which a run may replace")
+    defaults: Defaults = Defaults()
+    agents: Annotated[dict[Name, Agent], Field(min_length=1, max_length=MAX_AGENTS)]
+    phases: Annotated[list[Phase], Field(min_length=1, max_length=MAX_PHASES)]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of workflow files."""
+    return Definition.model_json_schema(by_alias=True)
