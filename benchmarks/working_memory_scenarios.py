@@ -176,10 +176,11 @@ class _Writer:
         self._all_at_once(name, {agent: self._filler_of(tokens) for agent in self._agents})
 
     def _filler_of(self, tokens: int) -> str:
-        text = filler_text(self._rng, 1)
-        while count_tokens(text) < tokens - 12:
-            text += " " + filler_text(self._rng, 1)
-        return text
+        sentences: list[str] = []
+        while not sentences or tokens > 12:
+            sentences.append(filler_text(self._rng, 1))
+            tokens -= count_tokens(sentences[-1])
+        return " ".join(sentences)
 
     def _ask(self) -> list[Question]:
         rounds = [(f"ask-{number}", how) for number, how in enumerate(ASKED, 1)]

@@ -12,11 +12,11 @@ from benchmarks.demo_model.dialogues import count_tokens
 from benchmarks.working_memory_scenarios import ASKED, JUDGE, Scenario, make_scenario
 from gateway.workflows.definition.schema import Definition
 
-scenarios = st.builds(make_scenario, agents=st.integers(3, 20), tokens=st.just(60), seed=st.integers(0, 1000))
+scenarios = st.builds(make_scenario, agents=st.integers(3, 12), tokens=st.just(60), seed=st.integers(0, 1000))
 
 
 @given(scenarios)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_agents_can_know_exactly_what_reaches_them(scenario: Scenario) -> None:
     """Read from the file alone, by brute force: the text that each agent ever sees, phase by phase."""
     seen: dict[str, str] = {name: "" for name in (*scenario.agents, JUDGE)}
@@ -37,7 +37,7 @@ def test_agents_can_know_exactly_what_reaches_them(scenario: Scenario) -> None:
 
 
 @given(scenarios)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_questions_expect_what_can_be_known(scenario: Scenario) -> None:
     told = {fact.entity: fact for fact in scenario.facts}
     prompts = {phase["name"]: phase.get("prompts", {}) for phase in scenario.definition["phases"]}
