@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,8 +139,10 @@ class LiveStack:
 
 
 @asynccontextmanager
-async def running(model: str = "demo", show: bool = False) -> AsyncIterator[LiveStack]:
-    """`agentmem up` over an empty data directory, which is removed afterwards."""
+async def running(
+    model: str = "demo", show: bool = False, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[LiveStack]:
+    """`agentmem up` over an empty data directory, which is removed afterwards. `environment` has more settings."""
     root = Path(tempfile.mkdtemp(prefix="agentmem-", dir="/tmp"))
     log = root / "up.log"
     with log.open("wb") as output:
@@ -148,6 +151,7 @@ async def running(model: str = "demo", show: bool = False) -> AsyncIterator[Live
             *("--run-dir", str(root / "run"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""),
             stdout=output,
             stderr=output,
+            env={**os.environ, **(environment or {})},
         )
     stack = None
     try:

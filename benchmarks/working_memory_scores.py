@@ -5,6 +5,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any, Literal
 
 from benchmarks.working_memory_scenarios import Question, Scenario
@@ -118,6 +119,16 @@ def score(scenario: Scenario, performance: Performance) -> dict[str, Any]:
     }
 
 
+def differing(one: Performance, other: Performance) -> int:
+    """How many of the texts that agents said or noted are not the same in both runs, each agent's in its order."""
+    first, second = _texts(one), _texts(other)
+    return sum(
+        mine != yours
+        for agent in first.keys() | second.keys()
+        for mine, yours in zip_longest(first.get(agent, []), second.get(agent, []))
+    )
+
+
 def percentile(samples: Sequence[float], percent: int) -> float:
     """The smallest sample that at least so many per cent are not above (nearest rank)."""
     ordered = sorted(samples)
@@ -135,6 +146,14 @@ def _shares(questions: Sequence[Question], missed: Sequence[Miss], *, told: bool
             row["right"] += (question.phase, question.agent) not in wrong
     asked, right = (sum(row[name] for row in counts.values()) for name in ("asked", "right"))
     return {"asked": asked, "right": right, "by": counts}
+
+
+def _texts(performance: Performance) -> dict[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for work in performance.works:
+        if work.kind != "silent":
+            found[work.agent].append(work.text)
+    return found
 
 
 def _by_phase(works: Sequence[Work]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.working_memory_scenarios import JUDGE, Question, Scenario, make_scenario
-from benchmarks.working_memory_scores import Performance, Work, leaks, misses, percentile, score
+from benchmarks.working_memory_scores import Performance, Work, differing, leaks, misses, percentile, score
 
 SCENARIO = make_scenario(5, 60, 3)
 
@@ -83,6 +83,15 @@ def test_a_part_of_a_word_is_no_leak() -> None:
     place, question = asked("withheld")
     secret = next(fact for fact in SCENARIO.facts if fact.entity == question.entity)
     assert leaks(SCENARIO, changed(place, f"x{secret.value}s")) == []
+
+
+def test_what_differs_is_counted_by_agent_and_not_by_time() -> None:
+    performance = answering(SCENARIO)
+    later = Performance(sorted(performance.works, key=lambda work: work.agent))
+    assert differing(performance, later) == 0
+    place, question = asked("private")
+    assert differing(changed(place, question.expected + " "), performance) == 1
+    assert differing(performance, Performance(performance.works[:-2])) == 2
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.integers(1, 100))

@@ -1,0 +1,192 @@
+"""What agents still know in late phases of a workflow, what they cannot know, and what it takes.
+
+    python -m benchmarks.working_memory [--agents 3 5 10 20] [--tokens 2000] [--seed 1]
+
+Facts are told in early phases, before all, in private and by whispers; filler goes by; then everybody is asked for what
+it heard, for what only others heard, and for what nobody was told (`working_memory_scenarios`). The same workflows run
+
+    persistent     by RunWorkflow on a live stack: agents keep their attention state
+    re-prefilled   by the same program, each turn the whole chat so far, sent to a model that keeps nothing
+    no memory      likewise, but each turn only the system text and what is to be answered
+
+and, persistent, once more with a pool that holds four agents, and with worker and store ended by SIGKILL midway.
+Demo model, temperature 0, on a stack of `agentmem up`. A leak is a value, in anything that an agent says or notes, that
+it could not know. Exit status 1 if something leaked, or a persistent run did not recall all.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from agentmem.channels import connect
+from agentmem.v1 import inference_pb2_grpc
+from benchmarks import results
+from benchmarks.demo import chat
+from benchmarks.live import LiveStack, running
+from benchmarks.working_memory_runs import LiveRun
+from benchmarks.working_memory_scenarios import Scenario, make_scenario
+from benchmarks.working_memory_scores import Performance, differing, score
+from benchmarks.working_memory_text import TextRun
+from gateway.workflows.definition.load import load
+
+POOL_AGENTS = 4
+KILL_IN = "talk-3"
+_BLOCK = 256
+PERSISTENT = ("persistent", "pool of 4", "killed")
+
+
+@dataclass
+class Sizes:
+    """What is to be run."""
+
+    agents: list[int]
+    tokens: int
+    seed: int
+
+
+class Comparison:
+    """The runs of all scenarios, and their scores."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.scenarios = {agents: make_scenario(agents, sizes.tokens, sizes.seed) for agents in sizes.agents}
+        self.scores: dict[str, dict[str, dict[str, Any]]] = {str(agents): {} for agents in sizes.agents}
+        self._persistent: dict[int, Performance] = {}
+
+    def add(self, agents: int, way: str, performance: Performance) -> None:
+        """Score a run; the first of each size is the persistent one, with which the others are compared."""
+        first = self._persistent.setdefault(agents, performance)
+        found = score(self.scenarios[agents], performance) | {"differing_texts": differing(first, performance)}
+        self.scores[str(agents)][way] = found
+        Console().print(f"{agents} agents, {way}: {found['seconds']:.0f} s", style="dim")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(rows["persistent"]["longest_prompt"] for rows in self.scores.values())
+
+    def mistakes(self) -> list[str]:
+        """What must not be, in words."""
+        found = []
+        for agents, rows in self.scores.items():
+            for way, row in rows.items():
+                found += [f"{agents} agents, {way}: leak {leak}" for leak in row["leaks"]]
+                if way in PERSISTENT:
+                    found += [f"{agents} agents, {way}: miss {miss}" for miss in row["misses"]]
+        return found
+
+
+async def on_live_stack(comparison: Comparison) -> int:
+    """All three ways, and then the run that is killed; the bytes of KV that a token takes."""
+    async with running() as stack:
+        await warm_up(stack)
+        for agents, scenario in comparison.scenarios.items():
+            comparison.add(agents, "persistent", await LiveRun(stack, scenario, f"persistent-{agents}").perform())
+            for way, whole in (("re-prefilled", True), ("no memory", False)):
+                comparison.add(agents, way, await by_text(stack, scenario, whole=whole))
+        for agents, scenario in comparison.scenarios.items():
+            comparison.add(agents, "killed", await LiveRun(stack, scenario, f"killed-{agents}", KILL_IN).perform())
+        return int((await stack.describe_model()).kv_bytes_per_token)
+
+
+async def in_a_small_pool(comparison: Comparison, kv_bytes_per_token: int) -> int:
+    """The sizes that do not fit the pool, in a pool of four agents of the longest ledger; its bytes."""
+    blocks = -(-(comparison.longest + 64) // _BLOCK) + 1
+    pool_bytes = POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
+    async with running(environment={"AGENTMEM_WORKER_POOL_BYTES": str(pool_bytes)}) as stack:
+        await warm_up(stack)
+        for agents, scenario in comparison.scenarios.items():
+            if agents >= POOL_AGENTS:
+                comparison.add(agents, "pool of 4", await LiveRun(stack, scenario, f"small-{agents}").perform())
+    return pool_bytes
+
+
+async def by_text(stack: LiveStack, scenario: Scenario, *, whole: bool) -> Performance:
+    """A run that keeps nothing in the worker."""
+    async with connect(stack.addresses["grpc"]) as channel:
+        inference = inference_pb2_grpc.InferenceServiceStub(channel)
+        definition = load(json.dumps(scenario.definition), {})
+        return await TextRun(inference, definition, stack.model, whole=whole).perform()
+
+
+async def warm_up(stack: LiveStack) -> None:
+    """The first turn of a worker is slower than others."""
+    await stack.ask("warm-up", messages=chat([("user", "Hello.")]))
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """The table."""
+    table = Table(title="Working memory: demo model, seconds of the worker's clock")
+    columns = ("agents", "memory", "recall", "never told", "leaks", "other texts", "prefilled", "of prompts")
+    for column in (*columns, "TTFT median", "p90", "asked late", "wall"):
+        table.add_column(column, justify="left" if column == "memory" else "right")
+    for agents, rows in comparison.scores.items():
+        for way, row in rows.items():
+            first = row["seconds_to_first_token"]
+            asked = [seconds for phase, seconds in first["median_by_phase"].items() if phase.startswith("ask")]
+            table.add_row(
+                *(agents, way),
+                *(f"{row[name]['right']}/{row[name]['asked']}" for name in ("recall", "never_told")),
+                *(str(len(row["leaks"])), str(row["differing_texts"])),
+                *(f"{row['prefill_tokens']:,}", f"{row['prefill_tokens'] / row['prompt_tokens']:.0%}"),
+                *(f"{seconds * 1000:.0f} ms" for seconds in (first["median"], first["p90"], max(asked))),
+                f"{row['seconds']:.1f} s",
+            )
+        table.add_section()
+    console.print(table)
+
+
+def show_phases(comparison: Comparison, console: Console) -> None:
+    """Wall seconds of each phase, for the largest number of agents."""
+    agents, rows = list(comparison.scores.items())[-1]
+    table = Table(title=f"Seconds by phase, {agents} agents")
+    table.add_column("phase")
+    for way in rows:
+        table.add_column(way, justify="right")
+    for phase in rows["persistent"]["phase_seconds"]:
+        table.add_row(
+            phase or "(introduced)", *(f"{row['phase_seconds'].get(phase, 0.0):.2f}" for row in rows.values())
+        )
+    console.print(table)
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Measure, print, write; the exit status."""
+    sizes = Sizes(arguments.agents, arguments.tokens, arguments.seed)
+    comparison, console = Comparison(sizes), Console(width=160)
+    began, load_before = time.monotonic(), os.getloadavg()[0]
+    kv_bytes_per_token = await on_live_stack(comparison)
+    pool_bytes = await in_a_small_pool(comparison, kv_bytes_per_token) if max(sizes.agents) >= POOL_AGENTS else 0
+    show(comparison, console)
+    show_phases(comparison, console)
+    figures = {
+        "tokens": sizes.tokens,
+        "seed": sizes.seed,
+        "small_pool_bytes": pool_bytes,
+        "kv_bytes_per_token": kv_bytes_per_token,
+        "seconds": time.monotonic() - began,
+        "load_average_before": load_before,
+        "by_agents": comparison.scores,
+    }
+    command = "python -m benchmarks.working_memory " + " ".join(sys.argv[1:])
+    console.print(f"written to {results.write(arguments.output, command.strip(), figures)}")
+    mistakes = comparison.mistakes()
+    for mistake in mistakes:
+        console.print(f"WRONG  {mistake}", style="bold red")
+    return 1 if mistakes else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, nargs="+", default=[3, 5, 10, 20])
+    parser.add_argument("--tokens", type=int, default=2000, help="of filler in each agent's ledger")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", default="working-memory-demo-cpu", help="name of the file under benchmarks/results")
+    sys.exit(asyncio.run(main(parser.parse_args())))
