@@ -20,7 +20,7 @@ from . import kv
 from .conftest import Running, code, running
 from .test_warm import FILE, evictions, pin
 from .test_warm_quotas import LEDGER, hold, speak, taken, there
-from .test_workflows import put
+from .test_workflow_records import put
 
 QUOTA = 3 * FILE
 
@@ -60,7 +60,7 @@ async def test_a_turn_without_room_changes_nothing_until_somebody_is_deleted(sto
     first = await say(store, "a", QUOTA // 2)
     await say(store, "b", QUOTA // 3)
     told = await refused(store, "a", QUOTA // 3, first)
-    assert "delete agents or raise the quota" in told and "'default'" in told
+    assert "delete agents or workflow runs, or raise the quota" in told and "'default'" in told
     await refused(store, "c", QUOTA // 3)
     opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))
     assert opened.version == first and len(opened.ledger.token_ids) == QUOTA // 2 // LEDGER
