@@ -134,7 +134,9 @@ async def furnish(store: Store) -> None:
 
 def workflow(base: int, payload: bytes) -> pb.WorkflowRecord:
     """A run's record, based on a version."""
-    return pb.WorkflowRecord(namespace="default", workflow_id="w", version=base, payload=payload, summary=SAID[:1000])
+    return pb.WorkflowRecord(
+        namespace="default", workflow_id="w", version=base, payload=payload, summary=SAID[:1000] + payload[:3]
+    )
 
 
 async def append(store: Store) -> None:

@@ -143,5 +143,13 @@ async def test_workflow_records_are_a_namespaces_too(store: Running) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await store.cache.PutWorkflowRecord(request)
         assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert (await store.cache.PutWorkflowRecord(put("w", 1, b"y"))).version == 2
-    assert taken(store, "n").ledger == 1
+    assert (await store.cache.PutWorkflowRecord(put("w", 1, b"y", summary=b"two"))).version == 2
+    assert taken(store, "n").ledger == 4
+    full = put("v", payload=b"x" * (QUOTA - 4))
+    full.record.summary = b"1"
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.PutWorkflowRecord(full)
+    assert "delete agents or workflow runs" in (error.value.details() or "")
+    await store.cache.DeleteWorkflowRecord(pb.DeleteWorkflowRecordRequest(namespace="n", workflow_id="w", version=2))
+    assert taken(store, "n").ledger == 0
+    await store.cache.PutWorkflowRecord(full)
