@@ -18,6 +18,7 @@ from agentmem.server import GrpcServer
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from cache_service.quotas import Quotas
+from gateway.workflows import records as records_module
 from gateway.workflows.records import Record, Records
 from tests.cache_service.conftest import running
 from tests.cache_service.process import ready
@@ -56,6 +57,10 @@ class Line:
     def mute(self) -> None:
         """From now on requests arrive and answers do not."""
         self._answering.clear()
+
+    def unmute(self) -> None:
+        """Answers go through again."""
+        self._answering.set()
 
     def cut(self) -> None:
         """What was connected is not any more; who connects anew is answered."""
@@ -206,6 +211,29 @@ async def test_calls_whose_answers_were_lost_were_done_once(data: Path) -> None:
         await reaches(beside, 0)
         wire.cut()
         assert await call is None
+
+
+async def test_a_store_that_hangs_is_asked_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "_TIMEOUT_SECONDS", 0.2)
+    socket = data / "store.sock"
+    async with (
+        running(data),
+        line(data, socket) as (wire, path),
+        records(path) as runs,
+        connect(f"unix:{socket}") as by,
+    ):
+        store = cache_store_pb2_grpc.CacheStoreServiceStub(by)
+        await runs.create("n", "w", b"1", b"")
+        wire.mute()
+        put = asyncio.create_task(runs.put("n", "w", 1, b"2", b""))
+        request = pb.GetWorkflowRecordRequest(namespace="n", workflow_id="w")
+        while (await store.GetWorkflowRecord(request)).record.version != 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert not put.done()
+        wire.unmute()
+        monkeypatch.undo()
+        assert await put == 2
 
 
 @pytest.mark.parametrize("theirs", [b"ours", b"theirs"])
