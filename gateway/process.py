@@ -51,6 +51,7 @@ class Gateway:
         self._authenticator = _authenticator(settings)
         self._admission = Admission()
         self._channel = connect(settings.worker_target)
+        self._store_channel = connect(settings.store_target)
         self._door = HttpDoor(settings, self._channel, self.metrics, self._authenticator, self._admission)
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
@@ -91,7 +92,7 @@ class Gateway:
             )
         await asyncio.to_thread(_publish, self._address_file, self.addresses)
         fields: dict[str, Any] = dict(self.addresses)
-        event(log, "listening", worker=settings.worker_target, **fields)
+        event(log, "listening", worker=settings.worker_target, store=settings.store_target, **fields)
 
     async def stop(self) -> None:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
@@ -101,7 +102,7 @@ class Gateway:
         self._address_file.unlink(missing_ok=True)
         self._http.should_exit = True
         await asyncio.gather(self._grpc.stop(self._settings.grace), *([self._serving] if self._serving else ()))
-        await self._channel.close(None)
+        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})

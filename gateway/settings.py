@@ -19,7 +19,7 @@ _DAY: Final = 24 * 3600.0
 
 
 class GatewaySettings(DoorSettings):
-    """Serves the APIs of OpenAI and Anthropic over HTTP, and the contract over gRPC, before one worker.
+    """Serves the APIs of OpenAI and Anthropic over HTTP, and the contract over gRPC, before one worker and its store.
 
     Each flag is also a variable, AGENTMEM_GATEWAY_…, and a key of the table [gateway] in the TOML file that
     AGENTMEM_CONFIG names.
@@ -30,6 +30,7 @@ class GatewaySettings(DoorSettings):
 
     run_dir: Path | None = Field(None, description=f"directory of the sockets (default: {layout.DATA / layout.RUN})")
     worker: str = Field("", description="the worker's gRPC target (default: unix:RUN_DIR/worker.sock)")
+    store: str = Field("", description="the cache store's gRPC target (default: unix:RUN_DIR/store.sock)")
     metrics: OptionalLoopbackAddress = Field(layout.metrics(), description="HOST:PORT of /metrics; empty: none")
     namespace: Annotated[str, AfterValidator(check_namespace)] = Field(
         DEFAULT_NAMESPACE, description="the namespace of all callers; with --keys each key has its own"
@@ -103,3 +104,8 @@ class GatewaySettings(DoorSettings):
     def worker_target(self) -> str:
         """Where the worker listens."""
         return self.worker or layout.worker_socket(self.run_directory)
+
+    @property
+    def store_target(self) -> str:
+        """Where the cache store listens."""
+        return self.store or layout.store_socket(self.run_directory)
