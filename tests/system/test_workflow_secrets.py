@@ -1,0 +1,144 @@
+"""What is private in a workflow is in no other memory: the ledgers of all agents, byte by byte and token by token."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
+from tests.system.stack import Stack, running
+
+DEMO = Path(__file__).parents[2] / "inference_service" / "demo_model"
+WORKFLOW = """
+workflow: secrets
+defaults: {model: demo, max_tokens: 40, listening: notes, notice: "${agent} sees ${speaker} whisper to ${listeners}."}
+agents:
+  lena: {persist: true, system: "You are ${agent}."}
+  marco: {persist: true, system: "You are ${agent}."}
+  omar: {persist: true, system: "You are ${agent}."}
+  nina: {persist: true, system: "You are ${agent}.", id: nina at home}
+phases:
+  - name: before-all
+    agents: [lena]
+    listeners: [marco, omar, nina]
+    prompts: The colour of the boat is green.
+  - name: in-private
+    topology: pairs
+    agents: [lena, marco, omar, nina]
+    channel: private
+    prompts:
+      lena: The key is in the cellar.
+      marco: Where is the key?
+      omar: The owner of the horse is Alice.
+      nina: Where is the key?
+  - name: whispered
+    topology: broadcast
+    center: omar
+    agents: [omar, lena, marco]
+    listeners: [nina]
+    channel: whisper
+    to: {omar: [nina]}
+    prompts: The number of the locker is 417.
+  - name: taken-in
+    topology: round_robin
+    agents: [marco, nina]
+    listeners: [omar, lena]
+    channel: private
+    to: {marco: [lena], nina: [omar]}
+    listening: silent
+    opening: It was a quiet day.
+    prompts: {marco: "Where can I find the key?", nina: "What is the number of the locker?"}
+"""
+
+NOT_KNOWN = "I do not know where the key is."
+# What each agent should have seen and said, written by hand: s is its system text, > what it reads, < what it says.
+SEEN = {
+    "lena": [
+        ("s", "You are lena."),
+        (">", "The colour of the boat is green."),
+        ("<", "Noted, the colour of the boat is green."),
+        (">", "The key is in the cellar."),
+        ("<", "Noted, the key is in the cellar."),
+        (">", "marco: The key is in the cellar."),
+        ("<", "Noted, the key is in the cellar."),
+        (">", "lena sees omar whisper to nina."),
+        ("<", "All right."),
+        (">", "It was a quiet day.\nmarco: The key is in the cellar."),
+    ],
+    "marco": [
+        ("s", "You are marco."),
+        (">", "lena: Noted, the colour of the boat is green."),
+        ("<", "Noted, the colour of the boat is green."),
+        (">", "lena: Noted, the key is in the cellar."),
+        ("<", "Noted, the key is in the cellar."),
+        (">", "Where is the key?"),
+        ("<", "The key is in the cellar."),
+        (">", "marco sees omar whisper to nina."),
+        ("<", "All right."),
+        (">", "It was a quiet day.\nWhere can I find the key?"),
+        ("<", "The key is in the cellar."),
+    ],
+    "omar": [
+        ("s", "You are omar."),
+        (">", "lena: Noted, the colour of the boat is green."),
+        ("<", "Noted, the colour of the boat is green."),
+        (">", "The owner of the horse is Alice."),
+        ("<", "Noted, the owner of the horse is Alice."),
+        (">", f"nina: {NOT_KNOWN}"),
+        ("<", "All right."),
+        (">", "The number of the locker is 417."),
+        ("<", "Noted, the number of the locker is 417."),
+        (">", "It was a quiet day.\nnina: The number of the locker is 417."),
+    ],
+    "nina at home": [
+        ("s", "You are nina."),
+        (">", "lena: Noted, the colour of the boat is green."),
+        ("<", "Noted, the colour of the boat is green."),
+        (">", "omar: Noted, the owner of the horse is Alice."),
+        ("<", "Noted, the owner of the horse is Alice."),
+        (">", "Where is the key?"),
+        ("<", NOT_KNOWN),
+        (">", "omar: Noted, the number of the locker is 417."),
+        ("<", "Noted, the number of the locker is 417."),
+        (">", "It was a quiet day."),  # while marco speaks
+        (">", "What is the number of the locker?"),
+        ("<", "The number of the locker is 417."),
+    ],
+}
+SECRETS = {"cellar": {"lena", "marco"}, "Alice": {"omar", "nina at home"}, "417": {"omar", "nina at home"}}
+ROLES = {"s": "system", ">": "user", "<": "assistant"}
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[Stack]:
+    """All three services with the demo model, which says the same each time."""
+    async with running("demo", "store", "worker", "gateway") as stack:
+        yield stack
+
+
+async def test_each_ledger_is_what_its_agent_saw(stack: Stack) -> None:
+    client = await stack.client("gateway")
+    request = workflow_pb2.RunWorkflowRequest(request_id="secrets", definition_yaml=WORKFLOW)
+    call = workflow_pb2_grpc.WorkflowServiceStub(client.channel).RunWorkflow(request, timeout=60)
+    *_, last = [event async for event in call]
+    assert last.finished.workflow.state == workflow_pb2.WORKFLOW_STATE_SUCCEEDED, last
+    keys = {agent.name: agent.key.agent_id for agent in last.finished.workflow.agents}
+    assert keys == {"lena": "lena", "marco": "marco", "omar": "omar", "nina": "nina at home"}
+
+    tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    ledgers = {agent: await stack.ledger(agent) for agent in SEEN}
+    for agent, seen in SEEN.items():
+        text = ledgers[agent].text.decode()
+        assert text == rendered(seen)
+        assert list(ledgers[agent].token_ids) == tokenizer.encode(text, add_special_tokens=False).ids
+    for secret, knowing in SECRETS.items():
+        (token,) = {tokenizer.encode(f" {secret}", add_special_tokens=False).ids[-1]}
+        assert {agent for agent, ledger in ledgers.items() if secret in ledger.text.decode()} == knowing
+        assert {agent for agent, ledger in ledgers.items() if token in ledger.token_ids} == knowing
+
+
+def rendered(seen: list[tuple[str, str]]) -> str:
+    """The demo model's chat template, by hand. What comes after an answer's end belongs to the next message."""
+    text = "".join(f"<|im_start|>{ROLES[mark]}\n{content}<|im_end|>\n" for mark, content in seen)
+    return "<|bos|>" + (text.removesuffix("\n") if seen[-1][0] == "<" else text)
