@@ -1,6 +1,6 @@
 """What agents still know in late phases of a workflow, what they cannot know, and what it takes.
 
-    python -m benchmarks.working_memory [--agents 3 5 10 20] [--tokens 2000] [--seed 1]
+    python -m benchmarks.working_memory [--agents 3 5 10 20] [--tokens 2400 1600 1000 700] [--seed 1]
 
 Facts are told in early phases, before all, in private and by whispers; filler goes by; then everybody is asked for what
 it heard, for what only others heard, and for what nobody was told (`working_memory_scenarios`). The same workflows run
@@ -20,6 +20,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +40,20 @@ from gateway.workflows.definition.load import load
 
 POOL_AGENTS = 4
 KILL_IN = "talk-3"
+_TOKENS = {3: 2400, 5: 1600, 10: 1000, 20: 700}
+"""Tokens of filler by number of agents, so that all of it takes some minutes on two cores."""
 _BLOCK = 256
+_ANSWER = 64
+"""Tokens that a turn may add to the longest prompt."""
 PERSISTENT = ("persistent", "pool of 4", "killed")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sizes:
-    """What is to be run."""
+    """What is to be run: filler tokens by number of agents, and which of these numbers with a SIGKILL, too."""
 
-    agents: list[int]
-    tokens: int
+    tokens: dict[int, int]
+    killed: list[int]
     seed: int
 
 
@@ -56,21 +61,30 @@ class Comparison:
     """The runs of all scenarios, and their scores."""
 
     def __init__(self, sizes: Sizes) -> None:
-        self.scenarios = {agents: make_scenario(agents, sizes.tokens, sizes.seed) for agents in sizes.agents}
-        self.scores: dict[str, dict[str, dict[str, Any]]] = {str(agents): {} for agents in sizes.agents}
+        self.sizes = sizes
+        self.scenarios = {agents: make_scenario(agents, tokens, sizes.seed) for agents, tokens in sizes.tokens.items()}
+        self.scores: dict[str, dict[str, dict[str, Any]]] = {str(agents): {} for agents in sizes.tokens}
         self._persistent: dict[int, Performance] = {}
 
     def add(self, agents: int, way: str, performance: Performance) -> None:
         """Score a run; the first of each size is the persistent one, with which the others are compared."""
         first = self._persistent.setdefault(agents, performance)
-        found = score(self.scenarios[agents], performance) | {"differing_texts": differing(first, performance)}
+        found = score(self.scenarios[agents], performance) | {
+            "filler_tokens": self.sizes.tokens[agents],
+            "differing_texts": differing(first, performance),
+        }
         self.scores[str(agents)][way] = found
         Console().print(f"{agents} agents, {way}: {found['seconds']:.0f} s", style="dim")
 
     @property
-    def longest(self) -> int:
-        """Tokens of the longest prompt."""
-        return max(rows["persistent"]["longest_prompt"] for rows in self.scores.values())
+    def crowded(self) -> list[int]:
+        """The numbers of agents that do not fit the small pool."""
+        return [agents for agents in self.sizes.tokens if agents > POOL_AGENTS]
+
+    def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
+        """Bytes of a pool of four agents whose ledgers are as long as the longest of this number of agents."""
+        blocks = -(-(self.scores[str(agents)]["persistent"]["longest_prompt"] + _ANSWER) // _BLOCK)
+        return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
 
     def mistakes(self) -> list[str]:
         """What must not be, in words."""
@@ -84,28 +98,43 @@ class Comparison:
 
 
 async def on_live_stack(comparison: Comparison) -> int:
-    """All three ways, and then the run that is killed; the bytes of KV that a token takes."""
+    """All three ways, and then the runs that are killed; the bytes of KV that a token takes."""
     async with running() as stack:
         await warm_up(stack)
         for agents, scenario in comparison.scenarios.items():
-            comparison.add(agents, "persistent", await LiveRun(stack, scenario, f"persistent-{agents}").perform())
+            live = LiveRun(stack, scenario, f"persistent-{agents}")
+            comparison.add(agents, "persistent", await timed(stack, live.perform()))
             for way, whole in (("re-prefilled", True), ("no memory", False)):
-                comparison.add(agents, way, await by_text(stack, scenario, whole=whole))
-        for agents, scenario in comparison.scenarios.items():
-            comparison.add(agents, "killed", await LiveRun(stack, scenario, f"killed-{agents}", KILL_IN).perform())
+                comparison.add(agents, way, await timed(stack, by_text(stack, scenario, whole=whole)))
+        for agents in comparison.sizes.killed:
+            live = LiveRun(stack, comparison.scenarios[agents], f"killed-{agents}", KILL_IN)
+            comparison.add(agents, "killed", await live.perform())
         return int((await stack.describe_model()).kv_bytes_per_token)
 
 
-async def in_a_small_pool(comparison: Comparison, kv_bytes_per_token: int) -> int:
-    """The sizes that do not fit the pool, in a pool of four agents of the longest ledger; its bytes."""
-    blocks = -(-(comparison.longest + 64) // _BLOCK) + 1
-    pool_bytes = POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
+async def in_a_small_pool(comparison: Comparison, agents: int, kv_bytes_per_token: int) -> None:
+    """A run whose agents do not all fit the pool."""
+    pool_bytes = comparison.small_pool(agents, kv_bytes_per_token)
     async with running(environment={"AGENTMEM_WORKER_POOL_BYTES": str(pool_bytes)}) as stack:
         await warm_up(stack)
-        for agents, scenario in comparison.scenarios.items():
-            if agents >= POOL_AGENTS:
-                comparison.add(agents, "pool of 4", await LiveRun(stack, scenario, f"small-{agents}").perform())
-    return pool_bytes
+        live = LiveRun(stack, comparison.scenarios[agents], f"small-{agents}")
+        performance = await timed(stack, live.perform())
+    performance.notices["pool_bytes"] = pool_bytes
+    comparison.add(agents, "pool of 4", performance)
+
+
+async def timed(stack: LiveStack, run: Coroutine[Any, Any, Performance]) -> Performance:
+    """A run, with the processor's seconds that the worker took for it."""
+    before = cpu_seconds(stack)
+    performance = await run
+    performance.notices["worker_cpu_seconds"] = cpu_seconds(stack) - before
+    return performance
+
+
+def cpu_seconds(stack: LiveStack) -> float:
+    """What the worker has taken so far, of all cores together."""
+    times = stack.process("worker").cpu_times()
+    return float(times.user + times.system)
 
 
 async def by_text(stack: LiveStack, scenario: Scenario, *, whole: bool) -> Performance:
@@ -125,7 +154,7 @@ def show(comparison: Comparison, console: Console) -> None:
     """The table."""
     table = Table(title="Working memory: demo model, seconds of the worker's clock")
     columns = ("agents", "memory", "recall", "never told", "leaks", "other texts", "prefilled", "of prompts")
-    for column in (*columns, "TTFT median", "p90", "asked late", "wall"):
+    for column in (*columns, "TTFT median", "p90", "asked late", "wall", "CPU"):
         table.add_column(column, justify="left" if column == "memory" else "right")
     for agents, rows in comparison.scores.items():
         for way, row in rows.items():
@@ -138,6 +167,7 @@ def show(comparison: Comparison, console: Console) -> None:
                 *(f"{row['prefill_tokens']:,}", f"{row['prefill_tokens'] / row['prompt_tokens']:.0%}"),
                 *(f"{seconds * 1000:.0f} ms" for seconds in (first["median"], first["p90"], max(asked))),
                 f"{row['seconds']:.1f} s",
+                f"{row['worker_cpu_seconds']:.0f} s" if "worker_cpu_seconds" in row else "",
             )
         table.add_section()
     console.print(table)
@@ -159,17 +189,16 @@ def show_phases(comparison: Comparison, console: Console) -> None:
 
 async def main(arguments: argparse.Namespace) -> int:
     """Measure, print, write; the exit status."""
-    sizes = Sizes(arguments.agents, arguments.tokens, arguments.seed)
-    comparison, console = Comparison(sizes), Console(width=160)
+    sizes = sizes_of(arguments)
+    comparison, console = Comparison(sizes), Console(width=170)
     began, load_before = time.monotonic(), os.getloadavg()[0]
     kv_bytes_per_token = await on_live_stack(comparison)
-    pool_bytes = await in_a_small_pool(comparison, kv_bytes_per_token) if max(sizes.agents) >= POOL_AGENTS else 0
+    for agents in comparison.crowded:
+        await in_a_small_pool(comparison, agents, kv_bytes_per_token)
     show(comparison, console)
     show_phases(comparison, console)
     figures = {
-        "tokens": sizes.tokens,
         "seed": sizes.seed,
-        "small_pool_bytes": pool_bytes,
         "kv_bytes_per_token": kv_bytes_per_token,
         "seconds": time.monotonic() - began,
         "load_average_before": load_before,
@@ -183,10 +212,26 @@ async def main(arguments: argparse.Namespace) -> int:
     return 1 if mistakes else 0
 
 
+def sizes_of(arguments: argparse.Namespace) -> Sizes:
+    """What was asked for on the command line."""
+    agents, tokens = arguments.agents, arguments.tokens
+    if tokens is None:
+        tokens = [_TOKENS.get(each, min(_TOKENS.values())) for each in agents]
+    elif len(tokens) == 1:
+        tokens = tokens * len(agents)
+    elif len(tokens) != len(agents):
+        raise SystemExit("give --tokens once, or once for each of --agents")
+    if min(agents) < 3:
+        raise SystemExit("--agents must be 3 or more: two who know, and one who does not")
+    killed = [each for each in agents if each in arguments.killed]
+    return Sizes(dict(zip(agents, tokens, strict=True)), killed, arguments.seed)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", type=int, nargs="+", default=[3, 5, 10, 20])
-    parser.add_argument("--tokens", type=int, default=2000, help="of filler in each agent's ledger")
+    parser.add_argument("--agents", type=int, nargs="+", default=list(_TOKENS))
+    parser.add_argument("--tokens", type=int, nargs="+", help="of filler in each agent's ledger, for each of --agents")
+    parser.add_argument("--killed", type=int, nargs="*", default=[10], help="of --agents, those with a SIGKILL, too")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", default="working-memory-demo-cpu", help="name of the file under benchmarks/results")
     sys.exit(asyncio.run(main(parser.parse_args())))
