@@ -103,9 +103,7 @@ class Run:
         if workflow.state in ENDED:
             self.log.add("finished", finished)
             await self.log.flush()
-            for agent in workflow.agents:
-                if not agent.persists:
-                    await self._turns.delete(agent.key)
+            await self._turns.forget([agent.key for agent in workflow.agents if not agent.persists])
         else:
             await self._write()
             await self.log.flush()
