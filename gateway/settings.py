@@ -68,6 +68,7 @@ class GatewaySettings(DoorSettings):
     header_timeout: float = Field(10.0, gt=0, description="seconds an HTTP connection may take to send its headers")
     max_connections: int = Field(512, ge=1, description="connections to each door at once")
     max_streams: int = Field(256, ge=1, description="calls at once of one connection to the gRPC door")
+    max_workflows: int = Field(16, ge=1, description="workflow runs of a namespace that go on at once")
     stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     keep_alive: float = Field(
