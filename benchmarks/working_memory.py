@@ -83,7 +83,7 @@ class Comparison:
 
     def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
         """Bytes of a pool of four agents whose ledgers are as long as the longest of this number of agents."""
-        blocks = -(-(self.scores[str(agents)]["persistent"]["longest_prompt"] + _ANSWER) // _BLOCK)
+        blocks: int = -(-(self.scores[str(agents)]["persistent"]["longest_prompt"] + _ANSWER) // _BLOCK)
         return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
 
     def mistakes(self) -> list[str]:

@@ -51,7 +51,7 @@ class LiveRun:
             }
         return self._performance
 
-    async def _follow(self, workflows: workflow_pb2_grpc.WorkflowServiceStub) -> bool:
+    async def _follow(self, workflows: "workflow_pb2_grpc.WorkflowServiceAsyncStub") -> bool:
         """Whether the run has ended well; False where it is to be joined again."""
         try:
             async with closing_stream(workflows.RunWorkflow(self._request)) as events:

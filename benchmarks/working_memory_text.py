@@ -23,7 +23,12 @@ class TextRun:
     """One run. `definition` is as a file was loaded, its agents on `model`."""
 
     def __init__(
-        self, inference: inference_pb2_grpc.InferenceServiceStub, definition: Definition, model: str, *, whole: bool
+        self,
+        inference: "inference_pb2_grpc.InferenceServiceAsyncStub",
+        definition: Definition,
+        model: str,
+        *,
+        whole: bool,
     ) -> None:
         self._inference = inference
         self._definition = definition
