@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loader import Loader
@@ -69,7 +70,7 @@ async def serving(
 ) -> AsyncIterator[World]:
     engine, events = EngineThread(), Events()
     engine.start()
-    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False))
+    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False), TurnHints())
     registered = {
         name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
     }

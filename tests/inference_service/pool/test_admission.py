@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition, ResourceExhausted
+from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.pool.admission import Admission, Demand, Room
@@ -25,7 +26,8 @@ class Memory:
     def __init__(self, blocks: int, windows: int | None = None, batch: int = 1 << 30) -> None:
         pieces = 0 if windows is None else 2
         self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces)
-        self.hot = HotAgents(self.pool)
+        self.hints = TurnHints()
+        self.hot = HotAgents(self.pool, self.hints)
         self.admission = Admission(self.pool, self.hot, lambda lengths: len(lengths) * max(lengths), batch)
         self.evicted: list[int] = []
         self.admission.evicted = self.evicted.append
@@ -72,9 +74,9 @@ def key(name: str) -> AgentKey:
     return AgentKey("ns", name, "m")
 
 
-def blocks(count: int, *ids: int, keeps: bool = True) -> Demand:
+def blocks(count: int, *ids: int, keeps: bool = True, of: str = "stranger") -> Demand:
     """A turn that can grow to so many blocks and whose prompt begins with full blocks of `ids`."""
-    return Demand(names(*ids), BLOCK_TOKENS * count, keeps)
+    return Demand(key(of), names(*ids), BLOCK_TOKENS * count, keeps)
 
 
 async def settle() -> None:
@@ -89,7 +91,7 @@ def enter(memory: Memory, demand: Demand, patience: float = LONG) -> "asyncio.Ta
 
 async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:
     memory = Memory(10, windows=2)
-    room = await memory.admission.enter(Demand((), 3 * BLOCK_TOKENS + 1, keeps=True), 0)
+    room = await memory.admission.enter(Demand(key("a"), (), 3 * BLOCK_TOKENS + 1, keeps=True), 0)
     assert (len(room.blocks), len(room.pieces), room.tokens) == (4, 2, 769)
     assert (memory.pool.full.free, memory.pool.sliding.free) == (6, 2)
     assert not memory.admission.idle
