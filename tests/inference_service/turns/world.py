@@ -50,7 +50,6 @@ class Store:
         self.ledgers: dict[AgentKey, tuple[Version, Ledger]] = {}
         self.committed: dict[tuple[AgentKey, str], cache_store_pb2.CommittedTurn] = {}
         self.ended_hints: list[AgentKey] = []
-        self.asked_for = 0
         self.files: dict[FileName, cache_store_pb2.StoredFile] = {}
         self._directory = directory
         self._dice = dice
@@ -69,7 +68,6 @@ class Store:
         version, ledger = self.ledgers.get(key, (NO_VERSION, Ledger()))
         blocks = {name: self.files[FileName.block(name)] for name in block_hashes if FileName.block(name) in self.files}
         windows = {n: self.files[FileName.window(n)] for n in window_hashes if FileName.window(n) in self.files}
-        self.asked_for += bool(blocks)
         turn = self.committed.get((key, request_id)) if request_id else None
         return Opened(version, None if version == known != NO_VERSION else ledger, blocks, windows, turn=turn)
 
