@@ -43,6 +43,7 @@ class World:
     events: Events
     engine: EngineThread
     loader: Loader
+    hints: TurnHints
 
     def state(self, model_id: str) -> "State.ValueType":
         return self.models.seats[model_id].state
@@ -68,9 +69,9 @@ async def serving(
     options: dict[str, dict[str, Any]] | None = None,
     start: bool = True,
 ) -> AsyncIterator[World]:
-    engine, events = EngineThread(), Events()
+    engine, events, hints = EngineThread(), Events(), TurnHints()
     engine.start()
-    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False), TurnHints())
+    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False), hints)
     registered = {
         name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
     }
@@ -78,7 +79,7 @@ async def serving(
     try:
         if start:
             await served.start()
-        yield World(served, events, engine, loader)
+        yield World(served, events, engine, loader, hints)
     finally:
         await served.stop()
         await engine.stop(10)
