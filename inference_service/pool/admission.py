@@ -182,7 +182,10 @@ class Admission:
         return sorted(self._hot, key=lambda key: (key == demand.key, key in waiting))
 
     def _victims(self, wanted: Space, candidates: Callable[[], list[AgentKey]]) -> list[AgentKey] | None:
-        """The first of the candidates, as few as make room; None if all are not enough."""
+        """The first of the candidates, as few as make room; None if all are not enough.
+
+        Who would free nothing stays: its blocks are being written, or others who stay have them, too.
+        """
         pool = self._pool
         lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.sliding.free
         if lacking_blocks <= 0 and lacking_pieces <= 0:
@@ -193,7 +196,14 @@ class Admission:
         pieces = pool.sliding.freed_by(table.pieces for table in tables)
         for count, (freed_blocks, freed_pieces) in enumerate(zip(blocks, pieces, strict=True), 1):
             if freed_blocks >= lacking_blocks and freed_pieces >= lacking_pieces:
-                return keys[:count]
+                going = dict(zip(keys[:count], tables, strict=False))
+                freed = pool.full.freed(table.blocks for table in going.values())
+                pieces_freed = pool.sliding.freed(table.pieces for table in going.values())
+                return [
+                    key
+                    for key, table in going.items()
+                    if not freed.isdisjoint(table.blocks) or not pieces_freed.isdisjoint(table.pieces)
+                ]
         return None
 
     def _wake(self) -> None:

@@ -240,7 +240,7 @@ async def test_what_the_newcomer_shares_is_not_counted_as_freed() -> None:
     memory.idle_agent("b", 3, 4)
     memory.idle_agent("c", 5, 6)
     room = await memory.admission.enter(blocks(4, 1, 2), 0)
-    assert memory.agents == "c", "the first frees nothing, so the second goes too"
+    assert memory.agents == "ac", "the first would free nothing, so the second goes"
     assert (len(room.blocks), memory.pool.full.free) == (2, 0)
     memory.admission.leave(room)
     memory.check()
@@ -303,6 +303,21 @@ async def test_what_the_writer_holds_is_not_free_before_it_lets_go() -> None:
     room = await waiting
     assert memory.agents == ""
     memory.admission.leave(room)
+    memory.check()
+
+
+async def test_who_is_being_written_stays_where_another_makes_room() -> None:
+    """As the one who spoke just now, and by its hint is the farthest."""
+    memory = Memory(6)
+    table = memory.idle_agent("a", 1, 2).table
+    memory.idle_agent("b", 3, 4)
+    memory.idle_agent("c", 5, 6)
+    memory.pool.acquire(table)
+    memory.hints.set({key("a"): 3, key("b"): 2, key("c"): 1})
+    room = await memory.admission.enter(blocks(2), 0)
+    assert (memory.agents, memory.evicted) == ("ac", [1])
+    memory.admission.leave(room)
+    memory.pool.release(table)
     memory.check()
 
 
