@@ -103,8 +103,19 @@ class Services:
                 process.send_signal(signal.SIGTERM)
                 await process.wait()
 
-    async def turn(self, model: str, agent: str, max_tokens: int = 4, **arguments: Any) -> Turn:
-        """One Generate to its end. Raises AioRpcError."""
+    async def turn(
+        self, model: str, agent: str, max_tokens: int = 4, spoke: asyncio.Event | None = None, **arguments: Any
+    ) -> Turn:
+        """One Generate to its end. `spoke` is set with its first token, and by its failure. Raises AioRpcError."""
+        try:
+            return await self._turn(model, agent, max_tokens, spoke or asyncio.Event(), arguments)
+        finally:
+            if spoke is not None:
+                spoke.set()
+
+    async def _turn(
+        self, model: str, agent: str, max_tokens: int, spoke: asyncio.Event, arguments: dict[str, Any]
+    ) -> Turn:
         sampling = types_pb2.Sampling(ignore_eos=True)
         request = inference_pb2.GenerateRequest(
             key=_key(model, agent), max_tokens=max_tokens, sampling=sampling, **arguments
@@ -121,6 +132,7 @@ class Services:
                     turn.load = event.started.load.ToTimedelta().total_seconds()
                 elif event.HasField("delta"):
                     turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
+                    spoke.set()
                 else:
                     turn.generated = event.finished.usage.completion_tokens
         turn.first, turn.seconds = turn.arrivals[0] - sent, time.monotonic() - sent
