@@ -28,7 +28,7 @@ def test_what_is_known_at_a_turn() -> None:
     assert distances("abcab", 4) == {"a": None, "b": None, "c": None}
 
 
-@pytest.mark.parametrize("agents, holds, rounds", [(8, 4, 5), (5, 4, 4), (3, 1, 3)])
+@pytest.mark.parametrize(("agents", "holds", "rounds"), [(8, 4, 5), (5, 4, 4), (3, 1, 3)])
 def test_in_round_robin_the_last_use_is_always_wrong(agents: int, holds: int, rounds: int) -> None:
     schedule = round_robin(agents, rounds).schedule
     assert not any(hits(schedule, holds, least_recently_used))
