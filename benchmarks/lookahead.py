@@ -138,13 +138,17 @@ class Play:
         }
 
     async def _look_ahead(self, schedule: Schedule, turn: int, way: str) -> int:
-        """What a runner does while an agent speaks; bytes read."""
+        """What a runner does while an agent speaks; bytes read, but for an agent's first turn."""
         if way == "last use" or turn + 1 == len(schedule):
             return 0
         await self._services.hint(MODEL, distances(schedule, turn))
         if way == "hints":
             return 0
-        return (await self._services.prefetch(MODEL, schedule[turn + 1])).bytes
+        read = (await self._services.prefetch(MODEL, schedule[turn + 1])).bytes
+        return read if schedule[turn + 1] in schedule[: turn + 1] else 0
+
+
+_PAPER = {least_recently_used.__name__: "last use", farthest_first.__name__: "Belady"}
 
 
 def _spread(seconds: Sequence[float]) -> str:
@@ -222,7 +226,7 @@ async def main(arguments: argparse.Namespace) -> None:
                 f"{first['median'] / base:.2f}",
             )
         for rule, share in paper.items():
-            table.add_row(name, f"on paper, {rule.replace('_', ' ')}", "", f"{share:.0%}", "", "", "", "")
+            table.add_row(name, f"on paper: {_PAPER[rule]}", "", f"{share:.0%}", "", "", "", "")
     Console(width=120).print(table)
     command = "python -m benchmarks.lookahead " + " ".join(sys.argv[1:])
     Console().print(f"written to {results.write(arguments.output, command.strip(), figures)}")
