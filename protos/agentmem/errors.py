@@ -21,9 +21,9 @@ status back into them, and the HTTP doors read `http_status`.
 """
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import grpc
 from google.protobuf import any_pb2
@@ -56,20 +56,33 @@ class AgentmemError(Exception):
         return status_pb2.Status(code=code_pb2.Code.Value(self.code.name), message=self.message, details=packed)
 
 
+class Violation(NamedTuple):
+    """A field that is wrong, by its path in the request, such as `messages[2].role`, and what is wrong with it."""
+
+    field: str
+    problem: str
+
+
 class InvalidArgument(AgentmemError):
-    """A field is wrong. `field` is its path in the request, such as `messages[2].role`."""
+    """A field is wrong. `field` is its path in the request; `others` are wrong as well, and `violations` has them all.
+
+    They travel in a trailer, for which gRPC has 8 KiB or more: who finds many tells the first.
+    """
 
     code = grpc.StatusCode.INVALID_ARGUMENT
     http_status = 400
 
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
+    def __init__(self, field: str, problem: str, others: Sequence[Violation] = ()) -> None:
+        super().__init__(f"{field}: {problem}{f' (and {len(others)} more)' if others else ''}")
         self.field = field
         self.problem = problem
+        self.violations = (Violation(field, problem), *others)
 
     def details(self) -> Iterable[Message]:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=self.field, description=self.problem)
-        return (error_details_pb2.BadRequest(field_violations=[violation]),)
+        made = error_details_pb2.BadRequest()
+        for violation in self.violations:
+            made.field_violations.add(field=violation.field, description=violation.problem)
+        return (made,)
 
 
 class Unauthenticated(AgentmemError):
@@ -198,11 +211,14 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
     code, message = error.code(), error.details() or error.code().name.lower()
     details = _details(error)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
-        for violation in (
-            v for d in details if isinstance(d, error_details_pb2.BadRequest) for v in d.field_violations
-        ):
-            return InvalidArgument(violation.field, violation.description)
-        return InvalidArgument("request", message)
+        violations = [
+            Violation(violation.field, violation.description)
+            for detail in details
+            if isinstance(detail, error_details_pb2.BadRequest)
+            for violation in detail.field_violations
+        ]
+        first, *others = violations or [Violation("request", message)]
+        return InvalidArgument(*first, others=others)
     if code is grpc.StatusCode.NOT_FOUND:
         found = NotFound("resource", "")
         for info in (d for d in details if isinstance(d, error_details_pb2.ResourceInfo)):

@@ -1,0 +1,76 @@
+"""Texts with `${name}` in them: what they name, and filling them in.
+
+A name is a letter, then letters, digits, _ and -; after a point may stand what is free text elsewhere, such as an
+option of a vote: `${outcome.vote.tally.plan B}`. `$5` and a lone `$` are what they are, and `$${x}` is the text `${x}`.
+What is filled in is never filled again: an agent that says `${name}` has said just that.
+"""
+
+import json
+import re
+import string
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Reference(NamedTuple):
+    """What a text names: `name` is "topic" or "outcome.vote.winner", and `offset` where its $ is, in characters."""
+
+    name: str
+    offset: int
+
+
+class _Template(string.Template):
+    pattern = r"""
+    \$(?:
+      (?P<escaped>\$)(?=\{) |
+      \{(?P<braced>[A-Za-z][A-Za-z0-9_-]*(?:\.[^.${}\x00-\x1f]+)*)\} |
+      (?P<named>(?!)) |
+      (?P<invalid>(?=\{))
+    )
+    """  # type: ignore[assignment]  # string.Template compiles it
+
+
+def references(text: str) -> tuple[Reference, ...]:
+    """What `text` names, in its order, as often as it does."""
+    return tuple(Reference(found["braced"], found.start()) for found in _found(text) if found["braced"] is not None)
+
+
+def misspelled(text: str) -> tuple[int, ...]:
+    """The offsets of `${` with no name and } after it. A text that has any can't be filled in."""
+    return tuple(found.start() for found in _found(text) if found["invalid"] is not None)
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """`text` with the values of what it names. Raises KeyError for a missing one, ValueError if it is misspelled."""
+    return _Template(text).substitute(values)
+
+
+def spelled(value: Any) -> str:
+    """A JSON value as texts have it: null is "none", numbers have no trailing zeros, arrays and objects are JSON."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e16:
+        return str(int(value))
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    return str(value)
+
+
+def outcome_text(outcome: Any, field: str) -> str:
+    """What `${outcome.PHASE.field}` stands for, given the outcome as JSON; "none" where it has no such field.
+
+    The whole of `field` is a key, or else what is before its first point: so "tally.v1.0" is the option "v1.0".
+    """
+    if isinstance(outcome, dict):
+        if field in outcome:
+            return spelled(outcome[field])
+        first, _, rest = field.partition(".")
+        if rest and first in outcome:
+            return outcome_text(outcome[first], rest)
+    return spelled(None)
+
+
+def _found(text: str) -> list[re.Match[str]]:
+    return list(_Template.pattern.finditer(text))  # type: ignore[attr-defined]
