@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -34,7 +34,7 @@ def as_dict(message: Message) -> dict[str, Any]:
     return told
 
 
-def _value(field: FieldDescriptor, value: Any) -> Any:
+def _value(field: Any, value: Any) -> Any:
     if not field.is_repeated:
         return _single(field, value)
     if field.message_type is types_pb2.TierTokens.DESCRIPTOR:
@@ -43,7 +43,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
     return [_single(field, one) for one in value]
 
 
-def _single(field: FieldDescriptor, value: Any) -> Any:
+def _single(field: Any, value: Any) -> Any:
     if isinstance(value, Timestamp):
         return iso_time(value)
     if isinstance(value, Duration):
