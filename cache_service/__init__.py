@@ -3,7 +3,8 @@
 __main__.py        the process; `settings`, the `limits` of the warm tier, and `metrics` that it exports
 store.py           opens and closes all of it in order
 
-servicer*.py       the RPCs: of CacheStoreService, and of AgentService's storage half (agents, branches, tiers)
+servicer*.py       the RPCs: of CacheStoreService (workflows: those of the gateway), and of AgentService's storage half
+                   (agents, branches, tiers)
 conversions.py     messages as frozen dataclasses, and back
 
 turns.py           transactions, each a function of one SQLite connection: commits and what they replay,
@@ -17,7 +18,7 @@ expiry.py          what ends by itself,
 finding.py         the agent whose conversation begins one that is given,
 usage.py           what namespaces take; `quotas` is how much they may,
 quarantine.py      files that failed,
-workflows.py       records of workflow runs
+workflow_records.py  records of workflow runs
 
 blocks.py          files and rows, moved together; `publication` is what a worker hands in, and its verification
 warm.py            the warm tier's limits at work; `last_use` is when agents and files were last used

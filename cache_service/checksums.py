@@ -1,4 +1,4 @@
-"""Checksums of what an agent's memory consists of, for SQLite has none: a flipped bit of a page is read as it is.
+"""Checksums of agents' memories and of records of runs, for SQLite has none: a flipped bit of a page is read as it is.
 
 Triggers of the schema keep them, by a SQL function that every connection that writes store.db has to `register`; so no
 way of writing a row can forget them. A row that is already wrong stays wrong when it is changed. Readers `verify`.
@@ -23,7 +23,14 @@ SEGMENT = (
 AGENT = "uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns"
 SNAPSHOT = "id, uid, name, version, head_segment, tokens, text_bytes, turns"
 TURN = "uid, version, segment, request_id, request_digest, record"
-COLUMNS = {"segments": SEGMENT, "agents": AGENT, "snapshots": SNAPSHOT, "turns": TURN}
+WORKFLOW_RECORD = "id, namespace, workflow_id, version, summary, payload"
+COLUMNS = {
+    "segments": SEGMENT,
+    "agents": AGENT,
+    "snapshots": SNAPSHOT,
+    "turns": TURN,
+    "workflow_records": WORKFLOW_RECORD,
+}
 
 
 class LedgerDamaged(DataLoss):

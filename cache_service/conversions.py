@@ -12,6 +12,7 @@ from agentmem.conversations import HASH_BYTES
 from agentmem.errors import InvalidArgument
 from agentmem.expiry import IdleTimes
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
+from agentmem.limits import MAX_RECORD_BYTES, MAX_SUMMARY_BYTES
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from cache_service.agents import Agent, Conversation, Version
 from cache_service.files import FileName, Kind
@@ -20,7 +21,7 @@ from cache_service.publication import Publication, Staged
 from cache_service.references import FileRow
 from cache_service.snapshots import Snapshot
 from cache_service.turns import Committed, Turn
-from cache_service.workflows import Record
+from cache_service.workflow_records import Content, Record
 
 CHAIN_HASH_BYTES = 32
 DIGEST_BYTES = 16
@@ -251,10 +252,38 @@ def agent_filter(request: agent_pb2.ListAgentsRequest) -> AgentKey:
     )
 
 
+def workflow_name(
+    prefix: str,
+    message: cache_store_pb2.WorkflowRecord
+    | cache_store_pb2.GetWorkflowRecordRequest
+    | cache_store_pb2.DeleteWorkflowRecordRequest,
+) -> tuple[str, str]:
+    """Whose record a request is about, and of which run. `prefix` is of the names of its fields."""
+    return (
+        check_text(f"{prefix}namespace", message.namespace),
+        check_text(f"{prefix}workflow_id", message.workflow_id),
+    )
+
+
+def workflow_content(prefix: str, message: cache_store_pb2.WorkflowRecord) -> Content:
+    """What a workflow's record says, within its limits."""
+    for field, value, limit in (
+        ("payload", message.payload, MAX_RECORD_BYTES),
+        ("summary", message.summary, MAX_SUMMARY_BYTES),
+    ):
+        if len(value) > limit:
+            raise InvalidArgument(f"{prefix}{field}", f"must be at most {limit} bytes, is {len(value)}")
+    return Content(message.summary, message.payload)
+
+
 def workflow_message(namespace: str, record: Record) -> cache_store_pb2.WorkflowRecord:
     """A workflow's record for a response."""
     return cache_store_pb2.WorkflowRecord(
-        namespace=namespace, workflow_id=record.workflow_id, version=record.version, payload=record.payload
+        namespace=namespace,
+        workflow_id=record.workflow_id,
+        version=record.version,
+        summary=record.content.summary,
+        payload=record.content.payload,
     )
 
 

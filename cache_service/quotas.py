@@ -1,4 +1,4 @@
-"""How much a namespace may take, and what its agents are told when that is all. Pure."""
+"""How much a namespace may take, and what is said when that is all. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,10 @@ from cache_service.usage import Usage
 
 @dataclass(frozen=True)
 class Quotas:
-    """Bytes that each namespace may take, KV and ledgers together: its own quota, or everybody's; None is no quota."""
+    """Bytes that each namespace may take, its own quota or everybody's; None is no quota.
+
+    KV, ledgers and records of workflow runs together; what is said of ledgers here is said of the records, too.
+    """
 
     everybody: int | None = None
     own: Mapping[str, int] = field(default_factory=dict)
@@ -31,15 +34,15 @@ class Quotas:
     def refusal_of_kv(self, namespace: str, used: Usage, held: int) -> str:
         """Why new KV is not kept, in words for the operator. `held` are bytes of pinned agents' KV."""
         return (
-            f"{self._full(namespace, used, held)}; unpin or delete agents, or raise the quota (the turn is kept, its"
-            " KV is not)"
+            f"{self._full(namespace, used, held)}; unpin or delete agents, delete workflow runs, or raise the quota"
+            " (the turn is kept, its KV is not)"
         )
 
     def refusal_of_ledger(self, namespace: str, used: Usage, held: int) -> str:
         """Why a ledger may not grow, in words for the operator. `used` is what would be there."""
         return (
-            f"{self._full(namespace, used, held)}, and ledgers are never evicted; nothing was changed; delete agents"
-            " or raise the quota"
+            f"{self._full(namespace, used, held)}; only KV is ever evicted; nothing was changed; delete agents or"
+            " workflow runs, or raise the quota"
         )
 
     def _full(self, namespace: str, used: Usage, held: int) -> str:
@@ -48,8 +51,8 @@ class Quotas:
         flag = "--namespaces" if namespace in self.own else "--namespace-bytes"
         return (
             f"the quota of namespace {namespace!r} is {in_words(quota)} ({flag}), and it would take"
-            f" {in_words(used.total)}: {in_words(used.ledger)} of ledgers and {in_words(used.kv)} of KV, of which"
-            f" {in_words(held)} belong to pinned agents"
+            f" {in_words(used.total)}: {in_words(used.ledger)} of ledgers and workflow records, and"
+            f" {in_words(used.kv)} of KV, of which {in_words(held)} belong to pinned agents"
         )
 
 

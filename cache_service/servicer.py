@@ -1,4 +1,4 @@
-"""CacheStoreService: what the worker asks of the store."""
+"""CacheStoreService: what the worker asks of the store; what the gateway asks is in `servicer_workflows`."""
 
 import asyncio
 import time
@@ -9,13 +9,10 @@ from typing import Any
 
 import grpc
 
-from agentmem import paging
-from agentmem.errors import NotFound
 from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import cache_store_pb2_grpc
-from cache_service import conversions, creation, eviction, incoming, objects, references, turns, workflows
+from cache_service import conversions, creation, eviction, incoming, objects, references, turns
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
@@ -24,14 +21,15 @@ from cache_service.ledger_writer import LedgerWriter
 from cache_service.probe import Probe
 from cache_service.references import FileRow
 from cache_service.retrieval import Retriever
+from cache_service.servicer_workflows import WorkflowRecordServicer
 from cache_service.streams import BlockStreams
 from cache_service.turns import Opened
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
-    """Each RPC is one transaction of `turns`, `references` or `workflows`, or one call of BlockStore, BlockStreams."""
+class CacheStoreServicer(WorkflowRecordServicer):
+    """Each RPC is one transaction of `turns` or `references`, or one call of BlockStore or BlockStreams."""
 
     def __init__(
         self,
@@ -46,14 +44,13 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         retriever: Retriever | None,
     ) -> None:
         """`retriever` is None where there is no remote tier."""
+        super().__init__(database, ledgers, blocks.erasures)
         self._directory = directory
-        self._database = database
         self._blocks = blocks
         self._streams = streams
         self._last_use = last_use
         self._hints = hints
         self._probe = probe
-        self._ledgers = ledgers
         self._retriever = retriever
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
@@ -153,42 +150,6 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         digest = conversions.digest("digest", request.digest) if request.digest else None
         await self._blocks.quarantine(namespace, conversions.file_name("name", request.name), digest, reason)
         return pb.QuarantineBlockResponse()
-
-    async def PutWorkflowRecord(
-        self, request: pb.PutWorkflowRecordRequest, context: Context
-    ) -> pb.PutWorkflowRecordResponse:
-        record = request.record
-        namespace = check_text("record.namespace", record.namespace)
-        put = partial(
-            workflows.put,
-            namespace=namespace,
-            workflow_id=check_text("record.workflow_id", record.workflow_id),
-            version=record.version,
-            payload=record.payload,
-        )
-        return pb.PutWorkflowRecordResponse(version=await self._ledgers.write(namespace, put))
-
-    async def GetWorkflowRecord(
-        self, request: pb.GetWorkflowRecordRequest, context: Context
-    ) -> pb.GetWorkflowRecordResponse:
-        namespace = conversions.namespace(request.namespace)
-        workflow_id = check_text("workflow_id", request.workflow_id)
-        record = await self._database.read(partial(workflows.get, namespace=namespace, workflow_id=workflow_id))
-        if record is None:
-            raise NotFound("workflow", workflow_id)
-        return pb.GetWorkflowRecordResponse(record=conversions.workflow_message(namespace, record))
-
-    async def ListWorkflowRecords(
-        self, request: pb.ListWorkflowRecordsRequest, context: Context
-    ) -> pb.ListWorkflowRecordsResponse:
-        namespace = conversions.namespace(request.namespace)
-        size = paging.asked_size(request)
-        before = paging.number(request.page_token)
-        found = await self._database.read(partial(workflows.page, namespace=namespace, before=before, limit=size + 1))
-        page, following = paging.cut(found, size, lambda record: (str(record.id),))
-        return pb.ListWorkflowRecordsResponse(
-            records=[conversions.workflow_message(namespace, record) for record in page], next_page_token=following
-        )
 
     def _messages(self, files: Iterable[FileRow]) -> list[pb.StoredFile]:
         return [conversions.file_message(file, self._directory.path(file.name)) for file in files]

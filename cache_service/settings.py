@@ -16,7 +16,7 @@ from cache_service.remote.location import check_endpoint
 
 
 class StoreSettings(ServiceSettings):
-    """Keeps the ledgers and KV of agents in one data directory, for one worker.
+    """Keeps the ledgers and KV of agents in one data directory, for one worker, and its gateway's workflow runs.
 
     Each flag is also a variable, AGENTMEM_STORE_…, and a key of the table [store] in the TOML file that AGENTMEM_CONFIG
     names.

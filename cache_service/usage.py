@@ -1,7 +1,7 @@
 """What namespaces take: bytes of KV and of ledgers, kept by the triggers of `schema`. Functions of a connection.
 
 A segment counts 8 bytes a token (its id and its text's end) and its text, once however many branches stand on it; a
-turn counts its record, and a workflow run its payload.
+turn counts its record, and a record of a workflow run its summary and its payload.
 """
 
 import sqlite3
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """Bytes of one namespace: files of KV, those in quarantine included, and ledgers."""
+    """Bytes of one namespace: files of KV, those in quarantine included; ledgers, with records of workflow runs."""
 
     kv: int
     ledger: int
@@ -42,7 +42,7 @@ def sums(connection: sqlite3.Connection) -> dict[str, Usage]:
         " UNION ALL SELECT namespace, size_bytes, 0 FROM quarantined"
         " UNION ALL SELECT namespace, 0, 8 * tokens + text_bytes FROM segments"
         " UNION ALL SELECT a.namespace, 0, length(t.record) FROM turns AS t JOIN agents AS a USING (uid)"
-        " UNION ALL SELECT namespace, 0, length(payload) FROM workflow_records)"
+        " UNION ALL SELECT namespace, 0, length(summary) + length(payload) FROM workflow_records)"
         " WHERE namespace != '' GROUP BY namespace HAVING sum(kv) + sum(ledger) > 0"
     )
     return {namespace: Usage(kv, ledger) for namespace, kv, ledger in rows}

@@ -1,11 +1,12 @@
 """The doors of Agentmem: gRPC on TCP, HTTP in the dialects of known SDKs, and the `agentmem` command.
 
-A gateway keeps no state and knows only the contract: whatever it tells a caller it has from the worker. Where to read:
+A gateway keeps nothing of its own and knows only the contract: what it tells a caller of agents and models it has from
+the worker, and what it knows of workflow runs is in the store. Where to read:
 
     __main__.py       the process
     settings.py       its settings; door_settings.py has those that `agentmem up` has, too
     process.py        both doors in one event loop, from listening to draining
-    upstream.py       calls to the worker: failures as our errors, streams read ahead into a bounded queue
+    upstream.py       calls to the worker and the store: failures as our errors, streams read ahead into a bounded queue
     forwarding.py     the gRPC door: any RPC of the contract, forwarded by its descriptor
     callers.py        who is calling; authentication.py asks it at the gRPC door
     keys/             the keys that callers show, and the file of them
@@ -25,5 +26,6 @@ A gateway keeps no state and knows only the contract: whatever it tells a caller
     openai/           OpenAI's dialect, as pure translation
     anthropic/        Anthropic's dialect, as pure translation
     rest/             REST for agents, transcoded from the contract
+    workflows/        multi-agent workflows: their files, and their runs
     cli/              the `agentmem` command
 """

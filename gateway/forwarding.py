@@ -7,9 +7,7 @@ but for those that `gateway.discretion` looks at.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +23,11 @@ from gateway.callers import caller
 from gateway.discretion import discreet, may_name_directories
 from gateway.metrics import GatewayMetrics
 from gateway.namespaces import claim
+from gateway.rpcs import counted, write_in_time
 
 if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
     _Handler = grpc.RpcMethodHandler[Any, Any]
-
-_GENERATIONS = frozenset({"Generate", "Prefill"})
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Forwarder:
 
     def _unary(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(request: Any, context: _Context) -> bytes:
-            with self._counted(method):
+            with counted(self.metrics, method):
                 claim(request, caller().namespace)
                 answer: bytes = await upstream.result(stub(request, timeout=context.time_remaining()))
                 return _discreet(method, answer)
@@ -71,7 +68,7 @@ class Forwarder:
 
     def _upload(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(requests: AsyncIterator[Any], context: _Context) -> bytes:
-            with self._counted(method):
+            with counted(self.metrics, method):
                 outgoing = stub(timeout=context.time_remaining())
                 try:
                     async for request in requests:
@@ -94,49 +91,17 @@ class Forwarder:
 
     def _stream(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(request: Any, context: _Context) -> AsyncIterator[bytes]:
-            with self._counted(method):
+            with counted(self.metrics, method):
                 claim(request, caller().namespace)
                 async with upstream.read_ahead(
                     stub(request, timeout=context.time_remaining()), self.stream_queue
                 ) as messages:
                     async for message in messages:
-                        await self._write(context, message)
+                        await write_in_time(context, message, self.stall_limit)
             return
             yield b""  # a generator, as servers demand; but only write() shows a reader that stalls
 
         return call
-
-    async def _write(self, context: _Context, message: bytes) -> None:
-        try:
-            async with asyncio.timeout(self.stall_limit):
-                await context.write(message)
-        except TimeoutError:
-            raise errors.ResourceExhausted(
-                f"the stream was aborted: nothing was read for {self.stall_limit:g} s"
-            ) from None
-
-    @contextmanager
-    def _counted(self, method: MethodDescriptor) -> Iterator[None]:
-        generation = method.name in _GENERATIONS
-        began = time.monotonic()
-        code = grpc.StatusCode.OK
-        if generation:
-            self.metrics.generation_began("grpc")
-        try:
-            yield
-        except errors.AgentmemError as error:
-            code = error.code
-            raise
-        except (asyncio.CancelledError, GeneratorExit):
-            code = grpc.StatusCode.CANCELLED
-            raise
-        except BaseException:
-            code = grpc.StatusCode.INTERNAL
-            raise
-        finally:
-            self.metrics.rpc_ended(method.containing_service.full_name, method.name, code.name)
-            if generation:
-                self.metrics.generation_ended("grpc", time.monotonic() - began)
 
 
 def _discreet(method: MethodDescriptor, answer: bytes) -> bytes:

@@ -46,6 +46,15 @@ class GatewayMetrics:
             ["how"],
             registry=self.registry,
         )
+        self._workflows = Gauge(
+            "agentmem_gateway_workflows_running", "Workflow runs that go on in this gateway.", registry=self.registry
+        )
+        self._workflows_ended = Counter(
+            "agentmem_gateway_workflows_ended_total",
+            "Workflow runs that ended here, by how: succeeded, failed, cancelled, interrupted.",
+            ["state"],
+            registry=self.registry,
+        )
         for door in ("http", "grpc"):
             self._running.labels(door)
             self._latency.labels(door)
@@ -70,3 +79,12 @@ class GatewayMetrics:
         """It ended, well or not, `seconds` after it arrived."""
         self._running.labels(door).dec()
         self._latency.labels(door).observe(seconds)
+
+    def workflow_began(self) -> None:
+        """A workflow run goes on here, from its beginning or from where it was."""
+        self._workflows.inc()
+
+    def workflow_ended(self, state: str) -> None:
+        """It ended, or was interrupted; `state` is one of the words in the metric's help."""
+        self._workflows.dec()
+        self._workflows_ended.labels(state).inc()

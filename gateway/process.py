@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 
@@ -33,6 +33,9 @@ from gateway.keys.ring import DEFAULT_LIMITS, KeyRing
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 from gateway.tls import Tls
+from gateway.workflows.records import Records
+from gateway.workflows.runs import Runs
+from gateway.workflows.servicer import WorkflowServicer
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,11 @@ class Gateway:
         self._authenticator = _authenticator(settings)
         self._admission = Admission()
         self._channel = connect(settings.worker_target)
+        self._store_channel = connect(settings.store_target)
         self._door = HttpDoor(settings, self._channel, self.metrics, self._authenticator, self._admission)
+        self._runs = Runs(
+            Records(self._store_channel), self._channel, self._authenticator, self.metrics, settings.max_workflows
+        )
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._http = _HttpServer(_uvicorn_config(self._door.app, settings, self._tls))
@@ -91,7 +98,7 @@ class Gateway:
             )
         await asyncio.to_thread(_publish, self._address_file, self.addresses)
         fields: dict[str, Any] = dict(self.addresses)
-        event(log, "listening", worker=settings.worker_target, **fields)
+        event(log, "listening", worker=settings.worker_target, store=settings.store_target, **fields)
 
     async def stop(self) -> None:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
@@ -100,8 +107,9 @@ class Gateway:
         event(log, "draining", grace=self._settings.grace)
         self._address_file.unlink(missing_ok=True)
         self._http.should_exit = True
+        await self._runs.stop()  # they go on where they were, as soon as somebody asks for them
         await asyncio.gather(self._grpc.stop(self._settings.grace), *([self._serving] if self._serving else ()))
-        await self._channel.close(None)
+        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})
@@ -124,7 +132,7 @@ class Gateway:
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
         forwarder = Forwarder(self._channel, settings.stream_queue, settings.stall_limit, self.metrics)
-        workflows = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
+        workflows = WorkflowServicer(self._runs, self.metrics, settings.stall_limit)
         return GrpcServer(
             settings.grpc,
             [
@@ -132,9 +140,9 @@ class Gateway:
                 forwarder.service(agent_pb2.DESCRIPTOR.services_by_name["AgentService"]),
                 forwarder.service(model_pb2.DESCRIPTOR.services_by_name["ModelService"]),
                 (
-                    workflows,
+                    workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
                     workflow_pb2_grpc.add_WorkflowServiceServicer_to_server,
-                    cast(Any, workflow_pb2_grpc.WorkflowServiceServicer)(),  # the base answers UNIMPLEMENTED
+                    workflows,
                 ),
             ],
             [AuthenticationInterceptor(self._authenticator, self._admission)],

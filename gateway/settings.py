@@ -19,7 +19,7 @@ _DAY: Final = 24 * 3600.0
 
 
 class GatewaySettings(DoorSettings):
-    """Serves the APIs of OpenAI and Anthropic over HTTP, and the contract over gRPC, before one worker.
+    """Serves the APIs of OpenAI and Anthropic over HTTP, and the contract over gRPC, before one worker and its store.
 
     Each flag is also a variable, AGENTMEM_GATEWAY_…, and a key of the table [gateway] in the TOML file that
     AGENTMEM_CONFIG names.
@@ -30,6 +30,7 @@ class GatewaySettings(DoorSettings):
 
     run_dir: Path | None = Field(None, description=f"directory of the sockets (default: {layout.DATA / layout.RUN})")
     worker: str = Field("", description="the worker's gRPC target (default: unix:RUN_DIR/worker.sock)")
+    store: str = Field("", description="the cache store's gRPC target (default: unix:RUN_DIR/store.sock)")
     metrics: OptionalLoopbackAddress = Field(layout.metrics(), description="HOST:PORT of /metrics; empty: none")
     namespace: Annotated[str, AfterValidator(check_namespace)] = Field(
         DEFAULT_NAMESPACE, description="the namespace of all callers; with --keys each key has its own"
@@ -67,6 +68,7 @@ class GatewaySettings(DoorSettings):
     header_timeout: float = Field(10.0, gt=0, description="seconds an HTTP connection may take to send its headers")
     max_connections: int = Field(512, ge=1, description="connections to each door at once")
     max_streams: int = Field(256, ge=1, description="calls at once of one connection to the gRPC door")
+    max_workflows: int = Field(16, ge=1, description="workflow runs of a namespace that go on at once")
     stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     keep_alive: float = Field(
@@ -103,3 +105,8 @@ class GatewaySettings(DoorSettings):
     def worker_target(self) -> str:
         """Where the worker listens."""
         return self.worker or layout.worker_socket(self.run_directory)
+
+    @property
+    def store_target(self) -> str:
+        """Where the cache store listens."""
+        return self.store or layout.store_socket(self.run_directory)

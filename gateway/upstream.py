@@ -1,6 +1,7 @@
 """Calls to the worker: its failures as our errors, and its streams read ahead into a bounded queue.
 
-Of what a caller sends besides a request only its trace reaches the worker (`agentmem.tracing`), and no credentials.
+The store's failures are told as the worker's are. Of what a caller sends besides a request only its trace reaches them
+(`agentmem.tracing`), and no credentials.
 """
 
 import asyncio
@@ -20,7 +21,9 @@ from gateway.discretion import without_directories
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 
-_UNREACHABLE: Final = "the inference worker cannot be reached; it may be starting again"
+WORKER: Final = "inference worker"
+STORE: Final = "cache store"
+"""The processes behind a gateway, as callers are told of them."""
 
 
 class UnaryCall(Awaitable[_T_co], Protocol[_T_co]):
@@ -50,10 +53,15 @@ def stub(
     return call
 
 
-def failure(error: grpc.aio.AioRpcError) -> errors.AgentmemError:
-    """The worker's failure with its details, as the caller is told it, or the failure to reach it."""
+def unreachable(peer: str = WORKER) -> errors.Unavailable:
+    """What a caller is told where a process behind the gateway says nothing."""
+    return errors.Unavailable(f"the {peer} cannot be reached; it may be starting again")
+
+
+def failure(error: grpc.aio.AioRpcError, peer: str = WORKER) -> errors.AgentmemError:
+    """The failure of a call to `peer` with its details, as the caller is told it, or the failure to reach it."""
     if errors.is_unreachable(error):
-        return errors.Unavailable(_UNREACHABLE)
+        return unreachable(peer)
     told = errors.from_rpc(error)
     if isinstance(told, errors.FailedPrecondition | errors.Unavailable) and not serves_admin():
         told.message = without_directories(told.message)  # a model that cannot be loaded says where it is
@@ -87,7 +95,7 @@ async def read_ahead(call: StreamCall[_T], limit: int) -> AsyncIterator[AsyncIte
 
 
 async def _pump(call: StreamCall[_T], queue: "asyncio.Queue[_T | errors.AgentmemError | None]") -> None:
-    end: errors.AgentmemError | None = errors.Unavailable(_UNREACHABLE)  # what a channel that is closed here says
+    end: errors.AgentmemError | None = unreachable()  # what a channel that is closed here says
     try:
         async for message in call:
             await queue.put(message)

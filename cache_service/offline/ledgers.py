@@ -22,8 +22,12 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
         if problem:
             report(_finding(f"segment {segment.id}", problem, users.get(segment.id, ())))
     for table, row in checksums.damaged(connection):
+        where, problem = f"table {table}, row {row}", "it is not what was written: its checksum differs"
+        if table == "workflow_records":
+            report(_finding_of_run(where, problem))
+            continue
         agents = users.get(row, ()) if table == "segments" else _owner(connection, table, row)
-        report(_finding(f"table {table}, row {row}", "it is not what was written: its checksum differs", agents))
+        report(_finding(where, problem, agents))
     versions: dict[str, int] = {}
     for holder in tree.holders:
         if problem := head_problem(connection, holder, tree.segments):
@@ -165,6 +169,16 @@ def _finding(where: str, problem: str, agents: tuple[str, ...]) -> Finding:
         f"what {', '.join(agents) or 'nobody'} remembers may be wrong from there on",
         "delete the agent, or go on without what is damaged: agentmem store recover copies the rest",
         agents,
+    )
+
+
+def _finding_of_run(where: str, problem: str) -> Finding:
+    return Finding(
+        "ledger",
+        where,
+        problem,
+        "that run of a workflow cannot be resumed or looked at",
+        "delete the run, or go on without it: agentmem store recover copies the rest",
     )
 
 

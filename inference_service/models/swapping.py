@@ -16,13 +16,13 @@ import mlx.core as mx
 
 from agentmem import layout, logs
 from agentmem.errors import AgentmemError, Internal, Unavailable
+from agentmem.shielding import to_its_end
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loader import Loader
 from inference_service.models.loading import LoadedModel
 from inference_service.models.opening import Outline
 from inference_service.models.residency import Resident, make_room
 from inference_service.models.seats import READY, WAIT, Seat, State
-from inference_service.shielding import to_its_end
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from typing import Any
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument
 from agentmem.keys import AgentKey, check_text
+from agentmem.shielding import to_its_end
 from agentmem.uploads import read_on
 from agentmem.v1 import agent_pb2
 from inference_service.portable.format import Manifest
 from inference_service.portable.importing import check_fit, check_namespace
 from inference_service.portable.receiving import Received, receive
 from inference_service.servicers.servicer_base import AgentServicerBase
-from inference_service.shielding import to_its_end
 
 STALL_SECONDS = 60.0
 """How long an import waits for the next piece; it keeps others from theirs."""

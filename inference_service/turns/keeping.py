@@ -9,6 +9,7 @@ import logging
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
+from agentmem.shielding import to_its_end
 from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
 from inference_service.engine.geometry import Caches
 from inference_service.engine.thread import EngineThread
@@ -20,7 +21,6 @@ from inference_service.pool.admission import Room
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.hot import HotState
 from inference_service.pool.kv import KVPool, Space, Table
-from inference_service.shielding import to_its_end
 from inference_service.turns.persisting import Persister, State
 from inference_service.turns.planned import Prepared
 

@@ -22,6 +22,7 @@ from agentmem.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from agentmem.shielding import release_frames
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from inference_service.answers import delta, duration
 from inference_service.domain import MessagesInput, TurnRequest
@@ -34,7 +35,6 @@ from inference_service.models.loading import LoadedModel
 from inference_service.models.serving import Models
 from inference_service.pool.admission import Demand, Room
 from inference_service.pool.hot import HotState
-from inference_service.shielding import release_frames
 from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto
 from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks

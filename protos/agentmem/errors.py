@@ -243,13 +243,18 @@ def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL) and not _is_rich(error)
 
 
-def from_peer(error: grpc.aio.AioRpcError, unreachable: str) -> AgentmemError:
-    """The failure of a call to a process of ours: what it says, or Unavailable(`unreachable`) where it said nothing.
+def is_silence(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a process of ours said nothing, so that nobody knows what it did.
 
-    It said nothing where the transport failed, where our own deadline for it passed, and where the call was cut off.
+    The transport failed, our own deadline for it passed, or the call was cut off.
     """
     silent = error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED) and not _is_rich(error)
-    return Unavailable(unreachable) if silent or is_unreachable(error) else from_rpc(error)
+    return silent or is_unreachable(error)
+
+
+def from_peer(error: grpc.aio.AioRpcError, unreachable: str) -> AgentmemError:
+    """The failure of a call to a process of ours: what it says, or Unavailable(`unreachable`) where it `is_silence`."""
+    return Unavailable(unreachable) if is_silence(error) else from_rpc(error)
 
 
 def _is_rich(error: grpc.aio.AioRpcError) -> bool:

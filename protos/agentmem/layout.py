@@ -3,7 +3,7 @@
 DATA                        ledgers, KV, weight hashes: one store per data directory
 DATA/keys.json              the keys of callers, where `agentmem keys` is told no other file
 DATA/run                    the run directory, unless --run-dir names another
-    store.sock              the store, for its worker
+    store.sock              the store, for its worker, and for the gateway's records of workflow runs
     worker.sock             the worker, for the gateway
     gateway.json            the addresses that the gateway really has, while it listens; "tls": "on" if so
 127.0.0.1:8080, 50051       the gateway's doors: HTTP, gRPC

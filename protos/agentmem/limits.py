@@ -1,4 +1,7 @@
-"""Limits of a turn, as `agentmem.v1` documents them: what the worker enforces, and the doors refuse earlier."""
+"""Limits of a turn, as `agentmem.v1` documents them: what the worker enforces, and the doors refuse earlier.
+
+And of a workflow run's record, which the store enforces.
+"""
 
 from typing import Final
 
@@ -16,3 +19,9 @@ MAX_PENALTY: Final = 2.0
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 """UTF-8 bytes of a JSON Schema that a turn's text has to fit."""
+
+MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
+"""The payload of a run's record."""
+
+MAX_SUMMARY_BYTES: Final = 16 * 1024
+"""What lists of runs tell of it."""

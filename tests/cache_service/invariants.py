@@ -28,7 +28,7 @@ class View:
 
     agents: dict[str, dict[str, object]]
     files: frozenset[tuple[int, bytes]]
-    record: tuple[int, bytes]
+    record: tuple[int, bytes, bytes]
 
     def without_kv(self) -> View:
         """What is not about files."""
@@ -54,7 +54,8 @@ async def view(store: Store) -> View:
         if error.code() is not grpc.StatusCode.NOT_FOUND:
             raise
         record = pb.WorkflowRecord()
-    return View(agents, frozenset((file.kind, file.chain_hash) for file in found), (record.version, record.payload))
+    run = (record.version, record.payload, record.summary)
+    return View(agents, frozenset((file.kind, file.chain_hash) for file in found), run)
 
 
 async def _agent(store: Store, key: types_pb2.AgentKey, opened: pb.OpenCacheResponse) -> dict[str, object]:

@@ -23,6 +23,8 @@ ROOMY = Limits(1 << 40, 0)
 OTHER = kv.key("bob", namespace="other")
 ERASED = 987654321
 """A token whose digits are nowhere but in an agent that is deleted."""
+SAID = b"said in a run" * 1000
+"""What is nowhere but in a record that is deleted; more than a page has room for."""
 
 
 class Store(Protocol):
@@ -45,8 +47,9 @@ async def nothing(store: Store) -> None:
 class Scenario:
     """One call. `again` is what its repetition may answer where it had been done; `act` None: the store's start.
 
-    `room`: bytes that there are for KV besides the template's. `strict`: where it fails, nothing has changed.
-    `vanished`: the preparation makes a row whose file is gone, so that there is no right view before.
+    `room`: bytes that there are for KV besides the template's. `erases`: what is in no file afterwards.
+    `strict`: where it fails, nothing has changed. `vanished`: the preparation makes a row whose file is gone, so that
+    there is no right view before.
     """
 
     name: str
@@ -55,7 +58,7 @@ class Scenario:
     again: grpc.StatusCode | None = None
     room: int | None = None
     flags: tuple[str, ...] = ()
-    erases: bool = False
+    erases: bytes = b""
     strict: bool = True
     vanished: bool = False
     litter: Callable[[Path], None] = lambda data: None
@@ -126,12 +129,14 @@ async def furnish(store: Store) -> None:
     await hold(store, kv.key("mallory"), [1, 12, 13])
     await store.cache.CommitTurn(kv.turn([7, 8], agent=OTHER))
     await hold(store, OTHER, [1])
-    await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=workflow(0, b"one")))
+    await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=workflow(0, b"one" + SAID)))
 
 
 def workflow(base: int, payload: bytes) -> pb.WorkflowRecord:
     """A run's record, based on a version."""
-    return pb.WorkflowRecord(namespace="default", workflow_id="w", version=base, payload=payload)
+    return pb.WorkflowRecord(
+        namespace="default", workflow_id="w", version=base, payload=payload, summary=SAID[:1000] + payload[:3]
+    )
 
 
 async def append(store: Store) -> None:
@@ -195,6 +200,12 @@ async def record(store: Store) -> None:
     await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=workflow(1, b"two")))
 
 
+async def delete_record(store: Store) -> None:
+    await store.cache.DeleteWorkflowRecord(
+        pb.DeleteWorkflowRecordRequest(namespace="default", workflow_id="w", version=1)
+    )
+
+
 async def stage_vanished(store: Store) -> None:
     """Asks for a place for a file whose row is there, and which is not."""
     await store.cache.StageBlocks(pb.StageBlocksRequest(namespace="default", names=[name(10)]))
@@ -256,13 +267,14 @@ SCENARIOS = (
     Scenario("stage what vanished", stage_vanished, lose_a_file, vanished=True),
     Scenario("evict", evict),
     Scenario("fork", fork, again=_EXISTS),
-    Scenario("delete", delete, again=_ABSENT, erases=True, strict=False),
+    Scenario("delete", delete, again=_ABSENT, erases=str(ERASED).encode() * 2, strict=False),
     Scenario("snapshot", snapshot),
     Scenario("trim", trim),
     Scenario("restore", restore),
     Scenario("delete snapshot", delete_snapshot, again=_ABSENT, strict=False),
     Scenario("quarantine", quarantine),
     Scenario("workflow record", record, again=_MOVED),
+    Scenario("delete workflow record", delete_record, again=_ABSENT, erases=SAID[:13], strict=False),
     Scenario("start", None, litter=leave_litter),
     Scenario("migration", None, litter=make_version_1),
 )

@@ -159,6 +159,12 @@ async def test_each_names_a_workflow(deep: Running, field: str) -> None:
         record = (await deep.cache.GetWorkflowRecord(pb.GetWorkflowRecordRequest(**each))).record
         assert (record.payload, record.version) == (bytes([number]), 1)
     check_paths(deep)
+    for number, each in enumerate(names):
+        await deep.cache.DeleteWorkflowRecord(pb.DeleteWorkflowRecordRequest(**each, version=1))
+        with audit.reading(deep.data) as connection:
+            left = connection.execute("SELECT payload FROM workflow_records ORDER BY id").fetchall()
+        assert left == [(bytes([kept]),) for kept in range(number + 1, len(names))]
+    check_paths(deep)
 
 
 async def test_what_is_longer_than_allowed_is_refused(deep: Running) -> None:
@@ -170,5 +176,14 @@ async def test_what_is_longer_than_allowed_is_refused(deep: Running) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await deep.cache.CommitTurn(kv.turn([1], label=text))
         assert field_of(error) == "label"
+        for field in ("namespace", "workflow_id"):
+            each = {"namespace": "n", "workflow_id": "w", field: text}
+            record = pb.PutWorkflowRecordRequest(record=pb.WorkflowRecord(**each))  # type: ignore[arg-type]
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await deep.cache.PutWorkflowRecord(record)
+            assert field_of(error) == f"record.{field}"
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await deep.cache.DeleteWorkflowRecord(pb.DeleteWorkflowRecordRequest(**each))
+            assert field_of(error) == field
     assert await ids(deep) == []
     check_paths(deep)

@@ -20,7 +20,7 @@ from . import kv
 from .conftest import Running, code, running
 from .test_warm import FILE, evictions, pin
 from .test_warm_quotas import LEDGER, hold, speak, taken, there
-from .test_workflows import put
+from .test_workflow_records import put
 
 QUOTA = 3 * FILE
 
@@ -60,7 +60,7 @@ async def test_a_turn_without_room_changes_nothing_until_somebody_is_deleted(sto
     first = await say(store, "a", QUOTA // 2)
     await say(store, "b", QUOTA // 3)
     told = await refused(store, "a", QUOTA // 3, first)
-    assert "delete agents or raise the quota" in told and "'default'" in told
+    assert "delete agents or workflow runs, or raise the quota" in told and "'default'" in told
     await refused(store, "c", QUOTA // 3)
     opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))
     assert opened.version == first and len(opened.ledger.token_ids) == QUOTA // 2 // LEDGER
@@ -143,5 +143,13 @@ async def test_workflow_records_are_a_namespaces_too(store: Running) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await store.cache.PutWorkflowRecord(request)
         assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert (await store.cache.PutWorkflowRecord(put("w", 1, b"y"))).version == 2
-    assert taken(store, "n").ledger == 1
+    assert (await store.cache.PutWorkflowRecord(put("w", 1, b"y", summary=b"two"))).version == 2
+    assert taken(store, "n").ledger == 4
+    full = put("v", payload=b"x" * (QUOTA - 4))
+    full.record.summary = b"1"
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.PutWorkflowRecord(full)
+    assert "delete agents or workflow runs" in (error.value.details() or "")
+    await store.cache.DeleteWorkflowRecord(pb.DeleteWorkflowRecordRequest(namespace="n", workflow_id="w", version=2))
+    assert taken(store, "n").ledger == 0
+    await store.cache.PutWorkflowRecord(full)

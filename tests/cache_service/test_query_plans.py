@@ -78,6 +78,27 @@ async def test_no_turn_walks_a_table(store: Running) -> None:
     assert trace.scans() == {}
 
 
+async def test_a_page_of_runs_is_a_range_of_an_index(store: Running) -> None:
+    """Nothing is sorted, and no run of another namespace or page is looked at."""
+    for number in range(3):
+        record = pb.WorkflowRecord(namespace="n", workflow_id=f"w{number}", payload=b"p")
+        await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=record))
+    with Trace(store) as trace:
+        first = await store.cache.ListWorkflowRecords(pb.ListWorkflowRecordsRequest(namespace="n", page_size=1))
+        again = pb.ListWorkflowRecordsRequest(namespace="n", page_size=1, page_token=first.next_page_token)
+        await store.cache.ListWorkflowRecords(again)
+    assert [plan(store, statement) for statement in trace.statements] == 2 * [
+        ["SEARCH workflow_records USING INDEX workflow_records_by_age (namespace=? AND rowid<?)"]
+    ]
+
+
+def plan(store: Running, statement: str) -> list[str]:
+    """What SQLite does for a statement."""
+    return store.store._database.read_blocking(
+        lambda connection: [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    )
+
+
 @pytest.mark.parametrize("namespace", [None, "default"])
 async def test_no_eviction_walks_agents_or_references(store: Running, namespace: str | None) -> None:
     """Files that nobody ever had are looked for among all files (of the namespace): only where room is needed."""

@@ -27,18 +27,20 @@ from cache_service import (
     snapshots,
     turns,
     usage,
-    workflows,
+    workflow_records,
 )
 from cache_service.agents import NO_VERSION, Conversation, State
 from cache_service.files import FileName, Kind
 from cache_service.ledger import EMPTY, Part
 from cache_service.references import FileOrigin, FileRow
 from cache_service.usage import Usage
+from cache_service.workflow_records import Content
 
 KEYS = st.builds(AgentKey, st.sampled_from("nm"), st.sampled_from("ab"), st.just("model"))
 TOKENS = st.integers(0, 6)
 NAMES = st.sampled_from("xyz")
 BLOCKS = st.sets(st.integers(0, 5))
+CONTENTS = st.builds(Content, st.binary(max_size=9), st.binary(max_size=9))
 
 
 def connect() -> sqlite3.Connection:
@@ -151,12 +153,16 @@ class UsageMachine(RuleBasedStateMachine):
         rows = self.connection.execute("SELECT kind, chain_hash, namespace FROM files ORDER BY 1, 2").fetchall()
         return [(FileName(Kind(kind), name), namespace) for kind, name, namespace in rows[at % max(1, len(rows)) :][:1]]
 
-    @rule(namespace=st.sampled_from("nm"), payloads=st.lists(st.binary(max_size=9), max_size=3))
-    def put(self, namespace: str, payloads: list[bytes]) -> None:
-        for payload in payloads:
-            record = workflows.get(self.connection, namespace, "w")
-            version = record.version if record else 0
-            self.write(partial(workflows.put, namespace=namespace, workflow_id="w", version=version, payload=payload))
+    @rule(namespace=st.sampled_from("nm"), records=st.lists(CONTENTS | st.none(), max_size=3))
+    def put(self, namespace: str, records: list[Content | None]) -> None:
+        """Put a run's record, or delete it where there is one."""
+        for content in records:
+            record = workflow_records.get(self.connection, namespace, "w")
+            which = {"namespace": namespace, "workflow_id": "w", "version": record.version if record else 0}
+            if content is not None:
+                self.write(partial(workflow_records.put, **which, content=content))
+            elif record is not None:
+                self.write(partial(workflow_records.delete, **which))
 
     @invariant()
     def counts_are_those_of_the_rows(self) -> None:
@@ -208,7 +214,8 @@ def by_hand(connection: sqlite3.Connection) -> dict[str, Usage]:
         for namespace, size in connection.execute(f"SELECT namespace, size_bytes FROM {table}"):
             add(namespace, size, 0)
     records = "SELECT a.namespace, t.record FROM turns AS t JOIN agents AS a USING (uid)"
-    for query in (records, "SELECT namespace, payload FROM workflow_records"):
+    runs = [f"SELECT namespace, {column} FROM workflow_records" for column in ("summary", "payload")]
+    for query in (records, *runs):
         for namespace, blob in connection.execute(query):
             add(namespace, 0, len(blob))
     return {namespace: Usage(*sums) for namespace, sums in found.items() if any(sums)}

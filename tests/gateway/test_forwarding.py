@@ -18,8 +18,6 @@ from agentmem.v1 import (
     inference_pb2_grpc,
     model_pb2,
     types_pb2,
-    workflow_pb2,
-    workflow_pb2_grpc,
 )
 from gateway.process import Gateway
 from tests.agentmem.test_tracing import PARENT
@@ -281,16 +279,6 @@ async def test_bytes_that_do_not_parse_are_refused_by_field(worker: ScriptedWork
     assert isinstance(failure, errors.InvalidArgument)
     assert failure.field == "key.agent_id"
     assert worker.requests == []
-
-
-async def test_workflows_are_not_served_yet(channel: grpc.aio.Channel) -> None:
-    stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.ListWorkflows(workflow_pb2.ListWorkflowsRequest())
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await read_all(stub.RunWorkflow(workflow_pb2.RunWorkflowRequest()))
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_rpcs_are_counted_by_status(worker: ScriptedWorker, gateway: Gateway, channel: grpc.aio.Channel) -> None:

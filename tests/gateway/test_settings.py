@@ -12,6 +12,11 @@ def test_worker_is_in_the_run_directory(tmp_path: Path) -> None:
     assert load(GatewaySettings, ["--worker", "localhost:1"]).worker_target == "localhost:1"
 
 
+def test_store_is_in_the_run_directory(tmp_path: Path) -> None:
+    assert load(GatewaySettings, ["--run-dir", str(tmp_path)]).store_target == f"unix:{tmp_path}/store.sock"
+    assert load(GatewaySettings, ["--store", "localhost:1"]).store_target == "localhost:1"
+
+
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTMEM_GATEWAY_STALL_LIMIT", "2.5")
     assert load(GatewaySettings, []).stall_limit == 2.5

@@ -91,6 +91,26 @@ def _imported(namespace: str) -> list[Message]:
 EXPORTED: list[bytes] = []
 """Bob's agent as a file, for who tries to import over it. Set when it was exported."""
 
+WORKFLOW = """
+workflow: talk
+agents: {one: {system: "You are one."}, two: {}}
+phases: [{name: only, agents: [one, two], prompts: "What is the colour of the boat?", max_tokens: 3}]
+"""
+WORKFLOW_IDS: list[str] = []
+"""Bob's run, for who tries to get at it. Set when it has ended."""
+
+
+def run_workflow(namespace: str) -> workflow_pb2.RunWorkflowRequest:
+    """Bob's run, and ada's of the same name."""
+    return workflow_pb2.RunWorkflowRequest(namespace=namespace, request_id="bobs-run", definition_yaml=WORKFLOW)
+
+
+def _ran(events: Sequence[workflow_pb2.RunWorkflowResponse]) -> bool:
+    """A run that was computed from its beginning."""
+    spoken = [event.agent_spoke for event in events if event.HasField("agent_spoke")]
+    return len(spoken) == 2 and not any(each.replayed for each in spoken)
+
+
 READ_ONLY: dict[str, Any] = {"messages": PROMPT, "max_tokens": 2, "cache_policy": inference_pb2.CACHE_POLICY_READ_ONLY}
 
 _PREFILLED = kept("bobs-prefill")
@@ -196,15 +216,28 @@ RPCS: dict[str, list[Rpc]] = {
     ],
     f"{_MODELS}/LoadModel": [Rpc(lambda _: model_pb2.LoadModelRequest(model_id=MODEL), DENIED, names_none=True)],
     f"{_MODELS}/UnloadModel": [Rpc(lambda _: model_pb2.UnloadModelRequest(model_id=MODEL), DENIED, names_none=True)],
-    # The contract has workflows, and no server has them yet.
+    f"{_WORKFLOWS}/RunWorkflow": [
+        Rpc(run_workflow, lambda events: _ran(events) and events[0].started.workflow.workflow_id not in WORKFLOW_IDS),
+        Rpc(
+            lambda ns: workflow_pb2.RunWorkflowRequest(namespace=ns, resume_workflow_id=WORKFLOW_IDS[0]),
+            NOT_FOUND,
+        ),
+    ],
+    f"{_WORKFLOWS}/ListWorkflows": [
+        Rpc(
+            lambda ns: workflow_pb2.ListWorkflowsRequest(namespace=ns),
+            lambda answers: all(run.workflow_id not in WORKFLOW_IDS for run in answers[0].workflows),
+        )
+    ],
     **{
         f"{_WORKFLOWS}/{name}": [
             Rpc(
-                lambda _, name=name: getattr(workflow_pb2, f"{name}Request")(),  # type: ignore[misc]
-                grpc.StatusCode.UNIMPLEMENTED,
-                names_none=True,
+                lambda ns, name=name: getattr(workflow_pb2, f"{name}Request")(  # type: ignore[misc]
+                    namespace=ns, workflow_id=WORKFLOW_IDS[0]
+                ),
+                NOT_FOUND,
             )
         ]
-        for name in ("RunWorkflow", "GetWorkflow", "ListWorkflows", "CancelWorkflow", "DeleteWorkflow")
+        for name in ("GetWorkflow", "CancelWorkflow", "DeleteWorkflow")
     },
 }

@@ -19,7 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.routing import BaseRoute, Mount, Route
 
 from agentmem.channels import connect
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2, workflow_pb2
 from gateway.admission import Admission
 from gateway.callers import Everyone
 from gateway.http.app import HttpDoor
@@ -157,12 +157,15 @@ async def bobs(bob: Caller) -> list[agent_pb2.Agent]:
 async def all_of(bob: Caller) -> dict[str, object]:
     """What bob has, to the last byte."""
     listed = await bobs(bob)
+    runs = await bob.call("agentmem.v1.WorkflowService/ListWorkflows", workflow_pb2.ListWorkflowsRequest())
+    assert isinstance(runs, list)
     snapshots = await bob.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=key("")))
     exported = await bob.call("agentmem.v1.AgentService/ExportAgent", agent_pb2.ExportAgentRequest(key=key("")))
     assert isinstance(exported, list)
     return {
         "agents": [agent.SerializeToString(deterministic=True) for agent in listed],
         "snapshots": snapshots.SerializeToString(deterministic=True),
+        "runs": runs[0].SerializeToString(deterministic=True),
         "file": b"".join(part.chunk for part in exported),
     }
 
@@ -174,6 +177,9 @@ async def furnish(bob: Caller) -> None:
     await bob.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=key(""), name=SNAPSHOT))
     for name, messages in KEPT.items():
         await finished(bob, key=key("", name), messages=messages, max_tokens=1)
+    events = await bob.call("agentmem.v1.WorkflowService/RunWorkflow", isolation.run_workflow(""))
+    assert isinstance(events, list)
+    isolation.WORKFLOW_IDS[:] = [events[-1].finished.workflow.workflow_id]
     # The table is worth nothing unless bob himself is told what ada must not be.
     again = await finished(bob, key=key("", ""), messages=PROMPT, max_tokens=1)
     assert sum(part.tokens for part in again.usage.cached) == 256

@@ -51,7 +51,9 @@ async def test_a_turn_without_room_in_the_quota_is_refused_until_an_agent_is_del
             turns += 1
             assert turns < MOST_TURNS
         assert turns and (await client.agent("b")).version.version == turns
-        assert "--namespace-bytes" in told.message and "delete agents or raise the quota" in told.message
+        assert (
+            "--namespace-bytes" in told.message and "delete agents or workflow runs, or raise the quota" in told.message
+        )
         assert told.retry_after > 0
 
         assert await refusal(client, "a", LONG * 2) is not None

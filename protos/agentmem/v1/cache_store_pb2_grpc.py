@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class CacheStoreServiceStub:
-    """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
+    """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
+    again from it. Agents are the worker's to change; the records are the gateway's.
 
     Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
     share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
@@ -112,7 +113,8 @@ class CacheStoreServiceStub:
 
 
 class CacheStoreServiceServicer:
-    """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
+    """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
+    again from it. Agents are the worker's to change; the records are the gateway's.
 
     Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
     share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store
@@ -216,15 +218,16 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutWorkflowRecord(self, request, context):
-        """PutWorkflowRecord creates or replaces a run's record. ABORTED if it is not in the base version. Counts in the
-        namespace's quota as a turn does.
+        """PutWorkflowRecord creates or replaces a run's record, and fsyncs it before it answers. ABORTED if it is not in the
+        base version; so says a repeated call, too. Payload and summary count in the namespace's quota as a turn does:
+        RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. DATA_LOSS if the record that it replaces is damaged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetWorkflowRecord(self, request, context):
-        """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none.
+        """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none, DATA_LOSS if it is not what was written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -239,7 +242,8 @@ class CacheStoreServiceServicer:
 
     def DeleteWorkflowRecord(self, request, context):
         """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the version that
-        is named; NOT_FOUND if there is none.
+        is named; NOT_FOUND if there is none. UNAVAILABLE if it is gone, but bytes of it may still be in the database's
+        files: repeat it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -327,7 +331,8 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CacheStoreService:
-    """CacheStoreService keeps ledgers and files of KV. The ledger is the truth; KV can be computed again from it.
+    """CacheStoreService keeps ledgers, files of KV, and records of workflow runs. The ledger is the truth; KV can be computed
+    again from it. Agents are the worker's to change; the records are the gateway's.
 
     Control travels in these messages; KV travels in files that the worker opens by path, or as streams where it does not
     share the store's disk. The storage half of AgentService is served on the same socket. A draining or full store

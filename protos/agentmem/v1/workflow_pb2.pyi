@@ -237,8 +237,8 @@ class RunWorkflowResponse(_message.Message):
     PHASE_OUTCOME_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Position in the run's event log, from 1. A delta has that of its agent's AgentSpeaking: it is not part of the log, and
-    who joins later gets the whole text in AgentSpoke only.
+    """Position in the run's event log, from 1. AgentSpeaking and AgentDelta are not part of the log and have that of the
+    event before them: who joins later gets AgentSpoke, which has all of it.
     """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
@@ -371,7 +371,7 @@ Global___PhaseStarted: _TypeAlias = PhaseStarted  # noqa: Y015
 
 @_typing.final
 class AgentSpeaking(_message.Message):
-    """AgentSpeaking begins a turn."""
+    """AgentSpeaking begins a turn, and begins it again after an outage: deltas then start over."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

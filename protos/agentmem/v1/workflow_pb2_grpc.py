@@ -91,7 +91,7 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkflows(self, request, context):
-        """ListWorkflows pages through the runs of a namespace, newest first.
+        """ListWorkflows pages through the runs of a namespace, newest first, without their agents.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,7 +47,7 @@ class WorkflowServiceStub:
     GetWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.GetWorkflowRequest, _workflow_pb2.GetWorkflowResponse]
     """GetWorkflow describes one run. NOT_FOUND if there is none."""
     ListWorkflows: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.ListWorkflowsRequest, _workflow_pb2.ListWorkflowsResponse]
-    """ListWorkflows pages through the runs of a namespace, newest first."""
+    """ListWorkflows pages through the runs of a namespace, newest first, without their agents."""
     CancelWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.CancelWorkflowRequest, _workflow_pb2.CancelWorkflowResponse]
     """CancelWorkflow ends a run after the turns that are running are dropped; what is committed stays. Idempotent: a run
     that has ended stays as it ended.
@@ -76,7 +76,7 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     GetWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.GetWorkflowRequest, _workflow_pb2.GetWorkflowResponse]  # type: ignore[assignment]
     """GetWorkflow describes one run. NOT_FOUND if there is none."""
     ListWorkflows: _aio.UnaryUnaryMultiCallable[_workflow_pb2.ListWorkflowsRequest, _workflow_pb2.ListWorkflowsResponse]  # type: ignore[assignment]
-    """ListWorkflows pages through the runs of a namespace, newest first."""
+    """ListWorkflows pages through the runs of a namespace, newest first, without their agents."""
     CancelWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.CancelWorkflowRequest, _workflow_pb2.CancelWorkflowResponse]  # type: ignore[assignment]
     """CancelWorkflow ends a run after the turns that are running are dropped; what is committed stays. Idempotent: a run
     that has ended stays as it ended.
@@ -117,7 +117,7 @@ class WorkflowServiceServicer:
         request: _workflow_pb2.ListWorkflowsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workflow_pb2.ListWorkflowsResponse, _abc.Awaitable[_workflow_pb2.ListWorkflowsResponse]]:
-        """ListWorkflows pages through the runs of a namespace, newest first."""
+        """ListWorkflows pages through the runs of a namespace, newest first, without their agents."""
 
     def CancelWorkflow(
         self,

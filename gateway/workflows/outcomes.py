@@ -1,0 +1,120 @@
+"""Structured results, read from what agents said last in a phase. Pure.
+
+Results are JSON objects:
+
+    vote     {"winner": option or null, "tally": {option: votes}, "votes": {agent: option or null}, "unanimous": bool}
+    choice   {"choices": {agent: option or null}}
+    number   {"numbers": {agent: number or null}, "mean": number or null}
+    json     {"value": object or null}
+    text     {"text": text or null}
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.workflows.definition.schema import Choice, Json, Number, Outcome, Phase, Vote
+
+_NUMBER: Final = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?![\w])")
+
+
+def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, Any]:
+    """The result of a phase in which agents said `last` at last. Who said nothing has null."""
+    match outcome:
+        case Vote():
+            return _vote(outcome, {name: option_in(last.get(name, ""), outcome) for name in asked(outcome, phase)})
+        case Choice():
+            return {"choices": {name: option_in(last.get(name, ""), outcome) for name in asked(outcome, phase)}}
+        case Number():
+            numbers = {name: _number(last.get(name, "")) for name in asked(outcome, phase)}
+            named = [number for number in numbers.values() if number is not None]
+            return {"numbers": numbers, "mean": sum(named) / len(named) if named else None}
+        case Json():
+            return {"value": _object(last.get(outcome.agent, ""))}
+        case _:
+            return {"text": last.get(outcome.agent)}
+
+
+def asked(outcome: Outcome, phase: Phase) -> Sequence[str]:
+    """Whose words an outcome is read from."""
+    match outcome:
+        case Vote():
+            named = outcome.voters
+        case Choice() | Number():
+            named = outcome.agents
+        case _:
+            named = [outcome.agent]
+    return phase.agents if named is None else named
+
+
+def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
+    """The JSON Schema that what an agent says in a phase is held to, as JSON; empty where it is free."""
+    if outcome is None or agent not in asked(outcome, phase):
+        return ""
+    match outcome:
+        case Vote() | Choice() if outcome.held:
+            return json.dumps({"type": "string", "enum": outcome.options})
+        case Json():
+            return json.dumps(outcome.schema_)
+        case _:
+            return ""
+
+
+def option_in(text: str, outcome: Vote | Choice) -> str | None:
+    """The last of the options that a text names as words of their own, whatever their case; None if it names none.
+
+    >>> option_in("Not defect: I COOPERATE.", Choice(kind="choice", options=["cooperate", "defect"]))
+    'cooperate'
+    """
+    found = {
+        match.end(): option
+        for option in sorted(outcome.options, key=len)  # of two that end together the longer is meant
+        for match in re.finditer(rf"(?<!\w){re.escape(option)}(?!\w)", text, re.IGNORECASE)
+    }
+    return found[max(found)] if found else None
+
+
+def values(name: str, result: Mapping[str, Any]) -> dict[str, str]:
+    """What templates of later phases read of a phase's result, by the names that they have for it."""
+    return {f"outcome.{name}.{path}": text for path, text in _leaves(result)}
+
+
+def _leaves(value: Any) -> Iterator[tuple[str, str]]:
+    for key, inner in value.items():
+        yield key, _text(inner)
+        if isinstance(inner, dict):
+            yield from ((f"{key}.{path}", text) for path, text in _leaves(inner))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _vote(outcome: Vote, votes: dict[str, str | None]) -> dict[str, Any]:
+    tally = {option: sum(vote == option for vote in votes.values()) for option in outcome.options}
+    most = max(tally.values())
+    first = [option for option in outcome.options if tally[option] == most]
+    wins = most > 0 and (len(first) == 1 or outcome.tie == "first")
+    unanimous = None not in votes.values() and len(set(votes.values())) == 1
+    return {"winner": first[0] if wins else None, "tally": tally, "votes": votes, "unanimous": unanimous}
+
+
+def _number(text: str) -> float | int | None:
+    found = _NUMBER.findall(text)
+    if not found:
+        return None
+    number = float(found[-1])
+    return int(number) if number.is_integer() else number
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # cut off by max_tokens, or by the end of the context
+        return None
+    return value if isinstance(value, dict) else None

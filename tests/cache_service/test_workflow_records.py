@@ -1,0 +1,212 @@
+"""Workflow records over the socket."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem import limits
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import checksums, schema, workflow_records
+from cache_service.offline.check import check
+from cache_service.offline.recover import recover
+
+from . import kv
+from .conftest import Running, code, field_of, running
+from .invariants import holds
+from .test_erasure import hasty, reader
+
+__all__ = ["hasty"]
+SECRET = b"said in confidence, "
+
+
+def put(
+    workflow: str, version: int = 0, payload: bytes = b"p", namespace: str = "n", summary: bytes = b""
+) -> pb.PutWorkflowRecordRequest:
+    record = pb.WorkflowRecord(
+        namespace=namespace, workflow_id=workflow, version=version, payload=payload, summary=summary
+    )
+    return pb.PutWorkflowRecordRequest(record=record)
+
+
+def get(workflow: str = "w", namespace: str = "n") -> pb.GetWorkflowRecordRequest:
+    return pb.GetWorkflowRecordRequest(namespace=namespace, workflow_id=workflow)
+
+
+def delete(workflow: str = "w", version: int = 1, namespace: str = "n") -> pb.DeleteWorkflowRecordRequest:
+    return pb.DeleteWorkflowRecordRequest(namespace=namespace, workflow_id=workflow, version=version)
+
+
+async def listed(store: Running, size: int | None = None) -> list[list[pb.WorkflowRecord]]:
+    """All pages of namespace n."""
+    pages: list[list[pb.WorkflowRecord]] = []
+    token = ""
+    while not pages or token:
+        request = pb.ListWorkflowRecordsRequest(namespace="n", page_size=size, page_token=token)
+        page = await store.cache.ListWorkflowRecords(request)
+        pages.append(list(page.records))
+        token = page.next_page_token
+    return pages
+
+
+async def test_records_grow_by_one_and_are_read_back(store: Running) -> None:
+    assert (await store.cache.PutWorkflowRecord(put("w"))).version == 1
+    assert (await store.cache.PutWorkflowRecord(put("w", 1, b"q", summary=b"s"))).version == 2
+    found = (await store.cache.GetWorkflowRecord(get())).record
+    assert found == pb.WorkflowRecord(namespace="n", workflow_id="w", version=2, payload=b"q", summary=b"s")
+
+
+@pytest.mark.parametrize("base", [0, 2, 2**64 - 1])
+async def test_a_record_in_another_version_is_aborted(store: Running, base: int) -> None:
+    await store.cache.PutWorkflowRecord(put("w"))
+    for call in (store.cache.PutWorkflowRecord(put("w", base)), store.cache.DeleteWorkflowRecord(delete("w", base))):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call
+        assert code(error) is grpc.StatusCode.ABORTED and "version 1" in (error.value.details() or "")
+    assert (await store.cache.GetWorkflowRecord(get())).record.payload == b"p"
+
+
+async def test_another_namespaces_record_is_not_found(store: Running) -> None:
+    await store.cache.PutWorkflowRecord(put("w"))
+    for call in (
+        store.cache.GetWorkflowRecord(get(namespace="m")),
+        store.cache.DeleteWorkflowRecord(delete(namespace="m")),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call
+        assert code(error) is grpc.StatusCode.NOT_FOUND
+    assert (await store.cache.GetWorkflowRecord(get())).record.version == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "limit"), [("payload", limits.MAX_RECORD_BYTES), ("summary", limits.MAX_SUMMARY_BYTES)]
+)
+async def test_what_is_as_large_as_it_may_be_is_kept_and_what_is_larger_refused(
+    store: Running, field: str, limit: int
+) -> None:
+    whole = put("w")
+    setattr(whole.record, field, b"x" * limit)
+    await store.cache.PutWorkflowRecord(whole)
+    larger = put("w", 1)
+    setattr(larger.record, field, b"x" * (limit + 1))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.PutWorkflowRecord(larger)
+    assert field_of(error) == f"record.{field}"
+    assert getattr((await store.cache.GetWorkflowRecord(get())).record, field) == b"x" * limit
+
+
+async def test_lists_are_newest_first_and_tell_no_payload(store: Running) -> None:
+    for workflow in "cab":
+        await store.cache.PutWorkflowRecord(put(workflow, summary=workflow.encode()))
+    await store.cache.PutWorkflowRecord(put("z", namespace="m"))
+    await store.cache.PutWorkflowRecord(put("c", 1, b"longer", summary=b"changed"))
+    pages = await listed(store, 1)
+    assert [(each.workflow_id, each.version, each.summary, each.payload) for page in pages for each in page] == [
+        ("b", 1, b"b", b""),
+        ("a", 1, b"a", b""),
+        ("c", 2, b"changed", b""),
+    ]
+    for bad in ("W10=", "WyItMSJd", "WyLCsiJd", "x"):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await store.cache.ListWorkflowRecords(pb.ListWorkflowRecordsRequest(namespace="n", page_token=bad))
+        assert field_of(error) == "page_token"
+
+
+async def test_pages_of_many_records_while_some_come_and_go(store: Running) -> None:
+    for number in range(105):
+        await store.cache.PutWorkflowRecord(put(f"w{number}"))
+    first = await store.cache.ListWorkflowRecords(pb.ListWorkflowRecordsRequest(namespace="n"))
+    assert [each.workflow_id for each in first.records] == [f"w{number}" for number in range(104, 4, -1)]
+    await store.cache.PutWorkflowRecord(put("new"))
+    for number in (3, 5):  # one of the page to come, and the one that its token names
+        await store.cache.DeleteWorkflowRecord(delete(f"w{number}"))
+    request = pb.ListWorkflowRecordsRequest(namespace="n", page_token=first.next_page_token)
+    rest = await store.cache.ListWorkflowRecords(request)
+    assert [each.workflow_id for each in rest.records] == ["w4", "w2", "w1", "w0"] and not rest.next_page_token
+
+
+async def test_a_deleted_record_is_gone_from_the_files(store: Running) -> None:
+    """With all that it said before, also where a shorter text has replaced it."""
+    for version, size in enumerate((3000, 70_000, 10)):
+        await store.cache.PutWorkflowRecord(put("w", version, SECRET * size, summary=SECRET * 9))
+        await store.cache.PutWorkflowRecord(put(f"kept {version}", payload=b"others'" * 1000))
+    assert holds(store.data, SECRET)
+    await store.cache.DeleteWorkflowRecord(delete("w", 3))
+    assert holds(store.data, SECRET) == []
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.DeleteWorkflowRecord(delete("w", 3))
+    assert code(error) is grpc.StatusCode.NOT_FOUND
+    assert (await store.cache.PutWorkflowRecord(put("w"))).version == 1
+    assert [len(page) for page in await listed(store)] == [4]
+
+
+async def test_a_repeated_deletion_is_ok_once_it_is_scrubbed(hasty: Running) -> None:
+    await hasty.cache.PutWorkflowRecord(put("w", payload=SECRET * 99))
+    with reader(hasty.data):
+        await hasty.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await hasty.cache.DeleteWorkflowRecord(delete())
+            assert code(error) is grpc.StatusCode.UNAVAILABLE
+    await hasty.cache.DeleteWorkflowRecord(delete())
+    assert holds(hasty.data, SECRET) == []
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await hasty.cache.DeleteWorkflowRecord(delete())
+    assert code(error) is grpc.StatusCode.NOT_FOUND
+
+
+def flip(data: Path) -> None:
+    """Change a payload as a flipped bit does, of which nobody is told."""
+    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
+        checksums.register(connection)
+        connection.execute("BEGIN")
+        (trigger,) = connection.execute(
+            "SELECT sql FROM sqlite_master WHERE name = 'workflow_records_summed_again'"
+        ).fetchone()
+        connection.execute("DROP TRIGGER workflow_records_summed_again")
+        connection.execute("UPDATE workflow_records SET payload = x'71' WHERE workflow_id = 'w'")
+        connection.execute(trigger)
+        connection.execute("COMMIT")
+
+
+async def test_a_damaged_record_is_not_served_and_may_be_deleted(data: Path) -> None:
+    async with running(data) as store:
+        for workflow in "vw":
+            await store.cache.PutWorkflowRecord(put(workflow))
+    flip(data)
+    (finding,) = check(data).findings
+    assert finding.where == "table workflow_records, row 2" and "delete the run" in finding.repair
+    recovered = recover(data, data.with_name("new"))
+    assert (recovered.workflow_records, recovered.damaged) == (1, ["workflow_records"])
+    async with running(data) as store:
+        for call in (store.cache.GetWorkflowRecord(get()), store.cache.PutWorkflowRecord(put("w", 1))):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await call
+            assert code(error) is grpc.StatusCode.DATA_LOSS and "workflow 'w'" in (error.value.details() or "")
+        assert (await store.cache.GetWorkflowRecord(get("v"))).record.version == 1
+        await store.cache.DeleteWorkflowRecord(delete())
+    assert check(data).is_clean
+
+
+def test_records_of_an_older_directory_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        with monkeypatch.context() as older:
+            older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:8])
+            schema.migrate(connection)
+        rows = [(3, "n", "b", 7, b"1"), (5, "m", "b", 1, b""), (9, "n", "a", 2, b"22")]
+        connection.executemany("INSERT INTO workflow_records VALUES (?, ?, ?, ?, ?)", rows)
+        connection.execute("DELETE FROM workflow_records WHERE id = 9")
+        connection.execute("INSERT INTO workflow_records VALUES (9, 'n', 'a', 2, x'3232')")
+        schema.migrate(connection)
+        content = workflow_records.Content(b"", b"1")
+        assert workflow_records.get(connection, "n", "b") == (3, "b", 7, content)
+        page = workflow_records.page(connection, "n", workflow_records.NEWEST, 9)
+        assert [record.id for record in page] == [9, 3]
+        workflow_records.put(connection, "n", "new", 0, content)
+        record = workflow_records.get(connection, "n", "new")
+        assert record is not None and record.id == 10
+        assert list(checksums.damaged(connection)) == []

@@ -1,0 +1,139 @@
+"""The event log: durable before it is told, in order, once."""
+
+import asyncio
+
+import pytest
+
+from agentmem.errors import Unavailable
+from agentmem.v1 import workflow_pb2, workflow_run_pb2
+from gateway.workflows.log import Event, EventLog
+
+
+class Record:
+    """A record whose writes are noted; each waits for `gate`."""
+
+    def __init__(self) -> None:
+        self.run = workflow_run_pb2.WorkflowRun()
+        self.written: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def write(self) -> None:
+        keys = [logged.key for logged in self.run.events]
+        await self.gate.wait()
+        self.written.append(keys)
+
+    def log(self) -> EventLog:
+        return EventLog(self.run, self.write)
+
+
+def spoke(text: str) -> Event:
+    return Event(agent_spoke=workflow_pb2.AgentSpoke(text=text))
+
+
+def delta(text: str) -> Event:
+    return Event(agent_delta=workflow_pb2.AgentDelta(text=text))
+
+
+def text(event: Event) -> str:
+    return event.agent_spoke.text or event.agent_delta.text
+
+
+async def read(log: EventLog, after: int = 0) -> list[str]:
+    return [text(event) async for event in log.read(after)]
+
+
+async def test_what_is_logged_is_told_when_it_is_written() -> None:
+    record = Record()
+    log = record.log()
+    record.gate.clear()
+    events = log.read(0)
+    log.add("a", spoke("a"))
+    flushing = asyncio.create_task(log.flush())
+    coming = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0.01)
+    assert not coming.done()
+    log.tell(delta("x"))
+    log.add("b", spoke("b"))
+    record.gate.set()
+    assert text(await coming) == "a"
+    await flushing
+    await log.flush()
+    log.close()
+    assert [text(event) async for event in events] == ["x", "b"]
+    assert record.written == [["a"], ["a", "b"]]
+
+
+async def test_who_comes_late_gets_what_is_logged() -> None:
+    log = Record().log()
+    for name in ("a", "b", "c"):
+        log.add(name, spoke(name))
+        log.tell(delta(f"{name}…"))
+        await log.flush()
+    log.close()
+    assert await read(log) == ["a", "b", "c"]
+    assert await read(log, after=2) == ["c"]
+    assert await read(log, after=9) == []
+
+
+async def test_an_event_is_logged_once_also_by_another_execution() -> None:
+    record = Record()
+    log = record.log()
+    log.add("a", spoke("first"))
+    await log.flush()
+    again = record.log()
+    again.add("a", spoke("second"))
+    again.add("b", spoke("b"))
+    await again.flush()
+    again.close()
+    assert await read(again) == ["first", "b"]
+    assert text(again.find("a") or Event()) == "first"
+    assert again.find("c") is None
+    assert [logged.event.sequence for logged in record.run.events] == [1, 2]
+
+
+async def test_a_slow_reader_loses_what_streams_and_nothing_that_is_logged() -> None:
+    log = Record().log()
+    events = log.read(0)
+    coming = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    log.tell(delta("first"))
+    assert text(await coming) == "first"
+    for number in range(5000):
+        log.tell(delta(str(number)))
+        if number % 1000 == 0:
+            log.add(str(number), spoke(f"said {number}"))
+            await log.flush()
+    log.close()
+    got = [text(event) async for event in events]
+    assert [each for each in got if each.startswith("said")] == [f"said {number}" for number in range(0, 5000, 1000)]
+    assert len(got) < 1100
+
+
+async def test_an_interruption_is_told_after_the_rest() -> None:
+    log = Record().log()
+    log.add("a", spoke("a"))
+    await log.flush()
+    log.close(Unavailable("gone"))
+    events = log.read(0)
+    assert text(await anext(events)) == "a"
+    with pytest.raises(Unavailable):
+        await anext(events)
+
+
+async def test_a_write_is_not_left_half_done() -> None:
+    """The next write follows the one whose waiter was cancelled; two at once would be two versions of the record."""
+    record = Record()
+    log = record.log()
+    record.gate.clear()
+    log.add("a", spoke("a"))
+    flushing = asyncio.create_task(log.flush())
+    await asyncio.sleep(0.01)
+    flushing.cancel()
+    log.add("b", spoke("b"))
+    after = asyncio.create_task(log.flush())
+    await asyncio.sleep(0.01)
+    assert record.written == []
+    record.gate.set()
+    await after
+    assert record.written == [["a"], ["a", "b"]]

@@ -1,0 +1,303 @@
+"""Records of runs over a channel, with stores that stop, die, and answer into nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentmem.channels import connect
+from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from agentmem.server import GrpcServer
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import cache_store_pb2_grpc
+from cache_service.quotas import Quotas
+from gateway.workflows import records as records_module
+from gateway.workflows.records import Record, Records
+from tests.cache_service.conftest import running
+from tests.cache_service.process import ready
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A data directory with a path short enough for a socket."""
+    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    yield parent / "d"
+    shutil.rmtree(parent)
+
+
+@asynccontextmanager
+async def records(socket: Path, patience: float = 60.0) -> AsyncIterator[Records]:
+    """Records over a channel of their own."""
+    async with connect(f"unix:{socket}") as channel:
+        yield Records(channel, patience)
+
+
+@pytest.fixture
+async def runs(data: Path) -> AsyncIterator[Records]:
+    """Records in a store that serves."""
+    async with running(data), records(data / "store.sock") as found:
+        yield found
+
+
+class Line:
+    """A wire between a client and a store, from which answers can be taken."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self._answering = asyncio.Event()
+        self._answering.set()
+
+    def mute(self) -> None:
+        """From now on requests arrive and answers do not."""
+        self._answering.clear()
+
+    def unmute(self) -> None:
+        """Answers go through again."""
+        self._answering.set()
+
+    def cut(self) -> None:
+        """What was connected is not any more; who connects anew is answered."""
+        for connection in self._connections:
+            connection.cancel()
+        self._answering = asyncio.Event()
+        self._answering.set()
+
+    async def serve(self, path: Path) -> asyncio.Server:
+        """Listen."""
+        self._connections: set[asyncio.Task[Any]] = set()
+        return await asyncio.start_unix_server(self._connect, path)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        to_store = None
+        try:
+            from_store, to_store = await asyncio.open_unix_connection(self.store)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pump(reader, to_store, None))
+                both.create_task(self._pump(from_store, writer, self._answering))
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections.discard(task)
+            for each in (writer, to_store):
+                if each is not None:
+                    each.transport.abort()
+
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, allowed: asyncio.Event | None
+    ) -> None:
+        while chunk := await source.read(65536):
+            if allowed is not None:
+                await allowed.wait()
+            target.write(chunk)
+            await target.drain()
+        target.close()
+
+
+@asynccontextmanager
+async def line(data: Path, store: Path) -> AsyncIterator[tuple[Line, Path]]:
+    """A line to a store's socket, and where it is."""
+    made, path = Line(store), data.parent / "line.sock"
+    server = await made.serve(path)
+    try:
+        yield made, path
+    finally:
+        made.cut()
+        server.close()
+
+
+async def reaches(runs: Records, version: int) -> None:
+    """Wait until run w is in this version; 0: it is gone."""
+    async with asyncio.timeout(20):
+        while (found.version if (found := await runs.get("n", "w")) else 0) != version:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
+    assert await runs.create("n", "w", b"p", b"s") == 1
+    assert await runs.put("n", "w", 1, b"q", b"t") == 2
+    assert await runs.get("n", "w") == Record("w", 2, b"q", b"t")
+    assert await runs.get("n", "other") is None and await runs.get("m", "w") is None
+    await runs.create("n", "x", b"p", b"newer")
+    first, token = await runs.page("n", 1)
+    second, end = await runs.page("n", 1, token)
+    assert (first, second, end) == ([Record("x", 1, b"", b"newer")], [Record("w", 2, b"", b"t")], "")
+    await runs.delete("n", "w", 2)
+    assert await runs.get("n", "w") is None
+    assert await runs.create("n", "w", b"p", b"s") == 1
+
+
+async def test_who_is_not_at_the_present_version_changes_nothing(runs: Records) -> None:
+    await runs.create("n", "w", b"p", b"")
+    with pytest.raises(AlreadyExists, match="choose another id"):
+        await runs.create("n", "w", b"p", b"")  # the same bytes, but nobody's repetition
+    for version in (0, 2):
+        with pytest.raises(Aborted):
+            await runs.put("n", "w", version, b"q", b"")
+        with pytest.raises(Aborted):
+            await runs.delete("n", "w", version)
+    with pytest.raises(NotFound):
+        await runs.delete("n", "absent", 1)
+    assert await runs.get("n", "w") == Record("w", 1, b"p", b"")
+
+
+async def test_what_the_store_refuses_is_told_at_once(data: Path) -> None:
+    async with running(data, quotas=Quotas(1000)), records(data / "store.sock") as runs:
+        with pytest.raises(InvalidArgument) as refused:
+            await runs.create("n", "w", bytes(16 * 1024 * 1024 + 1), b"")
+        assert refused.value.field == "record.payload"
+        with pytest.raises(ResourceExhausted, match="workflow"):
+            await runs.create("n", "w", bytes(1001), b"")
+
+
+async def test_a_store_that_is_down_is_waited_for(data: Path) -> None:
+    data.mkdir(mode=0o700)
+    async with records(data / "store.sock") as runs:
+        waiting = asyncio.create_task(runs.create("n", "w", b"p", b""))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        async with running(data):
+            assert await waiting == 1
+        waiting = asyncio.create_task(runs.put("n", "w", 1, b"q", b""))
+        async with running(data):
+            assert await waiting == 2
+
+
+async def test_a_store_that_stays_down_is_told_when_the_patience_is_over(data: Path) -> None:
+    async with records(data / "store.sock", patience=0.2) as runs:
+        for call in (runs.get("n", "w"), runs.put("n", "w", 0, b"", b""), runs.page("n", 1), runs.delete("n", "w", 1)):
+            with pytest.raises(Unavailable, match="the cache store cannot be reached"):
+                await call
+
+
+async def test_a_store_killed_between_a_put_and_its_answer(data: Path) -> None:
+    socket = data / "run" / "store.sock"
+    async with line(data, socket) as (wire, path), records(path) as runs, records(socket) as beside:
+        async with ready(data) as (process, _):
+            await runs.create("n", "w", b"1", b"one")
+            wire.mute()
+            put = asyncio.create_task(runs.put("n", "w", 1, b"2", b"two"))
+            await reaches(beside, 2)
+            process.kill()
+            await process.wait()
+            wire.cut()
+            assert not put.done()
+        async with ready(data):
+            assert await put == 2
+            assert await runs.get("n", "w") == Record("w", 2, b"2", b"two")
+            assert await runs.put("n", "w", 2, b"3", b"") == 3
+
+
+async def test_calls_whose_answers_were_lost_were_done_once(data: Path) -> None:
+    socket = data / "store.sock"
+    async with running(data), line(data, socket) as (wire, path), records(path) as runs, records(socket) as beside:
+        assert await runs.get("n", "w") is None
+        wire.mute()
+        call: asyncio.Task[Any] = asyncio.create_task(runs.create("n", "w", b"1", b"s"))
+        await reaches(beside, 1)
+        wire.cut()
+        assert await call == 1
+        wire.mute()
+        call = asyncio.create_task(runs.delete("n", "w", 1))
+        await reaches(beside, 0)
+        wire.cut()
+        assert await call is None
+
+
+async def test_a_store_that_hangs_is_asked_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "_TIMEOUT_SECONDS", 0.2)
+    socket = data / "store.sock"
+    async with (
+        running(data),
+        line(data, socket) as (wire, path),
+        records(path) as runs,
+        connect(f"unix:{socket}") as by,
+    ):
+        store = cache_store_pb2_grpc.CacheStoreServiceStub(by)
+        await runs.create("n", "w", b"1", b"")
+        wire.mute()
+        put = asyncio.create_task(runs.put("n", "w", 1, b"2", b""))
+        request = pb.GetWorkflowRecordRequest(namespace="n", workflow_id="w")
+        while (await store.GetWorkflowRecord(request)).record.version != 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert not put.done()
+        wire.unmute()
+        monkeypatch.undo()
+        assert await put == 2
+
+
+@pytest.mark.parametrize("theirs", [b"ours", b"theirs"])
+async def test_who_was_overtaken_after_a_lost_answer_is_told_so(data: Path, theirs: bytes) -> None:
+    socket = data / "store.sock"
+    async with running(data), line(data, socket) as (wire, path), records(path) as runs, records(socket) as beside:
+        await runs.create("n", "w", b"1", b"")
+        wire.mute()
+        put = asyncio.create_task(runs.put("n", "w", 1, b"ours", b""))
+        await reaches(beside, 2)
+        await beside.put("n", "w", 2, theirs, b"")
+        wire.cut()
+        with pytest.raises(Aborted):
+            await put
+
+
+async def test_a_call_that_was_never_done_is_not_taken_for_anothers(data: Path) -> None:
+    async with running(data), line(data, data / "nobody.sock") as (wire, path), records(path) as runs:
+        put = asyncio.create_task(runs.put("n", "w", 0, b"ours", b""))
+        await asyncio.sleep(0.1)
+        async with records(data / "store.sock") as beside:
+            await beside.create("n", "w", b"theirs", b"")
+        wire.store = data / "store.sock"
+        with pytest.raises(Aborted):
+            await put
+
+
+class Drained(cache_store_pb2_grpc.CacheStoreServiceServicer):
+    """A store that is leaving, once, and tells when it will be back."""
+
+    def __init__(self, retry_after: float) -> None:
+        self._retry_after = retry_after
+        self.asked: list[float] = []
+
+    async def PutWorkflowRecord(self, request: Any, context: Any) -> pb.PutWorkflowRecordResponse:
+        self.asked.append(asyncio.get_running_loop().time())
+        if len(self.asked) == 1:
+            raise Unavailable("draining", self._retry_after)
+        return pb.PutWorkflowRecordResponse(version=1)
+
+
+@asynccontextmanager
+async def drained(data: Path, retry_after: float) -> AsyncIterator[Drained]:
+    """It, while the block runs."""
+    data.mkdir()
+    store = Drained(retry_after)
+    name = pb.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
+    add = cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server
+    server = GrpcServer(f"unix:{data}/store.sock", [(name, add, store)])
+    await server.start()
+    try:
+        yield store
+    finally:
+        await server.stop(1)
+
+
+async def test_a_store_is_asked_again_when_it_said(data: Path) -> None:
+    async with drained(data, 0.3) as store, records(data / "store.sock") as runs:
+        assert await runs.put("n", "w", 0, b"p", b"") == 1
+        assert store.asked[1] - store.asked[0] >= 0.3
+
+
+async def test_who_has_no_patience_for_that_is_told_when(data: Path) -> None:
+    async with drained(data, 30.0) as store, records(data / "store.sock", patience=5.0) as runs:
+        with pytest.raises(Unavailable, match="draining") as told:
+            await runs.put("n", "w", 0, b"p", b"")
+        assert told.value.retry_after == 30.0 and len(store.asked) == 1
