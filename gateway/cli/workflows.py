@@ -190,7 +190,8 @@ def _turns(workflow: workflow_pb2.Workflow) -> str:
 def _list(gateway: str, *, as_json: bool) -> None:
     found = ask(gateway, find)
     if as_json:
-        write_json([as_dict(workflow) for workflow in found])
+        # Who takes part is not told in a list.
+        write_json([{k: v for k, v in as_dict(one).items() if k != "agents"} for one in found])
     elif found:
         console().print(workflows_table(found, datetime.now(UTC)))
     else:

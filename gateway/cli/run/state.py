@@ -106,13 +106,12 @@ class Run:
     def tell(self, event: workflow_pb2.RunWorkflowResponse) -> bool:
         """Take an event in. False: it was known already, and is not to be shown."""
         kind = event.WhichOneof("event")
-        if kind == "agent_delta":
-            # It has the number of its turn's beginning, which may be below that of another's.
-            self._delta(event.agent_delta)
-            return True
-        if event.sequence <= self.sequence:
+        # What is not in the log has the number of the event before it: growing text, and the end of a run that failed.
+        if kind not in ("agent_speaking", "agent_delta", "finished") and event.sequence <= self.sequence:
             return False
-        self.sequence = event.sequence
+        if self.finished:
+            return False
+        self.sequence = max(self.sequence, event.sequence)
         self._latest = event.time.ToNanoseconds() / 1e9
         self._began = self._began or self._latest
         match kind:
@@ -122,6 +121,8 @@ class Run:
                 self._phase(event.phase_started)
             case "agent_speaking":
                 self._speaking(event.agent_speaking)
+            case "agent_delta":
+                self._delta(event.agent_delta)
             case "agent_spoke":
                 self._step(event.agent_spoke)
             case "agents_heard":
@@ -166,8 +167,9 @@ class Run:
 
     def _delta(self, delta: workflow_pb2.AgentDelta) -> None:
         member = self._member(delta.agent_id)
-        if member.doing == "speaking":
-            member.saying += delta.text
+        if member.doing != "speaking":  # It had begun before this was followed.
+            member.doing, member.saying = "speaking", GAP
+        member.saying += delta.text
 
     def _step(self, told: workflow_pb2.AgentSpoke | workflow_pb2.AgentListened) -> None:
         member = self._member(told.agent_id)

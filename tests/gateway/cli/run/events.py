@@ -50,19 +50,13 @@ ABSENT, EVICTED = types_pb2.MISS_REASON_ABSENT, types_pb2.MISS_REASON_EVICTED
 
 
 def numbered(*told: dict[str, Any]) -> list[Event]:
-    """Events, a second apart, with their numbers; a delta has that of its agent's turn."""
+    """Events, a second apart, with their numbers; growing text is not in the log, and has that of the event before."""
     events: list[Event] = []
-    number, speaking = 0, {}
+    number = 0
     for fields in told:
-        kind, body = next(iter(fields.items()))
-        if kind == "agent_delta":
-            of = speaking[body.agent_id]
-        else:
-            of = number = number + 1
-        if kind == "agent_speaking":
-            speaking[body.agent_id] = number
-        event = Event(sequence=of, **fields)
-        event.time.seconds = 1_700_000_000 + of
+        number += not {"agent_speaking", "agent_delta"} & set(fields)
+        event = Event(sequence=number, **fields)
+        event.time.seconds = 1_700_000_000 + number
         events.append(event)
     return events
 

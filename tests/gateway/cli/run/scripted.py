@@ -15,13 +15,14 @@ Script = Callable[[workflow_pb2.RunWorkflowRequest], AsyncIterator[Event]]
 
 
 def after(events: Sequence[Event], sequence: int) -> list[Event]:
-    """What a gateway tells who has seen the events up to `sequence`, if no turn is going on."""
-    return [event for event in events if event.sequence > sequence]
+    """What a gateway tells who has seen the events up to `sequence`: the rest of the log."""
+    growing = ("agent_speaking", "agent_delta")
+    return [event for event in events if event.sequence > sequence and event.WhichOneof("event") not in growing]
 
 
 async def whole(request: workflow_pb2.RunWorkflowRequest) -> AsyncIterator[Event]:
     """A run that goes well."""
-    for event in after(RUN, request.after_sequence):
+    for event in after(RUN, request.after_sequence) if request.after_sequence else RUN:
         yield event
 
 

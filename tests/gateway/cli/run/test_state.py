@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.v1 import types_pb2
+from agentmem.v1 import types_pb2, workflow_pb2
 from gateway.cli.run.state import GAP, Run
 from gateway.cli.run.totals import add_up, totals_line
 
-from .events import ABSENT, EVICTED, EXTEND, RUN, delta, numbered, speaking, spoke, step, usage
+from .events import ABSENT, EVICTED, EXTEND, RUN, Event, delta, numbered, speaking, spoke, step, usage, workflow
 
 
 def told(count: int = len(RUN)) -> Run:
@@ -46,6 +46,27 @@ def test_speakers_are_not_mixed_up() -> None:
     assert (run.members["marco"].saying, run.members["marco"].last.text) == ("", "The boat is green.")
 
 
+def test_who_is_joined_in_mid_turn_speaks() -> None:
+    run = told(1)
+    for event in RUN[6:8]:
+        run.tell(event)
+    assert {name: (member.doing, member.saying) for name, member in run.members.items()} == {
+        "warden": ("idle", ""),
+        "marco": ("speaking", f"{GAP} is green."),
+        "danny": ("speaking", f"{GAP}I saw"),
+    }
+    run.tell(RUN[4])  # It begins again after an outage.
+    assert run.members["danny"].saying == ""
+
+
+def test_a_failure_is_told_and_not_in_the_log() -> None:
+    run = told(10)
+    failed = workflow_pb2.WorkflowFinished(workflow=workflow(workflow_pb2.WORKFLOW_STATE_FAILED))
+    assert run.tell(Event(sequence=run.sequence, finished=failed))
+    assert run.finished
+    assert not run.tell(Event(sequence=run.sequence, finished=failed))
+
+
 def test_who_heard_whom() -> None:
     steps = {(step.told.agent_id, step.text): step.heard for step in told().steps()}
     whisper = steps["marco", "The boat is green."]
@@ -71,7 +92,8 @@ def test_what_is_told_twice_changes_nothing(cuts: list[int]) -> None:
     run = Run()
     shown = []
     for cut in [*cuts, len(RUN)]:
-        shown += [event for event in RUN[:cut] if run.tell(event) and event.WhichOneof("event") != "agent_delta"]
+        growing = ("agent_speaking", "agent_delta")
+        shown += [event for event in RUN[:cut] if run.tell(event) and event.WhichOneof("event") not in growing]
         run.broke()
     assert [event.sequence for event in shown] == list(range(1, len(shown) + 1))
     assert add_up(run) == add_up(told())
@@ -85,7 +107,7 @@ def test_sums() -> None:
     # Marco's ledger had 36 tokens, of which 16 were there; what was never seen is not "again".
     assert sums.again == 20
     assert totals_line(told()) == (
-        "succeeded: 4 turns in 17.0 s · prefilled 159 of 210 prompt tokens, 24% came from memory · "
+        "succeeded: 4 turns in 13.0 s · prefilled 159 of 210 prompt tokens, 24% came from memory · "
         "20 of the ledgers computed again · 1 replayed"
     )
 

@@ -57,7 +57,7 @@ def test_lines() -> None:
                 view.told(event)
     assert stripped(file.getvalue()) == TRANSCRIPT
     view.ended()
-    assert stripped(file.getvalue()).removeprefix(TRANSCRIPT).startswith(f"\n{TABLE}succeeded: 4 turns in 17.0 s · ")
+    assert stripped(file.getvalue()).removeprefix(TRANSCRIPT).startswith(f"\n{TABLE}succeeded: 4 turns in 13.0 s · ")
 
 
 class Terminal:
@@ -175,8 +175,8 @@ def test_json() -> None:
     }
     spoken = told[10]
     assert spoken == {
-        "sequence": 7,
-        "time": "2023-11-14T22:13:27.000+00:00",
+        "sequence": 5,
+        "time": "2023-11-14T22:13:25.000+00:00",
         "event": "agent_spoke",
         "agent_id": "marco",
         "text": "The boat is green.",
@@ -196,4 +196,4 @@ def test_json() -> None:
         "replayed": False,
     }
     assert told[21]["outcome"] == {"winner": "green", "votes": {"marco": "green", "danny": None}}
-    assert (told[5]["event"], told[5]["text"], told[5]["sequence"]) == ("agent_delta", "The boat", 4)
+    assert (told[5]["event"], told[5]["text"], told[5]["sequence"]) == ("agent_delta", "The boat", 3)
