@@ -32,7 +32,8 @@ def turn_line(
             parts.append(f"{usage.completion_tokens / decode:.1f} tokens/s")
     else:
         parts.append(f"prefilled in {timings.prefill.ToTimedelta().total_seconds():.2f} s")
-    if missed := short_name(types_pb2.MissReason.DESCRIPTOR, cache.miss_reason):
+    missed = short_name(types_pb2.MissReason.DESCRIPTOR, cache.miss_reason)
+    if missed and cache.match != types_pb2.MATCH_NEW:  # What is new is nowhere.
         parts.append(f"missed: {missed}")
     if cut_short(reason):
         parts.append("cut at the length limit")

@@ -23,7 +23,7 @@ CACHED = [types_pb2.TierTokens(tier=types_pb2.TIER_HOT, tokens=7), types_pb2.Tie
             {"match": types_pb2.MATCH_NEW, "miss_reason": types_pb2.MISS_REASON_ABSENT},
             {"prompt_tokens": 20},
             {"replayed": True, "reason": types_pb2.FINISH_REASON_CONTEXT},
-            "NEW · reused 0 of 20 tokens · prefilled in 0.25 s · missed: absent · cut at the length limit · replayed",
+            "NEW · reused 0 of 20 tokens · prefilled in 0.25 s · cut at the length limit · replayed",
         ),
         ({}, {"prompt_tokens": 20}, {}, "reused 0 of 20 tokens · prefilled in 0.25 s"),
     ],

@@ -13,11 +13,11 @@ from .events import ABSENT, NEW, RUN, delta, numbered, speaking, spoke, step, us
 
 TRANSCRIPT = """\
 prison · wf-1 · 3 agents on demo
-marco took it in · NEW · reused 0 of 10 tokens · prefilled in 0.03 s · missed: absent
+marco took it in · NEW · reused 0 of 10 tokens · prefilled in 0.03 s
 
 phase yard, round 1 — whisper, all_at_once: marco, danny, warden
 danny ▸ I saw nothing.
-  NEW · reused 0 of 20 tokens · first token 0.02 s · 10.0 tokens/s · missed: absent
+  NEW · reused 0 of 20 tokens · first token 0.02 s · 10.0 tokens/s
 marco ▸ The boat is green.
   EXTEND · reused 10 of 30 tokens (hot 10) · first token 0.02 s · 12.0 tokens/s
   marco → danny (whisper); warden only learns of it
@@ -28,7 +28,7 @@ danny noted: Noted:
 
 phase verdict, round 1 — public, round_robin: warden, marco, danny
 warden ▸ Green.
-  NEW · reused 0 of 50 tokens · first token 0.02 s · 4.0 tokens/s · missed: absent · replayed
+  NEW · reused 0 of 50 tokens · first token 0.02 s · 4.0 tokens/s · replayed
   warden → marco, danny
 marco ▸ I vote green
   EXTEND · reused 16 of 60 tokens (warm 16) · first token 0.02 s · 6.0 tokens/s · missed: evicted · cut at the length limit
