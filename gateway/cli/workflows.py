@@ -14,7 +14,7 @@ from gateway.cli.client import ask, gateway_option, json_option, retrying, write
 from gateway.cli.contract_json import as_dict
 from gateway.cli.mistakes import Mistake
 from gateway.cli.run.transcript import state_name
-from gateway.cli.text import age, console, printable
+from gateway.cli.text import age, console, counted, printable
 
 _ENDED = (
     workflow_pb2.WORKFLOW_STATE_SUCCEEDED,
@@ -90,7 +90,7 @@ def cancel(workflow_id: str, gateway: str, as_json: bool) -> None:
     elif ended.state in _ENDED:
         click.echo(f"{printable(workflow_id)} had ended: {state_name(ended)}")
     else:
-        click.echo(f"cancelled {printable(workflow_id)} after {_turns(ended)}")
+        click.echo(f"cancelled {printable(workflow_id)} after {counted(ended.turns, 'turn')}")
 
 
 @workflows.command()
@@ -181,10 +181,6 @@ def _described(workflow: workflow_pb2.Workflow, now: datetime) -> Table:
         if value:
             table.add_row(name, Text(printable(value)))
     return table
-
-
-def _turns(workflow: workflow_pb2.Workflow) -> str:
-    return f"{workflow.turns:,} turn{'s' * (workflow.turns != 1)}"
 
 
 def _list(gateway: str, *, as_json: bool) -> None:

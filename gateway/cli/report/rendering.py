@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from gateway.cli.report.content import Content
+from gateway.cli.text import counted
 
 _MARKDOWN = re.compile(r"[\\`*_\[\]|~$!#]")
 
@@ -48,6 +49,7 @@ def _environment(*, autoescape: bool = False, finalize: Callable[[Any], Any] | N
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["counted"] = counted
     environment.filters["thousands"] = "{:,}".format
     environment.filters["percent"] = "{:.0%}".format
     return environment

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import grpc
 
+from agentmem import layout
 from agentmem.errors import InvalidArgument, NotFound, from_rpc
 from agentmem.v1 import workflow_pb2
 from gateway.cli.client import ask, gateway_option, json_option
@@ -76,17 +77,17 @@ def run(
     try:
         ask(gateway, partial(_followed, request=request, view=view, file=file))
     except KeyboardInterrupt:
-        click.echo(f"\n{_goes_on(shown, file, request)}", err=True)
+        click.echo(f"\n{_goes_on(shown, file, request, gateway)}", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
     except click.ClickException as error:
         if isinstance(error, Mistake) or not shown.sequence:
             raise
-        raise click.ClickException(f"{error.message}; {_goes_on(shown, file, request)}") from error
+        raise click.ClickException(f"{error.message}; {_goes_on(shown, file, request, gateway)}") from error
     view.ended()
     if report is not None:
         for path in write_report(report, shown):
             click.echo(f"wrote {printable(str(path))}", err=as_json)
-    _end(shown)
+    _end(shown, gateway)
 
 
 async def _followed(
@@ -118,18 +119,22 @@ def _request_id(given: str | None) -> str:
     return given
 
 
-def _goes_on(run: Run, file: Path | None, request: workflow_pb2.RunWorkflowRequest) -> str:
+def _goes_on(run: Run, file: Path | None, request: workflow_pb2.RunWorkflowRequest, gateway: str) -> str:
     """What to do about a run that is no longer watched."""
+    there = _there(gateway)
     if name := run.workflow.workflow_id or request.resume_workflow_id:
-        name = printable(name)
+        name = printable(name) + there
         return f"the run goes on: `agentmem run --resume {name}` shows it, `agentmem workflows cancel {name}` ends it"
-    return (
-        "the run may have begun: `agentmem workflows` lists runs, and "
-        f"`agentmem run {printable(str(file))} --request-id {printable(request.request_id)}` shows this one"
-    )
+    again = f"{printable(str(file))} --request-id {printable(request.request_id)}{there}"
+    return f"the run may have begun: `agentmem workflows{there}` lists runs, and `agentmem run {again}` shows this one"
 
 
-def _end(run: Run) -> None:
+def _there(gateway: str) -> str:
+    """What it takes to reach the same gateway again."""
+    return "" if gateway == layout.GRPC else f" --gateway {gateway}"
+
+
+def _end(run: Run, gateway: str) -> None:
     """Raises ClickException for a run that did not succeed."""
     workflow = run.workflow
     if workflow.state == workflow_pb2.WORKFLOW_STATE_SUCCEEDED:
@@ -139,5 +144,6 @@ def _end(run: Run) -> None:
     why = f": {printable(workflow.error)}" if workflow.error else ""
     again = ""
     if workflow.state != workflow_pb2.WORKFLOW_STATE_CANCELLED:
-        again = f"; `agentmem run --resume {name}` tries again at the last finished turn"
-    raise click.ClickException(f"run {name} {state_name(workflow)}{where}{why}{again}")
+        again = f"; `agentmem run --resume {name}{_there(gateway)}` tries again at the last finished turn"
+    ended = "failed" if workflow.state == workflow_pb2.WORKFLOW_STATE_FAILED else f"was {state_name(workflow)}"
+    raise click.ClickException(f"run {name} {ended}{where}{why}{again}")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from agentmem.v1 import workflow_pb2
 from gateway.cli.run.state import Run
-from gateway.cli.text import printable
+from gateway.cli.text import counted, printable
 from gateway.cli.turn_line import turn_line
 from gateway.enums import short_name
 
@@ -80,7 +80,7 @@ def state_name(workflow: workflow_pb2.Workflow) -> str:
 
 
 def _started(workflow: workflow_pb2.Workflow) -> Text:
-    agents = f"{len(workflow.agents)} agent{'s' * (len(workflow.agents) != 1)}"
+    agents = counted(len(workflow.agents), "agent")
     models = _names(sorted({agent.key.model_id for agent in workflow.agents if agent.key.model_id}))
     return Text.assemble(
         (printable(workflow.name), "bold"),
@@ -103,8 +103,7 @@ def _listened(listened: workflow_pb2.AgentListened, run: Run) -> Iterator[Line]:
 
 
 def _outcome(outcome: workflow_pb2.PhaseOutcome) -> Iterator[Line]:
-    rounds = f"{outcome.rounds} round{'s' * (outcome.rounds != 1)}"
-    yield Text(f"outcome of {printable(outcome.phase)} after {rounds}", "bold")
+    yield Text(f"outcome of {printable(outcome.phase)} after {counted(outcome.rounds, 'round')}", "bold")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

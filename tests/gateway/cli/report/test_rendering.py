@@ -66,12 +66,13 @@ def test_markdown() -> None:
     rows = [cells(line) for line in text.splitlines() if line.startswith(("| yard |", "| verdict |"))]
     assert rows[-1] == ["verdict", "1", "marco", "turn", "EXTEND", "warm", "60", "16", "44", "20 ms", "3"]
     assert [row[3] for row in rows] == ["listening", "turn", "turn", "note", "turn, replayed", "turn"]
-    sums = dict(
-        cells(line)[:2] for line in text.splitlines() if line.startswith(("| prompts", "| came", "| prefilled"))
-    )
-    assert sums["prompts of 4 turns and 2 listenings, whole"] == str(sum(int(row[6]) for row in rows)) == "210"
-    assert sums["came from memory"].split()[0] == str(sum(int(row[7]) for row in rows))
-    assert sums["prefilled"] == str(sum(int(row[8]) for row in rows))
+    sums = dict(cells(line) for line in text.splitlines() if len(cells(line)) == 2)
+    said = [row for row in rows if row[3] != "listening"]
+    assert sums["the ledgers of 4 turns and 1 note, as a server without memory prefills them"] == "200"
+    assert sum(int(row[6]) for row in said) == 200
+    assert sums["prefilled, that of 1 listening included"] == str(sum(int(row[8]) for row in rows)) == "159"
+    assert sums["saved"] == "41 (20%)"
+    assert sums["reused from memory"] == str(sum(int(row[7]) for row in rows))
     assert "](plot.svg)" not in markdown(content_of(told(RUN)), None)
 
 
@@ -80,7 +81,7 @@ def test_html() -> None:
     assert page.count("<svg>") == 1
     assert page.count("<!doctype") == page.lower().count("<!doctype") == 1
     text = Page(page).text
-    assert "159 tokens were prefilled, where 210 would have been" in text
+    assert "159 tokens were prefilled, where sending each ledger again takes\n200: 20% saved." in text
     assert "marco → danny (whisper); warden only learns of it" in text
     assert "I vote green" in text
     assert "<svg" not in html(content_of(told(RUN)), None)

@@ -220,9 +220,9 @@ FAILED, CANCELLED = workflow_pb2.WORKFLOW_STATE_FAILED, workflow_pb2.WORKFLOW_ST
             FAILED,
             {"phase": "yard", "error": "the pool is full\n"},
             "Error: run wf-1 failed in phase yard: the pool is full\\n; "
-            "`agentmem run --resume wf-1` tries again at the last finished turn",
+            "`agentmem run --resume wf-1 --gateway GATEWAY` tries again at the last finished turn",
         ),
-        (CANCELLED, {"phase": "yard"}, "Error: run wf-1 cancelled in phase yard"),
+        (CANCELLED, {"phase": "yard"}, "Error: run wf-1 was cancelled in phase yard"),
     ],
 )
 async def test_a_run_that_does_not_succeed(
@@ -237,7 +237,7 @@ async def test_a_run_that_does_not_succeed(
 
     workflows.script = ended
     said = await agentmem("run", str(file))
-    assert (said.exit_code, said.stderr) == (1, f"{told}\n")
+    assert (said.exit_code, said.stderr) == (1, f"{told.replace('GATEWAY', workflows.address)}\n")
     assert stripped(said.stdout).startswith(TRANSCRIPT)
 
 
@@ -254,7 +254,10 @@ async def test_a_failure_that_does_not_pass(
     said = await agentmem("run", str(file))
     told = "Error: 4 runs are going on; wait for one, or cancel it"
     if events:
-        told += "; the run goes on: `agentmem run --resume wf-1` shows it, `agentmem workflows cancel wf-1` ends it"
+        name = f"wf-1 --gateway {workflows.address}"
+        told += (
+            f"; the run goes on: `agentmem run --resume {name}` shows it, `agentmem workflows cancel {name}` ends it"
+        )
     assert (said.exit_code, said.stderr) == (1, f"{told}\n")
 
 
@@ -302,11 +305,13 @@ async def test_ctrl_c_leaves_the_run_going(workflows: ScriptedWorkflows, file: P
         if child.returncode is None:
             child.kill()
             await child.wait()
+    there = f" --gateway {workflows.address}"
     told = (
-        "the run goes on: `agentmem run --resume wf-1` shows it, `agentmem workflows cancel wf-1` ends it"
+        f"the run goes on: `agentmem run --resume wf-1{there}` shows it, "
+        f"`agentmem workflows cancel wf-1{there}` ends it"
         if begun
-        else "the run may have begun: `agentmem workflows` lists runs, and "
-        f"`agentmem run {file} --request-id mine` shows this one"
+        else f"the run may have begun: `agentmem workflows{there}` lists runs, and "
+        f"`agentmem run {file} --request-id mine{there}` shows this one"
     )
     assert (child.returncode, stderr.decode()) == (130, f"\n{told}\n")
     assert not any(isinstance(request, workflow_pb2.CancelWorkflowRequest) for request in workflows.requests)

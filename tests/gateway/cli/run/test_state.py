@@ -102,13 +102,14 @@ def test_what_is_told_twice_changes_nothing(cuts: list[int]) -> None:
 
 def test_sums() -> None:
     sums = add_up(told())
-    assert (sums.turns, sums.listenings, sums.replayed, sums.generated) == (4, 2, 1, 24)
-    assert (sums.prompt, sums.reused, sums.prefilled) == (210, 51, 159)
+    assert (sums.turns, sums.notes, sums.listenings, sums.replayed, sums.generated) == (4, 1, 1, 1, 24)
+    # Who only listened would not have been asked by a server without memory.
+    assert (sums.resent, sums.reused, sums.prefilled, sums.saved) == (200, 51, 159, 41)
     # Marco's ledger had 36 tokens, of which 16 were there; what was never seen is not "again".
     assert sums.again == 20
     assert totals_line(told()) == (
-        "succeeded: 4 turns in 13.0 s · prefilled 159 of 210 prompt tokens, 24% came from memory · "
-        "20 of the ledgers computed again · 1 replayed"
+        "succeeded: 4 turns in 13.0 s · prefilled 159 tokens, where sending each ledger again takes 200: 20% saved · "
+        "20 computed another time · 1 replayed"
     )
 
 
@@ -125,8 +126,9 @@ def test_tokens_come_from_somewhere(turns: list[tuple[tuple[int, ...], int]]) ->
     for event in numbered(*events):
         run.tell(event)
     sums = add_up(run)
-    assert sums.reused + sums.prefilled == sums.prompt
+    assert sums.reused + sums.prefilled == sums.resent
+    assert sums.saved == sums.reused
     assert 0 <= sums.again <= sums.prefilled
-    assert 0 <= sums.saved <= 1
+    assert 0 <= sums.share <= 1
     tiers = (types_pb2.TIER_HOT, types_pb2.TIER_WARM, types_pb2.TIER_REMOTE)
     assert all(sum(map(one.reused_from, tiers)) + one.prefilled == one.told.usage.prompt_tokens for one in run.steps())
