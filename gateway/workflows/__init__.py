@@ -7,10 +7,13 @@ read:
     definition/   the file: its schema, its text with line numbers, its templates, and what is wrong with it
     program.py    what happens next, as a pure function of the definition and of what was said so far
     audience.py   who hears what
+    hearing.py    what agents have heard and not read yet
     outcomes.py   structured results, read from what was said
     upcoming.py   who speaks next, and after whom: what prefetches and hints are made of
+    requests.py   turns and listenings as requests; telling.py what a run tells as events
     turns.py      one turn, or one listening, on the worker; tried again through an outage
     run.py        a run: the program, executed, recorded and told
+    log.py        its events: durable before they are told
     records.py    runs as the store keeps them
     runs.py       the runs that go on here: joined, cancelled, resumed
     servicer.py   the RPCs

@@ -103,9 +103,7 @@ class Run:
         if workflow.state in ENDED:
             self.log.add("finished", finished)
             await self.log.flush()
-            for agent in workflow.agents:
-                if not agent.persists:
-                    await self._turns.delete(agent.key)
+            await self._turns.forget([agent.key for agent in workflow.agents if not agent.persists])
         else:
             await self._write()
             await self.log.flush()
@@ -120,8 +118,9 @@ class Run:
                 while (step := program.advance(said)) is not None:
                     self._check()
                     self._begin(step)
-                    works = self._works_of(step, group)
-                    group.create_task(self._look_ahead(step, program))
+                    talking = asyncio.Event()
+                    works = self._works_of(step, group, talking)
+                    group.create_task(self._look_ahead(step, program, talking))
                     await self.log.flush()
                     said = {agent: await work for agent, work in works.items()}
                     self._tell_who_heard(step)
@@ -140,12 +139,12 @@ class Run:
         if ended.outcome:
             self.log.add(f"outcome/{ended.phase}", outcome(ended))
 
-    def _works_of(self, step: Step, group: asyncio.TaskGroup) -> "dict[str, asyncio.Task[str]]":
-        """Begin what is to be done; the turns, by agent, are what the next step waits for."""
+    def _works_of(self, step: Step, group: asyncio.TaskGroup, talking: asyncio.Event) -> "dict[str, asyncio.Task[str]]":
+        """Begin what is to be done. The turns, by agent, are what the next step waits for; they set `talking`."""
         for listening in step.listenings:
             group.create_task(self._in_turn(listening.agent, partial(self._listen, step, listening)))
         return {
-            turn.agent: group.create_task(self._in_turn(turn.agent, partial(self._speak, step, turn)))
+            turn.agent: group.create_task(self._in_turn(turn.agent, partial(self._speak, step, turn, talking)))
             for turn in step.turns
         }
 
@@ -157,12 +156,14 @@ class Run:
             async with self._room:
                 return await work(number)
 
-    async def _speak(self, step: Step, turn: Turn, number: int) -> str:
+    async def _speak(self, step: Step, turn: Turn, talking: asyncio.Event, number: int) -> str:
         key = f"spoke/{turn.agent}/{number}"
         if (known := self.log.find(key)) is not None:
+            talking.set()
             return known.agent_spoke.text
         request = speak_request(self._definition, turn, self._keys[turn.agent], self._id(turn.agent, number))
-        done = await self._turns.speak(request, _Telling(self.log, step, turn.agent))
+        done = await self._turns.speak(request, _Telling(self.log, step, turn.agent, talking))
+        talking.set()
         self._committed(key, spoke(step, turn.agent, done))
         self.workflow.turns += 1
         await self.log.flush()
@@ -192,10 +193,15 @@ class Run:
                 return None
             raise
 
-    async def _look_ahead(self, step: Step, program: Program) -> None:
-        """Say whose turn is far, and have those who speak next where they are fast. Best effort."""
+    async def _look_ahead(self, step: Step, program: Program, talking: asyncio.Event) -> None:
+        """Say whose turn is far, and have those who speak next where they are fast. Best effort.
+
+        The latter begins when somebody talks: before that it would be in the way of whose turn it is.
+        """
         upcoming = program.upcoming(step.place)
         await self._turns.hint(upcoming, self._keys)
+        if step.turns:
+            await talking.wait()
         busy = {listening.agent for listening in step.listenings} | {turn.agent for turn in step.turns}
         soon = [name for name, after in upcoming.items() if after == 1 and name not in busy]
         async with asyncio.TaskGroup() as group:
@@ -217,15 +223,17 @@ class Run:
 class _Telling(Teller):
     """A turn, told to those who follow the run."""
 
-    def __init__(self, events: EventLog, step: Step, agent: str) -> None:
+    def __init__(self, events: EventLog, step: Step, agent: str, talking: asyncio.Event) -> None:
         self._events = events
         self._step = step
         self._agent = agent
+        self._talking = talking
 
     def started(self, started: inference_pb2.Started) -> None:
         self._events.tell(speaking(self._step, self._agent, started))
 
     def said(self, text: str) -> None:
+        self._talking.set()
         if text:
             self._events.tell(Event(agent_delta=workflow_pb2.AgentDelta(agent_id=self._agent, text=text)))
 

@@ -229,9 +229,7 @@ class Runs:
         run.events.add(key="finished", event=finished)
         namespace, workflow_id = run.workflow.namespace, run.workflow.workflow_id
         await self._records.put(namespace, workflow_id, version, run.SerializeToString(), _summary(run.workflow))
-        for agent in run.workflow.agents:
-            if not agent.persists:
-                await self._turns.delete(agent.key)
+        await self._turns.forget([agent.key for agent in run.workflow.agents if not agent.persists])
 
     def _make_room(self, namespace: str) -> None:
         if self._closed:

@@ -6,8 +6,9 @@ The worker replays what it had committed before the answer was lost, so nothing 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import grpc
@@ -72,11 +73,19 @@ class Turns:
         response = await self._patiently(lambda: upstream.result(self._inference.Prefill(request)))
         return Done("", response.started, response.finished)
 
-    async def delete(self, key: types_pb2.AgentKey) -> None:
-        """Delete an agent, if it is there. Raises AgentmemError."""
-        request = agent_pb2.DeleteAgentRequest(key=key)
-        with suppress(NotFound):
-            await self._patiently(lambda: upstream.result(self._agents.DeleteAgent(request)))
+    async def forget(self, keys: Iterable[types_pb2.AgentKey]) -> None:
+        """Delete agents that were a run's own. One that cannot be deleted now is deleted when it expires."""
+        try:
+            async with asyncio.timeout(_ASIDE_SECONDS):
+                for key in keys:
+                    request = agent_pb2.DeleteAgentRequest(key=key)
+                    with suppress(NotFound):
+                        await self._patiently(partial(self._delete, request))
+        except (AgentmemError, TimeoutError) as error:
+            log.warning("agents of a workflow that has ended are left until they expire: %s", error)
+
+    async def _delete(self, request: agent_pb2.DeleteAgentRequest) -> None:
+        await upstream.result(self._agents.DeleteAgent(request))
 
     async def models(self) -> list[str]:
         """The registered models, the default one first. Raises AgentmemError."""

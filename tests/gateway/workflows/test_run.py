@@ -1,0 +1,264 @@
+"""A run over a real channel to a scripted worker: what it asks for, what it records, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agentmem.channels import connect
+from agentmem.errors import Aborted, FailedPrecondition, ResourceExhausted, Unauthenticated, Unavailable
+from agentmem.v1 import agent_pb2, inference_pb2, workflow_pb2, workflow_run_pb2
+from gateway.workflows.definition.schema import Definition
+from gateway.workflows.run import Run, agent_keys
+from gateway.workflows.turns import Turns
+from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.workflows.files import definition
+
+State = workflow_pb2.WorkflowState
+TALK = definition(
+    {"agents": ["a", "b"], "rounds": 2, "prompts": "speak"},
+    agents={"a": {"system": "You are a."}, "c": {"persist": True}},
+)
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[ScriptedWorker]:
+    directory = tempfile.mkdtemp(prefix="am-", dir="/tmp")
+    scripted = ScriptedWorker(f"{directory}/worker.sock")
+    await scripted.start()
+    yield scripted
+    await scripted.stop()
+    shutil.rmtree(directory)
+
+
+def record(workflow: Definition) -> workflow_run_pb2.WorkflowRun:
+    run = workflow_run_pb2.WorkflowRun()
+    run.workflow.workflow_id, run.workflow.state = "wf-1", State.WORKFLOW_STATE_RUNNING
+    run.workflow.agents.extend(agent_keys(workflow, "n", "wf-1", "demo"))
+    return run
+
+
+@asynccontextmanager
+async def running(
+    worker: ScriptedWorker, run: workflow_run_pb2.WorkflowRun, workflow: Definition = TALK, **options: Any
+) -> AsyncIterator[Run]:
+    async def write() -> None:
+        options.setdefault("written", []).append(run.SerializeToString())
+
+    async with connect(worker.target) as channel:
+        turns = Turns(channel, options.get("patience", 5.0))
+        yield Run(run, workflow, turns, write, options.get("check", lambda: None))
+
+
+async def told(run: Run) -> list[str]:
+    """The kinds of all events of a run, executed to its end."""
+    executing = asyncio.create_task(run.execute())
+    kinds = [str(event.WhichOneof("event")) async for event in run.log.read(0)]
+    await executing
+    return kinds
+
+
+def asked(worker: ScriptedWorker, kind: type = inference_pb2.GenerateRequest) -> list[Any]:
+    return [request for request in worker.requests if isinstance(request, kind)]
+
+
+def texts(worker: ScriptedWorker) -> list[tuple[str, str]]:
+    return [(r.request_id, r.append.messages.messages[0].content) for r in worker.generated]
+
+
+async def test_what_a_run_asks_for(worker: ScriptedWorker) -> None:
+    run = record(TALK)
+    async with running(worker, run) as performed:
+        kinds = await told(performed)
+    assert texts(worker) == [
+        ("wf-1/a/2", "speak"),
+        ("wf-1/b/1", "a: Hello 🌍\nspeak"),
+        ("wf-1/a/3", "b: Hello 🌍\nspeak"),
+        ("wf-1/b/2", "a: Hello 🌍\nspeak"),
+    ]
+    heard = asked(worker, inference_pb2.PrefillRequest)
+    assert [(r.request_id, r.append.messages.messages[0].role, r.HasField("if_version")) for r in heard] == [
+        ("wf-1/a/1", "system", True),
+        ("wf-1/a/4", "user", False),
+    ]
+    keys = {(r.key.namespace, r.key.agent_id, r.key.model_id) for r in [*worker.generated, *heard]}
+    assert keys == {("n", "wf-1.a", "demo"), ("n", "wf-1.b", "demo")}
+    assert all(request.expiry.delete_after.seconds for request in [*worker.generated, *heard])
+    deleted = [request.key.agent_id for request in asked(worker, agent_pb2.DeleteAgentRequest)]
+    assert deleted == ["wf-1.a", "wf-1.b"], "c persists"
+    assert kinds.count("agent_spoke") == kinds.count("agent_speaking") == kinds.count("agents_heard") == 4
+    assert (kinds[0], kinds[-1]) == ("started", "finished")
+    assert run.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
+    assert run.workflow.turns == 4
+
+
+async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
+    async with running(worker, record(TALK)) as performed:
+        await told(performed)
+    hints = [
+        {hint.key.agent_id.removeprefix("wf-1."): hint.steps if hint.HasField("steps") else None for hint in r.hints}
+        for r in asked(worker, agent_pb2.SetTurnHintsRequest)
+    ]
+    assert {"a": 1, "b": 2, "c": None} in hints
+    assert {"a": 2, "b": 1, "c": None} in hints
+    assert {"a": None, "b": None, "c": None} in hints
+    ahead = [request.key.agent_id for request in asked(worker, agent_pb2.PrefetchAgentRequest)]
+    assert ahead[:2] == ["wf-1.b", "wf-1.a"]
+
+
+async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) -> None:
+    run, written = record(TALK), list[bytes]()
+    calls = 0
+
+    async def third_fails(request: Any) -> AsyncIterator[Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise FailedPrecondition("the context is full")
+        yield started()
+        yield delta(f"said {calls}")
+        yield finished()
+
+    worker.script = third_fails
+    async with running(worker, run, written=written) as performed:
+        kinds = await told(performed)
+    assert kinds[-1] == "finished"
+    assert (run.workflow.state, run.workflow.error) == (State.WORKFLOW_STATE_FAILED, "the context is full")
+    assert asked(worker, agent_pb2.DeleteAgentRequest) == [], "whoever resumes it needs them"
+    again = workflow_run_pb2.WorkflowRun.FromString(written[-1])
+    assert again == run
+    worker.requests.clear()
+    async with running(worker, again) as performed:
+        kinds = await told(performed)
+    assert texts(worker) == [("wf-1/a/3", "b: said 2\nspeak"), ("wf-1/b/2", "a: said 4\nspeak")]
+    assert [logged.key for logged in again.events].count("finished") == 1
+    assert again.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
+    assert (again.workflow.error, again.workflow.turns) == ("", 4)
+    assert kinds.count("agent_spoke") == 4
+
+
+@pytest.mark.parametrize("outage", [Unavailable("away", 0.01), ResourceExhausted("no room", 0.01)])
+async def test_a_turn_outlasts_an_outage_under_its_name(worker: ScriptedWorker, outage: Exception) -> None:
+    calls = 0
+
+    async def second_time(request: Any) -> AsyncIterator[Any]:
+        nonlocal calls
+        calls += 1
+        yield started()
+        if calls % 2:
+            yield delta("half a")
+            raise outage
+        yield delta("word")
+        yield finished()
+
+    worker.script = second_time
+    run = record(TALK)
+    async with running(worker, run) as performed:
+        await told(performed)
+    assert run.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
+    assert [request_id for request_id, _ in texts(worker)] == [
+        request_id for request_id in ("wf-1/a/2", "wf-1/b/1", "wf-1/a/3", "wf-1/b/2") for _ in range(2)
+    ]
+    spoken = [logged.event.agent_spoke.text for logged in run.events if logged.event.HasField("agent_spoke")]
+    assert spoken == ["word"] * 4
+
+
+async def test_patience_ends(worker: ScriptedWorker) -> None:
+    worker.error = Unavailable("away", 0.01)
+    run = record(TALK)
+    async with running(worker, run, patience=0.1) as performed:
+        await told(performed)
+    assert (run.workflow.state, run.workflow.error) == (State.WORKFLOW_STATE_FAILED, "away")
+
+
+async def test_only_an_agent_that_persists_may_be_known_already(
+    worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def known(request: Any, context: Any) -> None:
+        if isinstance(request, inference_pb2.PrefillRequest):
+            raise Aborted("the agent is at version 3, not 0")
+
+    monkeypatch.setattr(worker, "note", known)
+    for persist, state in ((False, State.WORKFLOW_STATE_FAILED), (True, State.WORKFLOW_STATE_SUCCEEDED)):
+        introduced = definition({"agents": ["a"]}, agents={"a": {"system": "You are a.", "persist": persist}})
+        run = record(introduced)
+        async with running(worker, run, introduced) as performed:
+            await told(performed)
+        assert run.workflow.state == state
+
+
+async def test_whoever_may_not_go_on_does_not(worker: ScriptedWorker) -> None:
+    def check() -> None:
+        if worker.generated:
+            raise Unauthenticated("revoked")
+
+    run = record(TALK)
+    async with running(worker, run, check=check) as performed:
+        await told(performed)
+    assert (run.workflow.state, run.workflow.error) == (State.WORKFLOW_STATE_FAILED, "revoked")
+    assert len(worker.generated) == 1
+
+
+async def test_interrupted_and_cancelled(worker: ScriptedWorker) -> None:
+    async def for_ever(request: Any) -> AsyncIterator[Any]:
+        yield started()
+        await asyncio.sleep(3600)
+
+    worker.script = for_ever
+    for cancelled in (False, True):
+        run = record(TALK)
+        worker.cancelled.clear()
+        async with running(worker, run) as performed:
+            executing = asyncio.create_task(performed.execute())
+            events = performed.log.read(0)
+            async for event in events:
+                if event.HasField("agent_speaking"):
+                    break
+            performed.cancelled = cancelled
+            executing.cancel()
+            if cancelled:
+                await executing
+                assert [event.WhichOneof("event") async for event in events] == ["finished"]
+            else:
+                with pytest.raises(asyncio.CancelledError):
+                    await executing
+                with pytest.raises(Unavailable):
+                    await anext(events)
+            await asyncio.wait_for(worker.cancelled.wait(), 5)
+        assert run.workflow.state == (State.WORKFLOW_STATE_CANCELLED if cancelled else State.WORKFLOW_STATE_RUNNING)
+
+
+def test_requests_ids_fit() -> None:
+    name = "n" * 64
+    assert len(f"wf-{'0' * 20}/{name}/{10**6}".encode()) <= 128
+
+
+async def test_an_internal_fault_is_told_as_an_incident(
+    worker: ScriptedWorker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("a secret detail")
+
+    monkeypatch.setattr("gateway.workflows.run.speak_request", broken)
+    run = record(TALK)
+    async with running(worker, run) as performed:
+        await told(performed)
+    assert "incident" in run.workflow.error
+    assert "secret" not in run.workflow.error
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_memories_of_agents() -> None:
+    agents = {"a": {"persist": True, "id": "ada"}, "b": {"persist": True}, "c": {"model": "other"}}
+    made = agent_keys(definition({"agents": ["a"]}, agents=agents), "n", "wf-1", "demo")
+    assert [(a.name, a.key.agent_id, a.key.model_id, a.persists) for a in made] == [
+        ("a", "ada", "demo", True),
+        ("b", "b", "demo", True),
+        ("c", "wf-1.c", "other", False),
+    ]

@@ -1,0 +1,268 @@
+"""Workflows on real processes: turns that extend, and runs that outlive their client, worker and gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from agentmem import errors
+from agentmem.channels import connect
+from agentmem.v1 import agent_pb2, types_pb2, workflow_pb2, workflow_pb2_grpc
+from tests.system.stack import Stack
+
+EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "workflows"
+LONG = """
+workflow: long
+agents:
+  marco: {system: "You are marco."}
+  lena: {system: "You are lena."}
+phases: [{name: talk, agents: [marco, lena], rounds: 100, prompts: "What is the colour of the boat?"}]
+"""
+State = workflow_pb2.WorkflowState
+Event = workflow_pb2.RunWorkflowResponse
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    stack = Stack("demo", gateway_flags=("--max-workflows", "2"))
+    asyncio.run(stack.up("store", "worker", "gateway"))
+    yield stack
+    asyncio.run(stack.destroy())
+
+
+@pytest.fixture
+async def runs(stack: Stack) -> AsyncIterator[Any]:
+    await stack.renew("store", "worker", "gateway")
+    async with workflows(stack) as stub:
+        yield stub
+
+
+@asynccontextmanager
+async def workflows(stack: Stack) -> AsyncIterator[Any]:
+    async with connect(f"127.0.0.1:{stack.ports['grpc']}") as channel:
+        yield workflow_pb2_grpc.WorkflowServiceStub(channel)
+
+
+def asked(text: str, request_id: str = "", **fields: Any) -> workflow_pb2.RunWorkflowRequest:
+    request_id = request_id or uuid.uuid4().hex
+    return workflow_pb2.RunWorkflowRequest(request_id=request_id, definition_yaml=text, **fields)
+
+
+async def events_of(call: Any, until: str = "", count: int = 1) -> list[Event]:
+    """All events of a run, or those up to the `count`-th of a kind."""
+    events = []
+    try:
+        async for event in call:
+            events.append(event)
+            count -= event.WhichOneof("event") == until
+            if not count:
+                break
+    finally:
+        call.cancel()
+    return events
+
+
+def spoken(events: Sequence[Event]) -> list[tuple[str, str]]:
+    return [(e.agent_spoke.agent_id, e.agent_spoke.text) for e in events if e.HasField("agent_spoke")]
+
+
+def ended(events: Sequence[Event]) -> str:
+    return State.Name(events[-1].finished.workflow.state).removeprefix("WORKFLOW_STATE_")
+
+
+def recomputed(events: Sequence[Event]) -> list[str]:
+    """Turns and listenings that did not go on from all that their agent had, and from the pool."""
+    wrong, tokens = [], {}
+    for event in events:
+        which = event.WhichOneof("event")
+        if which not in ("agent_spoke", "agent_listened"):
+            continue
+        done = getattr(event, which)
+        hot = sum(part.tokens for part in done.cache.cached if part.tier == types_pb2.TIER_HOT)
+        first = done.agent_id not in tokens
+        expected = types_pb2.MATCH_NEW if first else types_pb2.MATCH_EXTEND
+        if done.cache.match != expected or hot != tokens.get(done.agent_id, 0):
+            wrong.append(f"{which} {done.agent_id}: {done.cache}, and the ledger had {tokens.get(done.agent_id)}")
+        tokens[done.agent_id] = done.usage.prompt_tokens + done.usage.completion_tokens
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def dilemma() -> str:
+    return (EXAMPLES / "prisoners-dilemma.yaml").read_text()
+
+
+async def test_the_prisoners_dilemma_re_prefills_nothing(runs: Any, dilemma: str, stack: Stack) -> None:
+    events = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
+    assert ended(events) == "SUCCEEDED"
+    turns = [event.agent_spoke for event in events if event.HasField("agent_spoke")]
+    assert len(turns) == 25
+    # The analyst comes last, and is introduced at the beginning: nobody's first turn is a first prompt.
+    assert {turn.cache.match for turn in turns} == {types_pb2.MATCH_EXTEND}
+    assert recomputed(events) == []
+    client = await stack.client()
+    listed = await client.agents.ListAgents(
+        agent_pb2.ListAgentsRequest(namespace="default", page_size=1000), timeout=10
+    )
+    assert not [agent for agent in listed.agents if agent.key.agent_id.startswith("wf-")], "they were of this run only"
+
+
+async def test_kill_9_between_phases_changes_no_word(runs: Any, dilemma: str, stack: Stack) -> None:
+    undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
+    call = runs.RunWorkflow(asked(dilemma))
+    events = []
+    async for event in call:
+        events.append(event)
+        if event.phase_started.phase == "yard" and event.phase_started.round == 1:
+            stack.kill("worker", "store")
+            stack.start("store", "worker")
+    assert ended(events) == "SUCCEEDED"
+    assert spoken(events) == spoken(undisturbed)
+    tiers = {part.tier for event in events for part in event.agent_spoke.cache.cached}
+    assert types_pb2.TIER_WARM in tiers, "what was on disk was not computed again"
+
+
+async def test_a_gateway_that_is_killed_leaves_a_run_to_be_resumed(runs: Any, dilemma: str, stack: Stack) -> None:
+    undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
+    request = asked(dilemma)
+    before = await events_of(runs.RunWorkflow(request), "agent_spoke", 7)
+    stack.kill("gateway")
+    await stack.renew("gateway")
+    async with workflows(stack) as again:
+        run = before[0].started.workflow.workflow_id
+        found = (await again.GetWorkflow(workflow_pb2.GetWorkflowRequest(workflow_id=run))).workflow
+        assert found.state == State.WORKFLOW_STATE_INTERRUPTED
+        assert found.turns >= 7
+        request.after_sequence = before[-1].sequence
+        after = await events_of(again.RunWorkflow(request))
+        assert spoken([*before, *after]) == spoken(undisturbed)
+        logged = [event for event in [*before, *after] if not is_live(event)]
+        assert [event.sequence for event in logged] == [*range(1, len(logged) + 1)]
+        whole = await events_of(again.RunWorkflow(workflow_pb2.RunWorkflowRequest(resume_workflow_id=run)))
+        assert whole == logged
+
+
+def is_live(event: Event) -> bool:
+    return event.WhichOneof("event") in ("agent_speaking", "agent_delta")
+
+
+async def test_who_asks_twice_joins(runs: Any, stack: Stack) -> None:
+    request = asked(LONG.replace("100", "3"))
+    events, joined = await asyncio.gather(*(events_of(runs.RunWorkflow(request)) for _ in range(2)))
+    assert [e for e in events if not is_live(e)] == [e for e in joined if not is_live(e)]
+    assert len(spoken(events)) == 6
+    other = asked(LONG, request.request_id)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await events_of(runs.RunWorkflow(other))
+    error = errors.from_rpc(caught.value)
+    assert isinstance(error, errors.InvalidArgument)
+    assert error.field == "request_id"
+
+
+async def test_a_run_goes_on_without_its_client_until_it_is_cancelled(runs: Any, stack: Stack) -> None:
+    begun = await events_of(runs.RunWorkflow(asked(LONG)), "agent_spoke")
+    named = {"workflow_id": begun[0].started.workflow.workflow_id}
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await runs.DeleteWorkflow(workflow_pb2.DeleteWorkflowRequest(**named))
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    async with asyncio.timeout(30):
+        while (await runs.GetWorkflow(workflow_pb2.GetWorkflowRequest(**named))).workflow.turns < 3:
+            await asyncio.sleep(0.05)
+    assert await stack.metric("gateway", "agentmem_gateway_workflows_running") == 1
+    following = asyncio.create_task(
+        events_of(runs.RunWorkflow(workflow_pb2.RunWorkflowRequest(resume_workflow_id=named["workflow_id"])))
+    )
+    await asyncio.sleep(0.2)
+    for _ in range(2):
+        cancelled = (await runs.CancelWorkflow(workflow_pb2.CancelWorkflowRequest(**named))).workflow
+        assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
+    assert ended(await following) == "CANCELLED"
+    assert await stack.metric("gateway", "agentmem_gateway_workflows_running") == 0
+    assert await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled") == 1
+    client = await stack.client()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.agent(cancelled.agents[0].key.agent_id)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    await runs.DeleteWorkflow(workflow_pb2.DeleteWorkflowRequest(**named))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await runs.GetWorkflow(workflow_pb2.GetWorkflowRequest(**named))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_namespace_has_so_many_runs_at_once(runs: Any) -> None:
+    begun = [await events_of(runs.RunWorkflow(asked(LONG)), "started") for _ in range(2)]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await events_of(runs.RunWorkflow(asked(LONG)))
+    assert isinstance(errors.from_rpc(caught.value), errors.ResourceExhausted)
+    listed = (await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest(page_size=2))).workflows
+    assert [run.workflow_id for run in listed] == [events[0].started.workflow.workflow_id for events in begun[::-1]]
+    assert {run.state for run in listed} == {State.WORKFLOW_STATE_RUNNING}
+    for run in listed:
+        await runs.CancelWorkflow(workflow_pb2.CancelWorkflowRequest(workflow_id=run.workflow_id))
+
+
+async def test_an_agent_that_persists_goes_on_where_it_was(runs: Any, stack: Stack) -> None:
+    text = """
+workflow: visit
+agents: {marco: {system: "You are marco.", persist: true, id: visitor}}
+phases: [{name: only, agents: [marco], prompts: "${what}"}]
+variables: {what: "The colour of the boat is green."}
+"""
+    first = await events_of(runs.RunWorkflow(asked(text)))
+    assert spoken(first) == [("marco", "Noted, the colour of the boat is green.")]
+    question = {"what": "What is the colour of the boat?"}
+    second = await events_of(runs.RunWorkflow(asked(text, variables=question)))
+    assert spoken(second) == [("marco", "The colour of the boat is green.")]
+    assert not [event for event in second if event.HasField("agent_listened")], "it was introduced before"
+    assert bytes((await stack.ledger("visitor")).text).count(b"You are marco.") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (LONG.replace("lena]", "omar]"), "phases[0].agents[1]"),
+        (LONG.replace("colour", "${colour}"), "phases[0].prompts"),
+        (LONG.replace("rounds: 100", "rounds: 100, round: 3"), "phases[0].round"),
+        ("a: [", "a"),
+    ],
+    ids=["unknown agent", "missing variable", "unknown field", "bad YAML"],
+)
+async def test_a_bad_file_is_refused_by_line_before_anything_begins(runs: Any, text: str, field: str) -> None:
+    before = await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest())
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await events_of(runs.RunWorkflow(asked(text)))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "line " in (caught.value.details() or "")
+    error = errors.from_rpc(caught.value)
+    assert isinstance(error, errors.InvalidArgument)
+    assert field in {violation.field for violation in error.violations}
+    assert await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest()) == before
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (workflow_pb2.RunWorkflowRequest(), grpc.StatusCode.INVALID_ARGUMENT),
+        (workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-none"), grpc.StatusCode.NOT_FOUND),
+        (
+            workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-none", variables={"a": "b"}),
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+        (asked(LONG, "r" * 129), grpc.StatusCode.INVALID_ARGUMENT),
+        (asked(LONG.replace("marco: {", "marco: {model: none, ")), grpc.StatusCode.NOT_FOUND),
+        (asked(LONG, variables={"town": "Ulm"}), grpc.StatusCode.INVALID_ARGUMENT),
+        (asked(LONG, namespace="other"), grpc.StatusCode.PERMISSION_DENIED),
+    ],
+    ids=["nothing", "unknown run", "variables of a run", "long id", "unknown model", "unknown variable", "namespace"],
+)
+async def test_what_is_wrong_with_a_request(runs: Any, request_: Any, code: grpc.StatusCode) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await events_of(runs.RunWorkflow(request_))
+    assert caught.value.code() is code
