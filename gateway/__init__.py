@@ -19,6 +19,7 @@ the worker, and what it knows of workflow runs is in the store. Where to read:
     json_body.py      bodies of requests, read and refused by field; what they are made of: fields.py
     enums.py          names of the contract's enum values in JSON
     memory_report.py  what a turn tells of the agent's memory, as JSON; of a model: model_report.py
+    finish_reasons.py why a turn ended, in words
     metrics.py        what the doors count
     openapi/          the OpenAPI document of the HTTP door
     http/             the HTTP door: routes, limits, error pages, server-sent events

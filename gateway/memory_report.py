@@ -34,5 +34,10 @@ def tier_name(tier: "types_pb2.Tier.ValueType") -> str:
     return short_name(types_pb2.Tier.DESCRIPTOR, tier)
 
 
+def cached_tokens(usage: types_pb2.Usage) -> int:
+    """Prompt tokens that came from memory, of all tiers."""
+    return sum(part.tokens for part in usage.cached)
+
+
 def _seconds(duration: Duration) -> float:
     return round(duration.ToTimedelta().total_seconds(), 6)

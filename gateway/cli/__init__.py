@@ -1,1 +1,4 @@
-"""The `agentmem` command: one file per command, `supervisor.py` for `agentmem up`, `client.py` for all the others."""
+"""The `agentmem` command: one file per command, `supervisor.py` for `agentmem up`, `client.py` for all the others.
+
+`run/` is `agentmem run`, and `report/` what it writes with `--report`; `workflows.py` is what there is to do with runs.
+"""

@@ -26,8 +26,9 @@ from gateway.cli.client import (
 )
 from gateway.cli.models import registered
 from gateway.cli.text import printable
+from gateway.cli.turn_line import turn_line
+from gateway.finish_reasons import finish_reason
 from gateway.memory_report import memory_report
-from gateway.openai.told import finish_reason
 
 _INTERRUPTED = 130
 
@@ -95,21 +96,11 @@ class Turn:
 
     def summary(self) -> str:
         """One line: match, tokens reused per tier, time to first token, tokens per second."""
-        told = self.as_dict()
-        cached: dict[str, int] = told["cached"]
-        tiers = ", ".join(f"{tier} {tokens:,}" for tier, tokens in cached.items())
-        reused = f"reused {sum(cached.values()):,} of {told['prompt_tokens']:,} tokens"
-        first_token = told["timings"]["time_to_first_token"]
-        parts = [told["match"].upper(), f"{reused} ({tiers})" if tiers else reused, f"first token {first_token:.2f} s"]
-        if told["timings"]["decode"] > 0:
-            parts.append(f"{told['completion_tokens'] / told['timings']['decode']:.1f} tokens/s")
-        if told["miss_reason"]:
-            parts.append(f"missed: {told['miss_reason']}")
-        if told["finish_reason"] == "length":
-            parts.append("cut at the length limit")
-        if not told["durable"]:
-            parts.append("not durable")
-        return " · ".join(parts)
+        finished = self.finished
+        line = turn_line(
+            self.started.cache, finished.usage, finished.timings, reason=finished.reason, replayed=finished.replayed
+        )
+        return line if finished.durable else f"{line} · not durable"
 
 
 @click.command()

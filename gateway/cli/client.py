@@ -120,23 +120,32 @@ async def outlasting(
     """The result of `attempt`, tried again through an outage: UNAVAILABLE for up to PATIENCE seconds.
 
     Waits as long as the server says, and calls `on_outage` with the reason before the first wait. With `gateway_too` a
-    gateway that does not answer is waited for as well. Gives up with the last failure.
+    gateway that does not answer is waited for as well. Gives up with the last failure. An attempt that itself went on
+    for longer than PATIENCE has found the server well, and what ends it is another outage.
     """
     deadline: float | None = None
     while True:
+        began = clock()
         try:
             return await attempt()
-        except grpc.aio.AioRpcError as error:
-            failure = errors.from_rpc(error)
-            if not isinstance(failure, errors.Unavailable) or (errors.is_unreachable(error) and not gateway_too):
+        except (grpc.aio.AioRpcError, errors.Unavailable) as error:
+            failure = outage(error, "no gateway answers")
+            silent = isinstance(error, grpc.aio.AioRpcError) and errors.is_unreachable(error)
+            if failure is None or (silent and not gateway_too):
                 raise
-            if deadline is None:
+            if deadline is None or clock() > began + PATIENCE:
                 deadline = clock() + PATIENCE
-                on_outage("no gateway answers" if errors.is_unreachable(error) else failure.message)
+                on_outage(failure.message)
             delay = min(failure.retry_after, _LONGEST_WAIT)
             if clock() + delay > deadline:
                 raise
         await sleep(delay)
+
+
+def outage(error: grpc.aio.AioRpcError | errors.Unavailable, silent: str) -> errors.Unavailable | None:
+    """The failure, if it is one that passes: UNAVAILABLE, or a transport that failed, of which `silent` tells."""
+    failure = errors.from_peer(error, silent) if isinstance(error, grpc.aio.AioRpcError) else error
+    return failure if isinstance(failure, errors.Unavailable) else None
 
 
 def write_json(data: object) -> None:

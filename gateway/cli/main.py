@@ -6,9 +6,11 @@ from gateway.cli.agents import agents
 from gateway.cli.chat import chat
 from gateway.cli.keys import keys
 from gateway.cli.models import models
+from gateway.cli.run.command import run
 from gateway.cli.store import store
 from gateway.cli.transfers import export_agent, import_agent
 from gateway.cli.up import up
+from gateway.cli.workflows import workflows
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,7 +25,7 @@ def main() -> None:
 
 for command in (export_agent, import_agent):
     agents.add_command(command)
-for command in (up, agents, chat, models, keys, store):
+for command in (up, agents, chat, models, run, workflows, keys, store):
     main.add_command(command)
 
 if __name__ == "__main__":

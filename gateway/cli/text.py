@@ -20,6 +20,11 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: "1 turn", "1,200 turns"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def age(then: Timestamp, now: datetime) -> str:
     """How long ago: "3 min ago"; "never" for the zero timestamp."""
     if not then.seconds:

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.exchange import Json, SseEvent
+from gateway.finish_reasons import finish_reason
 from gateway.memory_report import memory_report
 from gateway.openai.errors import error_body
-from gateway.openai.told import DONE, finish_reason, logprobs_of, usage
+from gateway.openai.told import DONE, logprobs_of, usage
 
 
 class _Choice:

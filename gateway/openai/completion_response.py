@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2
 from gateway.exchange import Json, SseEvent
+from gateway.finish_reasons import finish_reason
 from gateway.memory_report import memory_report
 from gateway.openai.errors import completion_param, error_body
-from gateway.openai.told import DONE, finish_reason, usage
+from gateway.openai.told import DONE, usage
 
 
 class CompletionAnswer:

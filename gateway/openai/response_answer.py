@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument, ResourceExhausted
 from agentmem.v1 import inference_pb2
 from gateway.exchange import Json, SseEvent
-from gateway.memory_report import memory_report
+from gateway.finish_reasons import cut_short
+from gateway.memory_report import cached_tokens, memory_report
 from gateway.openai.response_output import Output
-from gateway.openai.told import cached_tokens, cut_short
 
 
 class ResponseAnswer:

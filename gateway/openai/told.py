@@ -1,31 +1,13 @@
-"""What OpenAI's endpoints tell of a turn in the same words: why it ended, its tokens' log-probabilities, and usage."""
+"""What OpenAI's endpoints tell of a turn in the same words: its tokens' log-probabilities, and usage."""
 
 from collections.abc import Iterable
 
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.exchange import Json, SseEvent
+from gateway.memory_report import cached_tokens
 
 DONE = SseEvent("[DONE]")
 """How streams of completions end that went well."""
-
-_LENGTH = frozenset({types_pb2.FINISH_REASON_LENGTH, types_pb2.FINISH_REASON_CONTEXT})
-
-
-def cut_short(reason: "types_pb2.FinishReason.ValueType") -> bool:
-    """Whether the limit of tokens, or the context, ended the turn."""
-    return reason in _LENGTH
-
-
-def finish_reason(reason: "types_pb2.FinishReason.ValueType") -> str:
-    """OpenAI's word: "length" where max_tokens or the context ended it, "tool_calls" after calls, else "stop"."""
-    if reason == types_pb2.FINISH_REASON_TOOL_CALLS:
-        return "tool_calls"
-    return "length" if cut_short(reason) else "stop"
-
-
-def cached_tokens(usage: types_pb2.Usage) -> int:
-    """Prompt tokens that came from memory, of all tiers."""
-    return sum(part.tokens for part in usage.cached)
 
 
 def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -> Json:

@@ -1,1 +1,1 @@
-"""Tests of the benchmarks' pure parts."""
+"""Benchmarks: what of them can be wrong without a machine."""

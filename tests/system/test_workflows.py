@@ -15,6 +15,7 @@ import pytest
 from agentmem import errors
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, types_pb2, workflow_pb2, workflow_pb2_grpc
+from tests.system import secrets_of_agents
 from tests.system.stack import Stack
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "workflows"
@@ -222,6 +223,20 @@ variables: {what: "The colour of the boat is green."}
     assert spoken(second) == [("marco", "The colour of the boat is green.")]
     assert not [event for event in second if event.HasField("agent_listened")], "it was introduced before"
     assert bytes((await stack.ledger("visitor")).text).count(b"You are marco.") == 1
+
+
+async def test_each_ledger_is_what_its_agent_saw_and_no_secret_is_in_another(runs: Any, stack: Stack) -> None:
+    events = await events_of(runs.RunWorkflow(asked(secrets_of_agents.WORKFLOW)))
+    assert ended(events) == "SUCCEEDED"
+    ledgers = {agent: await stack.ledger(agent) for agent in secrets_of_agents.SEEN}
+    for agent, seen in secrets_of_agents.SEEN.items():
+        text = bytes(ledgers[agent].text).decode()
+        assert text == secrets_of_agents.rendered(seen)
+        assert list(ledgers[agent].token_ids) == secrets_of_agents.tokens(text)
+    for secret, knowing in secrets_of_agents.SECRETS.items():
+        token = secrets_of_agents.tokens(f" {secret}")[-1]
+        assert {agent for agent, ledger in ledgers.items() if secret in bytes(ledger.text).decode()} == knowing
+        assert {agent for agent, ledger in ledgers.items() if token in ledger.token_ids} == knowing
 
 
 @pytest.mark.parametrize(

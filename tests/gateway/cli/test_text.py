@@ -5,7 +5,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.text import age, iso_time, printable
+from gateway.cli.text import age, counted, iso_time, printable
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,11 @@ from gateway.cli.text import age, iso_time, printable
 def test_age(seconds: int, text: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert age(Timestamp(seconds=int(now.timestamp()) - seconds), now) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 turns"), (1, "1 turn"), (1200, "1,200 turns")])
+def test_counts(number: int, text: str) -> None:
+    assert counted(number, "turn") == text
 
 
 def test_no_time() -> None:

@@ -1,27 +1,9 @@
-from typing import Any
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.v1 import types_pb2
-from gateway.openai.told import cached_tokens, cut_short, finish_reason, usage
-
-
-@pytest.mark.parametrize(
-    ("reason", "word"),
-    [
-        (types_pb2.FINISH_REASON_STOP, "stop"),
-        (types_pb2.FINISH_REASON_STOP_STRING, "stop"),
-        (types_pb2.FINISH_REASON_LENGTH, "length"),
-        (types_pb2.FINISH_REASON_CONTEXT, "length"),
-        (types_pb2.FINISH_REASON_TOOL_CALLS, "tool_calls"),
-    ],
-)
-def test_finish_reasons(reason: Any, word: str) -> None:
-    assert finish_reason(reason) == word
-    assert cut_short(reason) == (word == "length")
-
+from gateway.memory_report import cached_tokens
+from gateway.openai.told import usage
 
 COUNTS = st.integers(0, 1000)
 USAGES = st.lists(
