@@ -74,7 +74,8 @@ class Comparison:
             "differing_texts": differing(first, performance),
         }
         self.scores[str(agents)][way] = found
-        Console().print(f"{agents} agents, {way}: {found['seconds']:.0f} s", style="dim")
+        right = f"{found['recall']['right']} of {found['recall']['asked']} recalled, {len(found['leaks'])} leaks"
+        Console().print(f"{agents} agents, {way}: {right}, {found['seconds']:.0f} s", style="dim")
 
     @property
     def crowded(self) -> list[int]:
