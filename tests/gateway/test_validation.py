@@ -18,7 +18,7 @@ class Dog(Strict):
 
 
 class Zoo(Strict):
-    pets: list[Annotated[Cat | Dog, Field(discriminator="kind")]] = []
+    pets: list[Annotated[Cat | Dog, Field(discriminator="kind")]] = Field(default=[])
     food: Annotated[str, Field(max_length=3)] | dict[Annotated[str, Field(pattern="^[a-z]+$")], str] = ""
     open: bool = True
 
