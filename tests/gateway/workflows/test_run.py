@@ -101,6 +101,13 @@ async def test_what_a_run_asks_for(worker: ScriptedWorker) -> None:
 
 
 async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
+    async def slowly(request: Any) -> AsyncIterator[Any]:
+        yield started()
+        yield delta("word")
+        await asyncio.sleep(0.1)
+        yield finished()
+
+    worker.script = slowly
     async with running(worker, record(TALK)) as performed:
         await told(performed)
     hints = [
@@ -110,8 +117,8 @@ async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
     assert {"a": 1, "b": 2, "c": None} in hints
     assert {"a": 2, "b": 1, "c": None} in hints
     assert {"a": None, "b": None, "c": None} in hints
-    ahead = [request.key.agent_id for request in asked(worker, agent_pb2.PrefetchAgentRequest)]
-    assert ahead[:2] == ["wf-1.b", "wf-1.a"]
+    fetched = [request.key.agent_id for request in asked(worker, agent_pb2.PrefetchAgentRequest)]
+    assert fetched == ["wf-1.b", "wf-1.a", "wf-1.b"]
 
 
 async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) -> None:
