@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,7 +22,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentmem.channels import closing_stream, connect
-from agentmem.v1 import inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
+from agentmem.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    types_pb2,
+)
 from gateway.cli.openblas import preload_here
 
 START_SECONDS = 240.0
@@ -30,12 +38,14 @@ START_SECONDS = 240.0
 
 @dataclass
 class Turn:
-    """One turn as its client saw it: seconds from sending to the first token and to the end."""
+    """One turn as its client saw it: seconds from sending to the first token and to the end; tokens reused by tier."""
 
     first: float = 0.0
     seconds: float = 0.0
     tier: str = "none"
     reused: int = 0
+    cached: dict[str, int] = field(default_factory=dict)
+    load_bytes: int = 0
     prompt: int = 0
     generated: int = 0
     load: float = 0.0
@@ -75,6 +85,7 @@ class Services:
         self._channel = connect(f"unix:{self._root}/run/worker.sock")
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
         self._models = model_pb2_grpc.ModelServiceStub(self._channel)
+        self._agents = agent_pb2_grpc.AgentServiceStub(self._channel)
         return time.monotonic() - began
 
     async def kill(self, name: str) -> None:
@@ -92,25 +103,57 @@ class Services:
                 process.send_signal(signal.SIGTERM)
                 await process.wait()
 
-    async def turn(self, model: str, agent: str, max_tokens: int = 4, **arguments: Any) -> Turn:
-        """One Generate to its end. Raises AioRpcError."""
-        key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
+    async def turn(
+        self, model: str, agent: str, max_tokens: int = 4, spoke: asyncio.Event | None = None, **arguments: Any
+    ) -> Turn:
+        """One Generate to its end. `spoke` is set with its first token, and by its failure. Raises AioRpcError."""
+        try:
+            return await self._turn(model, agent, max_tokens, spoke or asyncio.Event(), arguments)
+        finally:
+            if spoke is not None:
+                spoke.set()
+
+    async def _turn(
+        self, model: str, agent: str, max_tokens: int, spoke: asyncio.Event, arguments: dict[str, Any]
+    ) -> Turn:
         sampling = types_pb2.Sampling(ignore_eos=True)
-        request = inference_pb2.GenerateRequest(key=key, max_tokens=max_tokens, sampling=sampling, **arguments)
+        request = inference_pb2.GenerateRequest(
+            key=_key(model, agent), max_tokens=max_tokens, sampling=sampling, **arguments
+        )
         turn, sent = Turn(), time.monotonic()
         async with closing_stream(self._inference.Generate(request)) as events:
             async for event in events:
                 if event.HasField("started"):
                     cache = event.started.cache
                     turn.prompt, turn.reused = cache.prompt_tokens, sum(part.tokens for part in cache.cached)
+                    turn.cached = {_tier(part.tier): part.tokens for part in cache.cached}
+                    turn.load_bytes = cache.load_bytes
                     turn.tier = _tier(cache.cached[0].tier) if cache.cached else "none"
                     turn.load = event.started.load.ToTimedelta().total_seconds()
                 elif event.HasField("delta"):
                     turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
+                    spoke.set()
                 else:
                     turn.generated = event.finished.usage.completion_tokens
         turn.first, turn.seconds = turn.arrivals[0] - sent, time.monotonic() - sent
         return turn
+
+    async def hint(self, model: str, steps: Mapping[str, int | None]) -> None:
+        """SetTurnHints: steps until each agent's next turn, None for never again."""
+        hints = [agent_pb2.TurnHint(key=_key(model, agent), steps=each) for agent, each in steps.items()]
+        await self._agents.SetTurnHints(agent_pb2.SetTurnHintsRequest(hints=hints))
+
+    async def prefetch(self, model: str, agent: str) -> agent_pb2.PrefetchAgentResponse:
+        """PrefetchAgent."""
+        return await self._agents.PrefetchAgent(agent_pb2.PrefetchAgentRequest(key=_key(model, agent)))
+
+    async def fork(self, model: str, source: str, agent: str) -> None:
+        """ForkAgent."""
+        await self._agents.ForkAgent(agent_pb2.ForkAgentRequest(key=_key(model, source), new_agent_id=agent))
+
+    async def evict(self, model: str, agent: str) -> None:
+        """EvictAgent from memory, once its KV is written."""
+        await self._agents.EvictAgent(agent_pb2.EvictAgentRequest(key=_key(model, agent), tier=types_pb2.TIER_HOT))
 
     async def describe(self, model: str) -> model_pb2.Model:
         """GetModel."""
@@ -168,6 +211,10 @@ async def serving(models: Sequence[str], *flags: str) -> AsyncIterator[Services]
     finally:
         await services.stop()
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _key(model: str, agent: str) -> types_pb2.AgentKey:
+    return types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
 
 
 def _tier(tier: "types_pb2.Tier.ValueType") -> str:

@@ -117,13 +117,13 @@ def held_bytes(connection: sqlite3.Connection, spare: str | None = None, namespa
     return int(size)
 
 
-def last_used(connection: sqlite3.Connection, namespace: str | None = None) -> str | None:
-    """The agent that was used last, of the namespace if one is given."""
+def last_used(connection: sqlite3.Connection, hints: TurnHints, namespace: str | None = None) -> str | None:
+    """The agent that was used last, of the namespace if one is given; None if it will not speak again."""
     within, values = _within(namespace)
     row = connection.execute(
-        f"SELECT uid FROM agents WHERE {within} ORDER BY used DESC, uid LIMIT 1", values
+        f"SELECT namespace, agent_id, model_id, uid FROM agents WHERE {within} ORDER BY used DESC, uid LIMIT 1", values
     ).fetchone()
-    return None if row is None else str(row[0])
+    return None if row is None or hints.is_over(AgentKey(*row[:3])) else str(row[3])
 
 
 def _candidates(
@@ -136,7 +136,8 @@ def _candidates(
         f" WHERE {within} AND NOT pinned AND uid IS NOT ? AND {HAS_KV} ORDER BY used, uid",
         (*values, spare),
     ).fetchall()
-    return [uid for *_, uid in sorted(rows, key=lambda row: hints.rank(AgentKey(*row[:3])))]
+    uids = {AgentKey(*row[:3]): str(row[3]) for row in rows}
+    return [uids[key] for key in hints.order(uids)]
 
 
 def _drop_unowned(connection: sqlite3.Connection, goal: int, namespace: str | None, dropped: Dropped) -> None:

@@ -94,8 +94,10 @@ class CacheStoreServicer(WorkflowRecordServicer):
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
+        hint = self._hints.of(turn.key)
         done = await self._ledgers.write(turn.key.namespace, partial(turns.commit, turn=turn, now=time.time_ns()))
-        self._hints.forget(turn.key)
+        if request.ends_turn_hint:
+            self._hints.forget(turn.key, hint)
         self._blocks.unlink_dropped(done.dropped)
         return pb.CommitTurnResponse(
             version=conversions.version_message(done.version),

@@ -83,7 +83,8 @@ class WarmTier:
 
         With a `namespace`, this first makes room in its quota, at the cost of nobody else; where that does not help,
         nobody makes room for what will not be kept. `spare` is an agent that stays, None for the one that was used
-        last. Nobody goes where that is of no use: what `spare` and pinned agents have is too much by itself.
+        last, unless it will not speak again. Nobody goes where that is of no use: what `spare` and pinned agents have
+        is too much by itself.
         """
         if namespace is not None and not self._settle_quota(namespace, spare):
             return False
@@ -171,7 +172,7 @@ class WarmTier:
     def _evict(self, goal: int, reason: Reason, spare: str | None, namespace: str | None = None) -> None:
         def work(connection: sqlite3.Connection) -> Dropped:
             self._last_use.flush(connection)
-            stays = eviction.last_used(connection, namespace) if spare is None else spare
+            stays = eviction.last_used(connection, self.hints, namespace) if spare is None else spare
             return eviction.evict(connection, goal, stays, self.hints, namespace)
 
         self._finish(self._database.write_blocking(work), reason)

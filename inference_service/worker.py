@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from agentmem import layout, logs
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
+from agentmem.hints import TurnHints
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -62,7 +63,7 @@ class Worker:
         self._channel = connect(settings.store_target)
         store = StoreClient(self._channel)
         self._transfers = Transfers(store, settings.store_transfer, self._metrics)
-        locks = AgentLocks()
+        locks, hints = AgentLocks(), TurnHints()
         limits = Limits(settings.min_restore_tokens, settings.match_min_ratio)
         fetcher = Fetcher(store, self._transfers, self._metrics)
         restorer = Restorer(fetcher, self._metrics, settings.min_restore_tokens)
@@ -70,7 +71,7 @@ class Worker:
         self._persister = Persister(self._engine, store, self._transfers, self._metrics)
         self._broken = asyncio.Event()
         self._presence = Presence(self._persister, self._metrics, self._broken.set)
-        loader = Loader(self._engine, settings)
+        loader = Loader(self._engine, settings, hints)
         swapper = Swapper(self._engine, loader, self._presence, settings.min_residency)
         self._models = Models(registered, swapper, settings.swap_wait)
         keeper, rooms = Keeper(self._engine, self._persister), Rooms(self._persister, settings.room_wait)
@@ -85,12 +86,13 @@ class Worker:
             rooms,
             self._metrics,
             locks=locks,
+            hints=hints,
             max_requests=settings.max_requests,
             stream_buffer=settings.stream_buffer,
         )
         inference = InferenceServicer(self._runner, self._models, preparer, store)
         mover = Mover(store, fetcher, self._transfers, settings.data.expanduser() / "worker" / "portable")
-        agents = AgentServicer(store, self._models, preparer, self._persister, prefetcher, locks, mover)
+        agents = AgentServicer(store, self._models, preparer, self._persister, prefetcher, locks, hints, mover)
         self._server = GrpcServer(
             settings.address,
             [

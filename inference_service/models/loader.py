@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from agentmem.errors import FailedPrecondition, Unavailable
+from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
 from inference_service.engine.activations import Activations
 from inference_service.engine.attention import AttentionSeam, PathSpeeds
@@ -62,9 +63,11 @@ class Opening:
 class Loader:
     """Opens and loads models, as the worker's settings say. Event loop only; one load at a time."""
 
-    def __init__(self, engine: EngineThread, settings: WorkerSettings) -> None:
+    def __init__(self, engine: EngineThread, settings: WorkerSettings, hints: TurnHints) -> None:
+        """`hints` are what all models' agents are evicted by."""
         self._engine = engine
         self._settings = settings
+        self._hints = hints
         remembered = settings.data_directory / "worker"
         self._hashes = ContentHashes(remembered / "weights.json")
         self._hashing = asyncio.Lock()
@@ -142,7 +145,7 @@ class Loader:
         needs = self.needs(outline, await call(lambda: self._activations.of(*named, *shape)))
         progress(POOL, 0.0)
         memory = self.sizes(outline, needs, residents)
-        given = needs.activation_bytes, opening.fingerprint, others_decode
+        given = needs.activation_bytes, opening.fingerprint, self._hints, others_decode
         loaded = await call(lambda: finish(opening.model, paths, quality, memory, *given))
         await asyncio.to_thread(loaded.grammars.prepare)
         return loaded

@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition
+from agentmem.hints import TurnHints
 from agentmem.sizes import byte_size
 from inference_service.engine.activations import dequantized_bytes
 from inference_service.engine.attention import AttentionSeam, PathReport, PathSpeeds
@@ -179,6 +180,7 @@ def finish(
     memory: Sizes,
     activation_bytes: int,
     fingerprint: str,
+    hints: TurnHints,
     others_decode: Callable[[], bool] = lambda: False,
 ) -> LoadedModel:
     """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
@@ -216,7 +218,7 @@ def finish(
             others_decode,
         ),
         arenas=arenas,
-        memory=ModelMemory(geometry, outline.weight_bytes, memory),
+        memory=ModelMemory(geometry, outline.weight_bytes, memory, hints),
     )
 
 
@@ -247,7 +249,8 @@ def load(
     paths = prove(opened, seam, speeds)
     free = usable_bytes() - opened.outline.weight_bytes
     memory = sizes(free, opened.outline.geometry, opened.outline.context_length, pool_bytes, batch_bytes)
-    loaded = finish(opened, paths, None, memory, 0, fingerprint_of(spec, opened.outline.geometry, hashes))
+    named = fingerprint_of(spec, opened.outline.geometry, hashes)
+    loaded = finish(opened, paths, None, memory, 0, named, TurnHints())
     loaded.grammars.prepare()
     return loaded
 

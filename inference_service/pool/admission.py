@@ -18,11 +18,12 @@ from inference_service.pool.kv import KVPool, Space, Table
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """What a turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks.
+    """What an agent's turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks.
 
     A turn that keeps nothing takes no blocks of its own.
     """
 
+    key: AgentKey
     names: Sequence[bytes]
     tokens: int
     keeps: bool
@@ -94,11 +95,11 @@ class Admission:
         self._queue.append(demand)
         try:
             async with asyncio.timeout(patience):
-                while self._queue[0] is not demand or (room := self._room(demand)) is None:
+                while self._queue[0] is not demand or (room := self._room(demand, self._going_for)) is None:
                     await self._changed.wait()
         except TimeoutError:
             self.last_resort()
-            if self._queue[0] is demand and (room := self._room(demand)) is not None:
+            if self._queue[0] is demand and (room := self._room(demand, self._going_for)) is not None:
                 return room
             raise ResourceExhausted(
                 "running requests have all the memory for KV; try again, or start the worker with more (--pool-bytes)",
@@ -108,6 +109,15 @@ class Admission:
             self._queue.remove(demand)
             self._wake()
         return room
+
+    def enter_at_once(self, demand: Demand) -> Room | None:
+        """Room for what nobody waits for; None if there is none now. Give it back by `leave`.
+
+        Nothing goes for it but agents that should be evicted before this one, and it overtakes nobody who waits.
+        Raises FailedPrecondition for what would not fit if it were alone.
+        """
+        self._check_fits(demand)
+        return None if self._queue else self._room(demand, lambda demand: self._hot.yielding(demand.key))
 
     def leave(self, room: Room) -> None:
         """Give back what is left of a room."""
@@ -124,13 +134,13 @@ class Admission:
                 "max_tokens, shorten the prompt, or start the worker with more (--pool-bytes, --batch-bytes)"
             )
 
-    def _room(self, demand: Demand) -> Room | None:
+    def _room(self, demand: Demand, candidates: Callable[[Demand], list[AgentKey]]) -> Room | None:
         if self._batch_bytes([*(room.tokens for room in self._rooms), demand.tokens]) > self._limit_bytes:
             return None
         room = Room(demand.tokens)
         with self._pinned(demand.names) as pins:
             wanted = self._wanted(demand, len(pins.blocks))
-            victims = self._victims(wanted)
+            victims = self._victims(wanted, lambda: candidates(demand))
             if victims is None:
                 return None
             for key in victims:
@@ -166,19 +176,34 @@ class Admission:
         finally:
             self._pool.release(table)
 
-    def _victims(self, wanted: Space) -> list[AgentKey] | None:
-        """The fewest idle agents, least recently used first, that must go to make room; None if all are not enough."""
-        pool, tables = self._pool, self._hot.tables()
-        victims: list[AgentKey] = []
-        blocks = pool.full.freed_by(table.blocks for table in tables)
-        pieces = pool.sliding.freed_by(table.pieces for table in tables)
+    def _going_for(self, demand: Demand) -> list[AgentKey]:
+        """Idle agents in the order in which they go for a turn: last those whose turns wait, and then its own."""
+        waiting = {each.key for each in self._queue}
+        return sorted(self._hot, key=lambda key: (key == demand.key, key in waiting))
+
+    def _victims(self, wanted: Space, candidates: Callable[[], list[AgentKey]]) -> list[AgentKey] | None:
+        """The first of the candidates, as few as make room; None if all are not enough.
+
+        Who would free nothing stays: its blocks are being written, or others who stay have them, too.
+        """
+        pool = self._pool
         lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.sliding.free
         if lacking_blocks <= 0 and lacking_pieces <= 0:
-            return victims
-        for key, freed_blocks, freed_pieces in zip(self._hot, blocks, pieces, strict=True):
-            victims.append(key)
+            return []
+        keys = candidates()
+        tables = self._hot.tables(keys)
+        blocks = pool.full.freed_by(table.blocks for table in tables)
+        pieces = pool.sliding.freed_by(table.pieces for table in tables)
+        for count, (freed_blocks, freed_pieces) in enumerate(zip(blocks, pieces, strict=True), 1):
             if freed_blocks >= lacking_blocks and freed_pieces >= lacking_pieces:
-                return victims
+                going = dict(zip(keys[:count], tables, strict=False))
+                freed = pool.full.freed(table.blocks for table in going.values())
+                pieces_freed = pool.sliding.freed(table.pieces for table in going.values())
+                return [
+                    key
+                    for key, table in going.items()
+                    if not freed.isdisjoint(table.blocks) or not pieces_freed.isdisjoint(table.pieces)
+                ]
         return None
 
     def _wake(self) -> None:

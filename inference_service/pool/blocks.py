@@ -65,6 +65,11 @@ class BlockPool:
                 freed += held[block] == self._references[block]
             yield freed
 
+    def freed(self, tables: Iterable[Sequence[int]]) -> set[int]:
+        """Blocks that would be free if all of `tables` were released."""
+        held = Counter(block for table in tables for block in table)
+        return {block for block, count in held.items() if count == self._references[block]}
+
     def find(self, name: bytes) -> int | None:
         """The block of that name, if there is one. Acquire it before anything else can happen."""
         return self._by_name.get(name)

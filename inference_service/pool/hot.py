@@ -1,7 +1,7 @@
 """Hot state: agents whose KV is in the pool. The event loop owns it."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agentmem.hints import TurnHints
@@ -28,12 +28,12 @@ class HotAgents:
     """Idle agents' hot states by key, in the order of eviction: by hint, then least recently used first.
 
     It holds the references on their tables. A turn takes its agent's state out, so that nothing in flight can be
-    evicted, and puts it, or a new one, back.
+    evicted, and puts it, or a new one, back. `hints` are all agents', also those of other models.
     """
 
-    def __init__(self, pool: KVPool) -> None:
+    def __init__(self, pool: KVPool, hints: TurnHints) -> None:
         self._pool = pool
-        self.hints = TurnHints()
+        self._hints = hints
         self._states: OrderedDict[AgentKey, HotState] = OrderedDict()
 
     def __contains__(self, key: AgentKey) -> bool:
@@ -44,7 +44,11 @@ class HotAgents:
 
     def __iter__(self) -> Iterator[AgentKey]:
         """Keys, who should be evicted first in front."""
-        return iter(sorted(self._states, key=self.hints.rank))
+        return iter(self._hints.order(self._states))
+
+    def yielding(self, to: AgentKey) -> list[AgentKey]:
+        """Keys likewise, but only of those that should be evicted before the agent `to` would, if it were here."""
+        return self._hints.yielding(self._states, to)
 
     def get(self, key: AgentKey) -> HotState | None:
         """The agent's state, which stays here."""
@@ -68,6 +72,6 @@ class HotAgents:
         if (state := self.take(key)) is not None:
             self._pool.release(state.table)
 
-    def tables(self) -> list[Table]:
-        """All tables, in the order of the keys."""
-        return [self._states[key].table for key in self]
+    def tables(self, keys: Iterable[AgentKey] | None = None) -> list[Table]:
+        """The tables of these agents, which are here; all tables where none are named."""
+        return [self._states[key].table for key in (self._states if keys is None else keys)]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.grouping import most_batch_bytes
@@ -16,10 +17,11 @@ from inference_service.pool.sizing import Sizes
 class ModelMemory:
     """Bookkeeping of a model's KV memory. Event loop only."""
 
-    def __init__(self, geometry: Geometry, weight_bytes: int, sizes: Sizes) -> None:
+    def __init__(self, geometry: Geometry, weight_bytes: int, sizes: Sizes, hints: TurnHints) -> None:
+        """`hints` are those of the whole process: they outlive the model, and are there before it."""
         self.sizes = sizes
         self.pool = KVPool(sizes.space, geometry.window_pieces)
-        self.hot = HotAgents(self.pool)
+        self.hot = HotAgents(self.pool, hints)
         self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes)
         self._geometry = geometry
         self._weight_bytes = weight_bytes

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from inference_service.models.serving import Models
@@ -25,6 +26,7 @@ class AgentServicerBase(agent_pb2_grpc.AgentServiceServicer):
         persister: Persister,
         prefetcher: Prefetcher,
         locks: AgentLocks,
+        hints: TurnHints,
         mover: Mover,
     ) -> None:
         self._store = store
@@ -33,6 +35,7 @@ class AgentServicerBase(agent_pb2_grpc.AgentServiceServicer):
         self._persister = persister
         self._prefetcher = prefetcher
         self._locks = locks
+        self._hints = hints
         self._mover = mover
 
     @asynccontextmanager

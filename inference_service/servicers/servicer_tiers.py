@@ -50,7 +50,5 @@ class TierServicer(AgentServicerBase):
         self, request: agent_pb2.SetTurnHintsRequest, context: Any
     ) -> agent_pb2.SetTurnHintsResponse:
         hints = from_request(request)
-        response = await self._store.set_turn_hints(request)
-        for model in self._models.all_loaded:
-            model.memory.hot.hints.set(hints)
-        return response
+        self._hints.set(hints)  # First: a commit meanwhile must not tell the store to forget what was just said.
+        return await self._store.set_turn_hints(request)

@@ -82,7 +82,10 @@ NOTHING = Opened(NO_VERSION, None)
 
 @dataclass(frozen=True)
 class Commit:
-    """A turn for the ledger: what follows the first `keep_tokens` tokens of the base."""
+    """A turn for the ledger: what follows the first `keep_tokens` tokens of the base.
+
+    `ends_turn_hint`: it was the turn that the agent's hint was of.
+    """
 
     base: Version
     keep_tokens: int
@@ -96,6 +99,7 @@ class Commit:
     message_hashes: Sequence[bytes] = ()
     label: str = ""
     expiry: IdleTimes = NEVER
+    ends_turn_hint: bool = False
 
 
 class StoreClient:
@@ -157,6 +161,7 @@ class StoreClient:
             offsets=accumulate(map(len, commit.pieces)),
             tokenizer_hash=commit.tokenizer_hash,
             generated_tokens=commit.generated_tokens,
+            ends_turn_hint=commit.ends_turn_hint,
             request_id=commit.request_id,
             request_digest=commit.request_digest,
             record=commit.record,

@@ -47,10 +47,11 @@ class Prefetcher:
         self._rooms = rooms
 
     async def prefetch(self, key: AgentKey, model: LoadedModel) -> Prefetched:
-        """Have the agent's KV in the pool, as far as there is any, and the agent as the one used last.
+        """Have the agent's KV in the pool, as far as there is any and room for it, and the agent as the one used last.
 
-        What another tokenizer made is left: the next turn will not use it. Raises NotFound for an unknown agent, and
-        what Admission.enter raises.
+        It waits for no room: turns come before it, and so do agents that speak as soon. What another tokenizer made is
+        left: the next turn will not use it. Raises NotFound for an unknown agent, and FailedPrecondition for one that
+        would not fit into an empty pool.
         """
         memory = model.memory
         hot = memory.hot.get(key)
@@ -67,13 +68,18 @@ class Prefetcher:
             memory.hot.touch(key)
             return Prefetched(len(ledger), 0)
         planned = await asyncio.to_thread(_planned, key.namespace, model, opened, ledger)
-        async with self._rooms.enter(key, model, Demand(planned.lookup.own, len(ledger), keeps=True)) as room:
-            return await self._load(key, model, planned, room)
+        found = await self._restorer.probe(key, model, planned)  # Nobody goes for what is not there.
+        held = hot.table.tokens if (hot := memory.hot.get(key)) is not None else 0
+        if found.tokens <= held:
+            return Prefetched(held, 0)
+        demand = Demand(key, planned.lookup.own, found.tokens, keeps=True)
+        with self._rooms.enter_at_once(model, demand) as room:
+            return Prefetched(held, 0) if room is None else await self._load(key, model, planned, room)
 
     async def _load(self, key: AgentKey, model: LoadedModel, planned: Planned, room: Room) -> Prefetched:
         held = room.hot.table.tokens if room.hot is not None else 0
         reuse = await self._restorer.find(key, model, planned, room)
-        if reuse.tokens <= held:
+        if not held < reuse.tokens <= room.tokens:  # More files than a moment ago are for the next turn.
             return Prefetched(held, 0)
         caches = await self._engine.call(reuse.caches)
         sequence = planned.ledger.token_ids[: reuse.tokens]

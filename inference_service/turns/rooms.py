@@ -1,7 +1,7 @@
 """Memory for one agent's work: taken before it begins, given back when it ends, whatever happens in between."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from agentmem.keys import AgentKey
 from inference_service.models.loading import LoadedModel
@@ -18,16 +18,31 @@ class Rooms:
         self._wait = wait
 
     @asynccontextmanager
-    async def enter(self, key: AgentKey, model: LoadedModel, demand: Demand) -> AsyncIterator[Room]:
+    async def enter(self, model: LoadedModel, demand: Demand) -> AsyncIterator[Room]:
         """A room, with the agent's hot state. Nobody can evict that meanwhile, and work that fails puts it back.
 
         Call it under the agent's lock. Raises what Admission.enter raises.
         """
+        room = await model.memory.admission.enter(demand, self._wait)
+        with self._used(model, demand.key, room):
+            yield room
+
+    @contextmanager
+    def enter_at_once(self, model: LoadedModel, demand: Demand) -> Iterator[Room | None]:
+        """Likewise, or None: without waiting, and only as Admission.enter_at_once gives it."""
+        room = model.memory.admission.enter_at_once(demand)
+        if room is None:
+            yield None
+            return
+        with self._used(model, demand.key, room):
+            yield room
+
+    @contextmanager
+    def _used(self, model: LoadedModel, key: AgentKey, room: Room) -> Iterator[None]:
         memory = model.memory
-        room = await memory.admission.enter(demand, self._wait)
         room.hot = memory.hot.take(key)
         try:
-            yield room
+            yield
         except PoolError as error:
             memory.pool.fail(error)
             raise

@@ -22,6 +22,7 @@ from agentmem.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from agentmem.hints import TurnHints
 from agentmem.shielding import release_frames
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from inference_service.answers import delta, duration
@@ -63,6 +64,7 @@ class TurnRunner:
         metrics: WorkerMetrics,
         *,
         locks: AgentLocks,
+        hints: TurnHints,
         max_requests: int,
         stream_buffer: int,
     ) -> None:
@@ -75,6 +77,7 @@ class TurnRunner:
         self._keeper = keeper
         self._measures = TurnMeasures(metrics)
         self._locks = locks
+        self._hints = hints
         self._max_requests = max_requests
         self._stream_buffer = stream_buffer
         self._turns: set[RunningTurn] = set()
@@ -91,7 +94,7 @@ class TurnRunner:
             raise ResourceExhausted(
                 f"{self._max_requests} requests run or wait already; try again later, or raise --max-requests"
             )
-        turn = RunningTurn(request, self._stream_buffer)
+        turn = RunningTurn(request, self._stream_buffer, self._hints.of(request.key))
         self._turns.add(turn)
         self._measures.arrived()
         turn.task = asyncio.create_task(self._run(turn))
@@ -151,14 +154,15 @@ class TurnRunner:
             opened = await self._open(request, hot)
             if opened.turn is not None:
                 _replay(turn, model, opened.turn)
+                self._end_hint(turn)
                 self._measures.replayed()
                 return
             if hot is not None and hot.version != opened.version:
                 model.memory.hot.drop(request.key)
                 hot = None
             planned = await self._preparer.plan(request, model, opened, hot.ledger if hot is not None else None)
-            demand = Demand(planned.lookup.own, planned.most_tokens, request.commits)
-            async with self._rooms.enter(request.key, model, demand) as room:
+            demand = Demand(request.key, planned.lookup.own, planned.most_tokens, request.commits)
+            async with self._rooms.enter(model, demand) as room:
                 prepared = await self._preparer.prepare(request, model, planned, room)
                 await self._compute_and_commit(turn, model, prepared, room)
 
@@ -175,6 +179,11 @@ class TurnRunner:
             return Opened(NO_VERSION, Ledger())
         known = hot.version if hot is not None else NO_VERSION
         return await self._store.open(request.key, known, request.request_id)
+
+    def _end_hint(self, turn: RunningTurn) -> None:
+        """The agent has had its turn, if it was one."""
+        if turn.request.generates:
+            self._hints.forget(turn.request.key, turn.hint)
 
     async def _compute_and_commit(self, turn: RunningTurn, model: LoadedModel, prepared: Prepared, room: Room) -> None:
         version = None
@@ -277,9 +286,10 @@ class TurnRunner:
             message_hashes=_conversation(turn, record.delta),
             label=request.label,
             expiry=request.expiry,
+            ends_turn_hint=request.generates and self._hints.of(request.key) is turn.hint,
         )
         version, replayed = await self._store.commit(request.key, commit)
-        model.memory.hot.hints.forget(request.key)
+        self._end_hint(turn)
         if replayed is not None:
             raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
         return version

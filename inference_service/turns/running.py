@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from agentmem.errors import AgentmemError, Cancelled, ResourceExhausted
+from agentmem.hints import Hint
 from agentmem.v1 import inference_pb2
 from inference_service.answers import delta
 from inference_service.domain import TokenEvent, ToolCall, TurnRequest
@@ -19,8 +20,10 @@ class RunningTurn:
     into one delta; more than `buffer` of them end the turn, because nobody is reading.
     """
 
-    def __init__(self, request: TurnRequest, buffer: int) -> None:
+    def __init__(self, request: TurnRequest, buffer: int, hint: Hint | None = None) -> None:
         self.request = request
+        self.hint = hint
+        """What had been said of this turn when it arrived."""
         self.arrived = time.monotonic()
         self.cancelled = threading.Event()
         self.tokens: list[TokenEvent] = []

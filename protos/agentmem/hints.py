@@ -2,52 +2,115 @@
 
 The worker evicts by them from the pool, and the store from the disk. Least recently used is the wrong guess where
 agents take turns: who spoke longest ago speaks next.
+
+What a hint is worth, and for how long:
+
+- It is of the agent's next turn that generates. Taking context in (Prefill) is no turn, and leaves it.
+- A turn ends the hint that stood when it arrived, and none that was set since: who runs a workflow looks ahead while an
+  agent speaks. A turn that comes to nothing ends none. One that is replayed ends it as it did, or would have done, the
+  first time, on the worker; the store hears of commits only, so there it stands until the next one.
+- Steps do not count down. What was said at one moment cannot be compared with what was said at another, and nobody but
+  the caller knows what a step is, or which turns are of the same workflow. So send the whole cast each time.
+- Hints change the order among the agents of their own namespace, and of nobody else: each namespace keeps the places
+  that its agents have by last use, and its hints say which of them go there. So nobody's agents go because another
+  namespace calls its own urgent. The price: an agent that never speaks again goes before all others of its namespace,
+  and not before one of another's that was idle for longer.
+- It is bounded: in time, and in number per namespace, where the oldest go first.
 """
 
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
 
 from agentmem.errors import InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2
 
 MAX_HINTS = 1000
+"""In one request."""
+MAX_NAMESPACE_HINTS = 10_000
+"""That hold in one namespace."""
 HINT_SECONDS = 600.0
 """How long a hint holds if the agent has no turn: a workflow that died must not keep its agents for ever."""
 
 _NEVER, _UNKNOWN, _SOON = range(3)
 
 
-class _Hint(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Hint:
+    """What was said of an agent: `steps` until its next turn, None for never again; until `ends`, by TurnHints' clock.
+
+    Compared by identity: the same thing said again is another hint.
+    """
+
     steps: int | None
     ends: float
 
 
 class TurnHints:
-    """The hints that hold. Any thread. `now` is a clock in seconds."""
+    """The hints that hold; one for each process. Any thread. `now` is a clock in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._hints: dict[AgentKey, _Hint] = {}
+        self._lock = Lock()
+        self._hints: dict[str, dict[AgentKey, Hint]] = {}
+        """By namespace, the oldest first, which are also the first to end."""
 
-    def set(self, hints: "dict[AgentKey, int | None]") -> None:
+    def set(self, hints: Mapping[AgentKey, int | None]) -> None:
         """Replace the hints of these agents: steps until the next turn, None for never again."""
         now = self._now()
-        held = {key: hint for key, hint in self._hints.items() if hint.ends > now}
-        self._hints = {**held, **{key: _Hint(steps, now + HINT_SECONDS) for key, steps in hints.items()}}
+        with self._lock:
+            for key, steps in hints.items():
+                held = self._hints.setdefault(key.namespace, {})
+                held.pop(key, None)
+                held[key] = Hint(steps, now + HINT_SECONDS)
+            for namespace, held in list(self._hints.items()):
+                _drop_oldest(held, now)
+                if not held:
+                    del self._hints[namespace]
 
-    def forget(self, key: AgentKey) -> None:
-        """The agent has had its turn: what was said of it is over."""
-        self._hints.pop(key, None)
+    def of(self, key: AgentKey) -> Hint | None:
+        """The agent's hint as it stands, for `forget`."""
+        with self._lock:
+            return self._hints.get(key.namespace, {}).get(key)
 
-    def rank(self, key: AgentKey) -> tuple[int, int]:
-        """What to sort agents by, those to evict first in front: who never speaks again, who has no hint, the rest by
-        distance. Sort what is in the order of last use, so that this decides among equals."""
-        hint = self._hints.get(key)
-        if hint is None or hint.ends <= self._now():
-            return _UNKNOWN, 0
-        return (_NEVER, 0) if hint.steps is None else (_SOON, -hint.steps)
+    def forget(self, key: AgentKey, hint: Hint | None) -> None:
+        """The agent has had the turn that `hint` was of. One that was set since stays."""
+        with self._lock:
+            held = self._hints.get(key.namespace, {})
+            if hint is not None and held.get(key) is hint:
+                del held[key]
+
+    def is_over(self, key: AgentKey) -> bool:
+        """Whether the agent will not speak again, as far as was said."""
+        return self._ranks([key])[key][0] == _NEVER
+
+    def order(self, keys: Iterable[AgentKey]) -> list[AgentKey]:
+        """The order of eviction of agents that are in the order of last use, the least recently used first.
+
+        Within a namespace: who never speaks again, who has no hint, the rest by distance; among equals, by last use.
+        """
+        by_use = list(keys)
+        return _ordered(by_use, self._ranks(by_use))
+
+    def yielding(self, keys: Iterable[AgentKey], to: AgentKey) -> list[AgentKey]:
+        """Those of `keys`, ordered likewise, that go before the agent `to` would if it were used just now.
+
+        Nobody of its namespace is among them who is to speak as soon.
+        """
+        by_use = [*(key for key in keys if key != to), to]
+        ranks = self._ranks(by_use)
+        ordered = _ordered(by_use, ranks)
+        before = ordered[: ordered.index(to)]
+        as_soon = ranks[to] if ranks[to][0] == _SOON else None
+        return [key for key in before if key.namespace != to.namespace or ranks[key] != as_soon]
+
+    def _ranks(self, keys: Iterable[AgentKey]) -> dict[AgentKey, tuple[int, int]]:
+        """All at one moment, or a hint that ends meanwhile would tear an order apart."""
+        now = self._now()
+        with self._lock:
+            return {key: _rank(self._hints.get(key.namespace, {}).get(key), now) for key in keys}
 
 
 def from_request(request: agent_pb2.SetTurnHintsRequest) -> "dict[AgentKey, int | None]":
@@ -62,3 +125,25 @@ def from_request(request: agent_pb2.SetTurnHintsRequest) -> "dict[AgentKey, int 
             raise InvalidArgument(f"hints[{index}].{error.field}", error.problem) from error
         hints[key] = hint.steps if hint.HasField("steps") else None
     return hints
+
+
+def _drop_oldest(held: dict[AgentKey, Hint], now: float) -> None:
+    """Those that have ended, and those beyond the bound."""
+    while held and (len(held) > MAX_NAMESPACE_HINTS or held[next(iter(held))].ends <= now):
+        del held[next(iter(held))]
+
+
+def _rank(hint: Hint | None, now: float) -> tuple[int, int]:
+    """What agents of a namespace are sorted by, those to evict first in front."""
+    if hint is None or hint.ends <= now:
+        return _UNKNOWN, 0
+    return (_NEVER, 0) if hint.steps is None else (_SOON, -hint.steps)
+
+
+def _ordered(by_use: list[AgentKey], ranks: Mapping[AgentKey, tuple[int, int]]) -> list[AgentKey]:
+    """Each namespace's agents by rank, in the places that they have together by last use."""
+    of_namespace: dict[str, list[AgentKey]] = {}
+    for key in by_use:
+        of_namespace.setdefault(key.namespace, []).append(key)
+    ranked = {namespace: iter(sorted(own, key=ranks.__getitem__)) for namespace, own in of_namespace.items()}
+    return [next(ranked[key.namespace]) for key in by_use]

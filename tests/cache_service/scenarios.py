@@ -23,7 +23,7 @@ ROOMY = Limits(1 << 40, 0)
 OTHER = kv.key("bob", namespace="other")
 ERASED = 987654321
 """A token whose digits are nowhere but in an agent that is deleted."""
-SAID = b"said in a run" * 1000
+SAID = b"said in a run" * 400
 """What is nowhere but in a record that is deleted; more than a page has room for."""
 
 

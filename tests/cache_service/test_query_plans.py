@@ -110,7 +110,7 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
     def work(connection: sqlite3.Connection) -> None:
         state = agents.existing(connection, key)
         eviction.held_bytes(connection, state.version.uid, namespace)
-        eviction.last_used(connection, namespace)
+        eviction.last_used(connection, TurnHints(), namespace)
         eviction.evict(connection, 10**9, None, TurnHints(), namespace)
 
     with Trace(store) as trace:

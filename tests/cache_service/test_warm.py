@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.limits import Limits
+from cache_service.limits import FixedLimits, Limits
 
 from . import kv
 from .conftest import Running, code, running
@@ -32,10 +34,10 @@ async def small(data: Path) -> AsyncIterator[Running]:
 
 
 async def speak(
-    store: Running, agent: str, blocks: Sequence[int], base: types_pb2.AgentVersion | None = None
+    store: Running, agent: str, blocks: Sequence[int], base: types_pb2.AgentVersion | None = None, **fields: object
 ) -> types_pb2.AgentVersion:
     """A turn whose state consists of these blocks; those that don't exist are published."""
-    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent)))).version
+    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent), **fields))).version
     await hold(store, agent, blocks, version)
     return version
 
@@ -64,6 +66,11 @@ def bytes_on_disk(data: Path) -> int:
     """All files of KV, wherever they are, and what is beside them in quarantine."""
     folders = [data / folder for folder in ("blocks", "windows", "staging", "quarantine")]
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+async def hint(store: Running, **steps: int | None) -> None:
+    hints = [agent_pb2.TurnHint(key=kv.key(agent), steps=each) for agent, each in steps.items()]
+    await store.agents.SetTurnHints(agent_pb2.SetTurnHintsRequest(hints=hints))
 
 
 async def pin(store: Running, agent: str, pinned: bool = True) -> None:
@@ -247,15 +254,53 @@ async def test_the_disk_keeps_its_floor(data: Path) -> None:
 async def test_hints_come_before_the_last_use(small: Running) -> None:
     for number, agent in enumerate("abcd"):
         await speak(small, agent, [2 * number, 2 * number + 1])
-    hints = {"a": 1, "b": 7, "d": None}
-    request = agent_pb2.SetTurnHintsRequest(
-        hints=[agent_pb2.TurnHint(key=kv.key(agent), steps=steps) for agent, steps in hints.items()]
-    )
-    await small.agents.SetTurnHints(request)
+    await hint(small, a=1, b=7, d=None)
     await speak(small, "e", [8, 9])
     assert await there(small, *range(10)) == [0, 1, 2, 3, 8, 9], "d will not speak again, and c said nothing of it"
     version = (await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).version
-    await speak(small, "b", [2, 3, 4, 5], version)
+    await speak(small, "b", [2, 3, 4, 5], version, ends_turn_hint=True)
     assert await there(small, *range(10)) == [0, 1, 2, 3, 4, 5, 8, 9]
     await speak(small, "f", [10, 11])
     assert await there(small, *range(12)) == [0, 1, 10, 11], "b has had its turn"
+
+
+async def test_a_commit_that_is_no_turn_leaves_the_hint(small: Running) -> None:
+    version = await speak(small, "a", [0, 1])
+    for number, agent in enumerate("bcd", 1):
+        await speak(small, agent, [2 * number, 2 * number + 1])
+    await hint(small, a=0)
+    await speak(small, "a", [0, 1], version)
+    for agent in "bcd":
+        await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+    await speak(small, "e", [8, 9])
+    assert await there(small, *range(10)) == [0, 1, 6, 7, 8, 9], "a, who was used longest ago, speaks next"
+
+
+async def test_what_is_said_while_a_turn_is_committed_is_of_the_next_one(
+    small: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = small.store._database.write
+
+    async def slowly(work: Any) -> Any:
+        done = await write(work)
+        await hint(small, a=0)
+        return done
+
+    version = await speak(small, "a", [0, 1])
+    await hint(small, a=9)
+    with monkeypatch.context() as patched:
+        patched.setattr(small.store._database, "write", slowly)
+        await small.cache.CommitTurn(kv.turn([1], version, agent=kv.key("a"), ends_turn_hint=True))
+    assert small.store.warm.hints.of(AgentKey.from_proto(kv.key("a")))
+
+
+async def test_who_was_used_last_goes_if_it_will_not_speak_again(small: Running) -> None:
+    await speak(small, "a", [0, 1, 2, 3])
+    await speak(small, "b", [4, 5, 6])
+    await speak(small, "z", [7])
+    await hint(small, z=None)
+    small.store.warm.settle()
+    assert await there(small, *range(8)) == [*range(8)], "there is room"
+    small.store.warm._limits = FixedLimits(LIMIT, 7 * FILE + FILE // 2, 7 * FILE + FILE // 2, 0)
+    small.store.warm.settle()
+    assert await there(small, *range(8)) == [*range(7)], "and not a, who was used before"

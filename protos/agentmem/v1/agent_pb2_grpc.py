@@ -250,17 +250,21 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetTurnHints(self, request, context):
-        """SetTurnHints tells in how many steps agents speak next. Eviction takes first who will not speak again, then who has
-        no hint, least recently used first, then the farthest. A hint holds until the agent's next turn, and at most ten
-        minutes; it is not durable, and agents need not exist.
+        """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
+        speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
+        namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the agent's next turn
+        by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it. It is not durable, and
+        agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrefetchAgent(self, request, context):
-        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, as by a
-        turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
+        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but for
+        those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns wait for
+        it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
+        FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

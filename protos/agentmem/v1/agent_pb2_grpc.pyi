@@ -91,13 +91,17 @@ class AgentServiceStub:
     began or was committed, whichever is later.
     """
     SetTurnHints: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]
-    """SetTurnHints tells in how many steps agents speak next. Eviction takes first who will not speak again, then who has
-    no hint, least recently used first, then the farthest. A hint holds until the agent's next turn, and at most ten
-    minutes; it is not durable, and agents need not exist.
+    """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
+    speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
+    namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the agent's next turn
+    by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it. It is not durable, and
+    agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
     """
     PrefetchAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.PrefetchAgentRequest, _agent_pb2.PrefetchAgentResponse]
-    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, as by a
-    turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
+    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but for
+    those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns wait for
+    it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
+    FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
     """
     EvictAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.EvictAgentRequest, _agent_pb2.EvictAgentResponse]
     """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
@@ -183,13 +187,17 @@ class AgentServiceAsyncStub(AgentServiceStub):
     began or was committed, whichever is later.
     """
     SetTurnHints: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]  # type: ignore[assignment]
-    """SetTurnHints tells in how many steps agents speak next. Eviction takes first who will not speak again, then who has
-    no hint, least recently used first, then the farthest. A hint holds until the agent's next turn, and at most ten
-    minutes; it is not durable, and agents need not exist.
+    """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
+    speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
+    namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the agent's next turn
+    by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it. It is not durable, and
+    agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
     """
     PrefetchAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.PrefetchAgentRequest, _agent_pb2.PrefetchAgentResponse]  # type: ignore[assignment]
-    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, as by a
-    turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
+    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but for
+    those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns wait for
+    it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
+    FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
     """
     EvictAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.EvictAgentRequest, _agent_pb2.EvictAgentResponse]  # type: ignore[assignment]
     """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
@@ -342,9 +350,11 @@ class AgentServiceServicer:
         request: _agent_pb2.SetTurnHintsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.SetTurnHintsResponse, _abc.Awaitable[_agent_pb2.SetTurnHintsResponse]]:
-        """SetTurnHints tells in how many steps agents speak next. Eviction takes first who will not speak again, then who has
-        no hint, least recently used first, then the farthest. A hint holds until the agent's next turn, and at most ten
-        minutes; it is not durable, and agents need not exist.
+        """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
+        speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
+        namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the agent's next turn
+        by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it. It is not durable, and
+        agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
         """
 
     def PrefetchAgent(
@@ -352,8 +362,10 @@ class AgentServiceServicer:
         request: _agent_pb2.PrefetchAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.PrefetchAgentResponse, _abc.Awaitable[_agent_pb2.PrefetchAgentResponse]]:
-        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, as by a
-        turn, and RESOURCE_EXHAUSTED says that there is no room. What is missing or damaged on disk is left out.
+        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but for
+        those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns wait for
+        it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
+        FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
         """
 
     def EvictAgent(

@@ -421,6 +421,7 @@ class CommitTurnRequest(_message.Message):
     MESSAGE_HASHES_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     EXPIRY_FIELD_NUMBER: _builtins.int
+    ENDS_TURN_HINT_FIELD_NUMBER: _builtins.int
     keep_tokens: _builtins.int
     """Tokens of the base's ledger that stay."""
     text: _builtins.bytes
@@ -435,6 +436,8 @@ class CommitTurnRequest(_message.Message):
     """Hash of the request's arguments."""
     label: _builtins.str
     """The label that FindAgent can narrow by."""
+    ends_turn_hint: _builtins.bool
+    """The agent's turn hint was of this turn: it generated, and the hint was not set since it arrived."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose. The agent is created if base is version 0."""
@@ -480,10 +483,11 @@ class CommitTurnRequest(_message.Message):
         message_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         label: _builtins.str = ...,
         expiry: _types_pb2.Expiry | None = ...,
+        ends_turn_hint: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expiry", b"expiry", "key", b"key", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

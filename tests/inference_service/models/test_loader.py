@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.errors import FailedPrecondition
+from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loader import Loader
@@ -19,7 +20,7 @@ from tests.tiny_models import STRIPS_THINKING, write_llama, write_tokenizer
 async def loader(tmp_path: Path) -> AsyncIterator[Loader]:
     engine = EngineThread()
     engine.start()
-    yield Loader(engine, WorkerSettings(data=tmp_path / "data"))
+    yield Loader(engine, WorkerSettings(data=tmp_path / "data"), TurnHints())
     await engine.stop(5)
 
 

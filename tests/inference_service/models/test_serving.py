@@ -11,10 +11,14 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.keys import AgentKey
+from inference_service.memory.ledger import Ledger, Version
 from inference_service.models.loader import Loader
 from inference_service.models.loading import LoadedModel
 from inference_service.models.residency import Limits
 from inference_service.models.seats import State
+from inference_service.pool.hot import HotState
+from inference_service.pool.kv import Table
 from tests.inference_service.models.world import serving
 from tests.tiny_models import write_llama, write_mamba
 
@@ -31,6 +35,20 @@ async def test_a_request_for_another_model_swaps(directories: dict[str, str], da
             *(("arrived", "b"), ("leaving", "b"), ("swap", "b")),
             ("arrived", "a"),
         ]
+
+
+async def test_hints_hold_for_models_that_come_later(directories: dict[str, str], data: Path) -> None:
+    """Who runs a workflow says once who speaks when, whatever models its agents are on."""
+    async with serving(directories, data) as world:
+        agents = [AgentKey("n", name, "b") for name in ("soon", "later")]
+        world.hints.set({agents[0]: 0, agents[1]: 3})
+        async with world.models.use("b") as model:
+            hot = model.memory.hot
+            for key in agents:
+                hot.put(key, HotState(Version("u", 1), Ledger(), Table(0, ())))
+            assert list(hot) == [*reversed(agents)]
+            for key in agents:
+                hot.drop(key)
 
 
 async def test_running_requests_end_first_and_new_ones_for_the_old_model_wait_their_turn(

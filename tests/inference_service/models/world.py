@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loader import Loader
@@ -42,6 +43,7 @@ class World:
     events: Events
     engine: EngineThread
     loader: Loader
+    hints: TurnHints
 
     def state(self, model_id: str) -> "State.ValueType":
         return self.models.seats[model_id].state
@@ -67,9 +69,9 @@ async def serving(
     options: dict[str, dict[str, Any]] | None = None,
     start: bool = True,
 ) -> AsyncIterator[World]:
-    engine, events = EngineThread(), Events()
+    engine, events, hints = EngineThread(), Events(), TurnHints()
     engine.start()
-    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False))
+    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False), hints)
     registered = {
         name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
     }
@@ -77,7 +79,7 @@ async def serving(
     try:
         if start:
             await served.start()
-        yield World(served, events, engine, loader)
+        yield World(served, events, engine, loader, hints)
     finally:
         await served.stop()
         await engine.stop(10)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition, ResourceExhausted
+from agentmem.hints import HINT_SECONDS, TurnHints
 from agentmem.keys import AgentKey
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.pool.admission import Admission, Demand, Room
@@ -25,7 +26,8 @@ class Memory:
     def __init__(self, blocks: int, windows: int | None = None, batch: int = 1 << 30) -> None:
         pieces = 0 if windows is None else 2
         self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces)
-        self.hot = HotAgents(self.pool)
+        self.hints = TurnHints()
+        self.hot = HotAgents(self.pool, self.hints)
         self.admission = Admission(self.pool, self.hot, lambda lengths: len(lengths) * max(lengths), batch)
         self.evicted: list[int] = []
         self.admission.evicted = self.evicted.append
@@ -72,9 +74,9 @@ def key(name: str) -> AgentKey:
     return AgentKey("ns", name, "m")
 
 
-def blocks(count: int, *ids: int, keeps: bool = True) -> Demand:
+def blocks(count: int, *ids: int, keeps: bool = True, of: str = "stranger") -> Demand:
     """A turn that can grow to so many blocks and whose prompt begins with full blocks of `ids`."""
-    return Demand(names(*ids), BLOCK_TOKENS * count, keeps)
+    return Demand(key(of), names(*ids), BLOCK_TOKENS * count, keeps)
 
 
 async def settle() -> None:
@@ -89,7 +91,7 @@ def enter(memory: Memory, demand: Demand, patience: float = LONG) -> "asyncio.Ta
 
 async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:
     memory = Memory(10, windows=2)
-    room = await memory.admission.enter(Demand((), 3 * BLOCK_TOKENS + 1, keeps=True), 0)
+    room = await memory.admission.enter(Demand(key("a"), (), 3 * BLOCK_TOKENS + 1, keeps=True), 0)
     assert (len(room.blocks), len(room.pieces), room.tokens) == (4, 2, 769)
     assert (memory.pool.full.free, memory.pool.sliding.free) == (6, 2)
     assert not memory.admission.idle
@@ -157,13 +159,88 @@ async def test_the_fewest_agents_go_least_recently_used_first() -> None:
     memory.admission.leave(room)
 
 
+async def test_one_order_for_keys_and_tables_even_if_a_hint_ends_between() -> None:
+    """The clock ticks with every look: what is freed must be reckoned of those who go."""
+    memory = Memory(5)
+    now = iter(range(1000))
+    memory.hints._now = lambda: HINT_SECONDS / 2 * next(now)
+    memory.hints.set({key("a"): 1})
+    memory.idle_agent("a", 1)
+    memory.idle_agent("b", 2, 3, 4, 5)
+    room = await memory.admission.enter(blocks(4), 0)
+    assert (memory.agents, len(room.blocks), memory.pool.full.free) == ("a", 4, 0)
+    memory.admission.leave(room)
+    memory.check()
+
+
+async def test_an_agents_own_state_goes_after_all_others() -> None:
+    """What it starts from is worth more to it than a stranger's, however long ago it spoke."""
+    memory = Memory(6)
+    memory.idle_agent("a", 1, 2)
+    memory.idle_agent("b", 3, 4)
+    memory.hints.set({key("a"): None})
+    room = await memory.admission.enter(blocks(4, of="a"), 0)
+    assert memory.agents == "a"
+    memory.admission.leave(room)
+    memory.check()
+
+
+async def test_agents_whose_turns_wait_go_after_those_who_are_idle() -> None:
+    memory = Memory(8)
+    memory.idle_agent("a", 1, 2)
+    memory.idle_agent("b", 3, 4)
+    running = await memory.admission.enter(blocks(4), 0)
+    first, second = enter(memory, blocks(5)), enter(memory, blocks(6, 1, 2, of="a"))
+    await settle()
+    memory.admission.leave(running)
+    await settle()
+    assert first.done() and memory.agents == "a", "whose turn is next; b was used later, and nobody wants it"
+    memory.admission.leave(await first)
+    memory.admission.leave(await second)
+    memory.check()
+
+
+async def test_at_once_goes_who_speaks_later_and_nobody_else() -> None:
+    memory = Memory(8)
+    for number, name in enumerate("abcd"):
+        memory.idle_agent(name, 10 * number, 10 * number + 1)
+    memory.hints.set({key("a"): 0, key("b"): 2, key("c"): 1, key("d"): 3, key("next"): 1})
+    assert memory.admission.enter_at_once(blocks(5, of="next")) is None, "c speaks as soon, and a sooner"
+    assert (memory.agents, memory.evicted) == ("dbca", [])
+    room = memory.admission.enter_at_once(blocks(4, of="next"))
+    assert room is not None
+    assert (memory.agents, len(room.blocks)) == ("ca", 4)
+    memory.admission.leave(room)
+    memory.check()
+
+
+async def test_at_once_overtakes_nobody_and_gives_up_nothing() -> None:
+    memory = Memory(4)
+    memory.admission.last_resort = lambda: pytest.fail("unwritten KV was given up for a prefetch")
+    running = await memory.admission.enter(blocks(3), 0)
+    waiting = enter(memory, blocks(2))
+    await settle()
+    assert memory.admission.enter_at_once(blocks(1)) is None, "there is room, and somebody was first"
+    with pytest.raises(FailedPrecondition, match="1280 tokens"):
+        memory.admission.enter_at_once(blocks(5))
+    waiting.cancel()
+    await settle()
+    assert memory.admission.enter_at_once(blocks(2)) is None
+    room = memory.admission.enter_at_once(blocks(1))
+    assert room is not None
+    memory.admission.leave(room)
+    memory.admission.leave(running)
+    assert memory.admission.idle
+    memory.check()
+
+
 async def test_what_the_newcomer_shares_is_not_counted_as_freed() -> None:
     memory = Memory(6)
     memory.idle_agent("a", 1, 2)
     memory.idle_agent("b", 3, 4)
     memory.idle_agent("c", 5, 6)
     room = await memory.admission.enter(blocks(4, 1, 2), 0)
-    assert memory.agents == "c", "the first frees nothing, so the second goes too"
+    assert memory.agents == "ac", "the first would free nothing, so the second goes"
     assert (len(room.blocks), memory.pool.full.free) == (2, 0)
     memory.admission.leave(room)
     memory.check()
@@ -226,6 +303,21 @@ async def test_what_the_writer_holds_is_not_free_before_it_lets_go() -> None:
     room = await waiting
     assert memory.agents == ""
     memory.admission.leave(room)
+    memory.check()
+
+
+async def test_who_is_being_written_stays_where_another_makes_room() -> None:
+    """As the one who spoke just now, and by its hint is the farthest."""
+    memory = Memory(6)
+    table = memory.idle_agent("a", 1, 2).table
+    memory.idle_agent("b", 3, 4)
+    memory.idle_agent("c", 5, 6)
+    memory.pool.acquire(table)
+    memory.hints.set({key("a"): 3, key("b"): 2, key("c"): 1})
+    room = await memory.admission.enter(blocks(2), 0)
+    assert (memory.agents, memory.evicted) == ("ac", [1])
+    memory.admission.leave(room)
+    memory.pool.release(table)
     memory.check()
 
 
@@ -441,9 +533,10 @@ async def _arrivals(dice: random.Random, memory: Memory, turns: int) -> None:
     async def turn(name: str) -> None:
         await pause()
         ids = [dice.randrange(2) for _ in range(dice.randrange(1, 6))]
-        demand = blocks(len(ids) + dice.randrange(3), *ids, keeps=dice.random() < 0.8)
+        demand = blocks(len(ids) + dice.randrange(3), *ids, keeps=dice.random() < 0.8, of=name)
         async with locks[name]:
-            room = await memory.admission.enter(demand, LONG)
+            at_once = memory.admission.enter_at_once(demand) if dice.random() < 0.2 else None
+            room = at_once or await memory.admission.enter(demand, LONG)
             had = memory.hot.take(key(name))
             kept = False
             try:

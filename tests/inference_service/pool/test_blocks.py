@@ -97,6 +97,9 @@ class BlockPoolMachine(RuleBasedStateMachine):
             left -= Counter(self.tables[position])
             wanted.append(self.pool.capacity - len(left) - free)
         assert list(self.pool.freed_by(self.tables[position] for position in order)) == wanted
+        some = [self.tables[position] for position in order[: len(order) // 2]]
+        held = Counter(block for table in some for block in table)
+        assert self.pool.freed(some) == {block for block in held if held[block] == self.references[block]}
 
     @invariant()
     def adds_up(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.pool.blocks import PoolError
@@ -30,7 +31,7 @@ def pool() -> KVPool:
 
 @pytest.fixture
 def hot(pool: KVPool) -> HotAgents:
-    return HotAgents(pool)
+    return HotAgents(pool, TurnHints())
 
 
 def test_what_was_put_is_found_until_it_is_dropped(pool: KVPool, hot: HotAgents) -> None:
@@ -116,7 +117,7 @@ steps = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["put", "tak
 @given(steps=steps)
 def test_against_a_dictionary(steps: list[tuple[str, str]]) -> None:
     pool = KVPool(Space(64))
-    hot, model = HotAgents(pool), OrderedDict[AgentKey, HotState]()
+    hot, model = HotAgents(pool, TurnHints()), OrderedDict[AgentKey, HotState]()
     taken: list[Table] = []
     for name, step in steps:
         if step == "put":
@@ -137,12 +138,26 @@ def test_against_a_dictionary(steps: list[tuple[str, str]]) -> None:
         pool.check_integrity([*hot.tables(), *taken])
 
 
-def test_hints_come_before_the_last_use(pool: KVPool, hot: HotAgents) -> None:
+def test_hints_come_before_the_last_use(pool: KVPool) -> None:
+    hints = TurnHints()
+    hot = HotAgents(pool, hints)
+    states = {name: state(pool) for name in "abcd"}
+    for name, each in states.items():
+        hot.put(key(name), each)
+    hints.set({key("a"): 1, key("b"): 7, key("d"): None})
+    assert list(hot) == [key(name) for name in "dcba"]
+    assert hot.tables(hot) == [states[name].table for name in "dcba"]
+    hot.touch(key("c"))
+    hints.forget(key("a"), hints.of(key("a")))
+    assert list(hot) == [key(name) for name in "dacb"]
+
+
+def test_for_an_agent_goes_who_goes_before_it(pool: KVPool) -> None:
+    hints = TurnHints()
+    hot = HotAgents(pool, hints)
     for name in "abcd":
         hot.put(key(name), state(pool))
-    hot.hints.set({key("a"): 1, key("b"): 7, key("d"): None})
-    assert list(hot) == [key(name) for name in "dcba"]
-    assert hot.tables() == [found.table for name in "dcba" if (found := hot.get(key(name)))]
-    hot.touch(key("c"))
-    hot.hints.forget(key("a"))
-    assert list(hot) == [key(name) for name in "dacb"]
+    hints.set({key("a"): 1, key("b"): 7, key("d"): None, key("next"): 2})
+    assert hot.yielding(key("next")) == [key(name) for name in "dcb"]
+    assert hot.yielding(key("nobody")) == [key(name) for name in "dc"]
+    assert hot.yielding(key("a")) == [key(name) for name in "dcb"], "who is here does not go for itself"

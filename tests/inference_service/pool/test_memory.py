@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentmem.hints import TurnHints
+from agentmem.keys import AgentKey
 from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.pool.admission import Demand
@@ -19,7 +21,7 @@ WINDOW, TOKEN = 117_964_800, 18_432
 
 
 def memory(weight_bytes: int = 8 << 30) -> ModelMemory:
-    return ModelMemory(GEMMA_12B, weight_bytes, Sizes(Space(8, 10), 1 << 30))
+    return ModelMemory(GEMMA_12B, weight_bytes, Sizes(Space(8, 10), 1 << 30), TurnHints())
 
 
 def test_one_row_is_charged_with_its_window_and_a_copy_and_what_its_buffers_may_have_too_much() -> None:
@@ -77,7 +79,7 @@ def test_a_release_too_often_is_said_and_does_not_stop_the_cleaning_up(caplog: p
 
 async def test_nothing_is_checked_while_somebody_has_room() -> None:
     made = memory()
-    room = await made.admission.enter(Demand((), 1, keeps=True), patience=0)
+    room = await made.admission.enter(Demand(AgentKey("n", "a", "m"), (), 1, keeps=True), patience=0)
     made.check_integrity([])
     made.admission.leave(room)
     made.check_integrity([])

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from agentmem.errors import InvalidArgument, NotFound, Unavailable
+from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, types_pb2
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
@@ -82,7 +83,7 @@ class World:
     def __init__(self, *agents: agent_pb2.Agent) -> None:
         self.store, self.locks = Store(), AgentLocks()
         self.pool = KVPool(Space(4))
-        self.hot = HotAgents(self.pool)
+        self.hot = HotAgents(self.pool, TurnHints())
         self.store.agents = list(agents)
         self.model: Any = SimpleNamespace(
             context_length=100, memory=SimpleNamespace(hot=self.hot, pool=self.pool, evict=self.evict)
@@ -99,6 +100,7 @@ class World:
             cast(Any, self.persister),
             cast(Any, None),
             self.locks,
+            TurnHints(),
             cast(Any, None),
         )
 

@@ -126,7 +126,7 @@ async def test_commit(client: StoreClient, store: ScriptedStore) -> None:
     pieces = [b"a", b"", b"bc", b"\xf0"]
     record = cache_store_pb2.TurnRecord()
     record.delta.text = "x"
-    commit = Commit(Version("u", 3), 7, (5, 6, 7, 8), pieces, "t", 2, "r", b"digest", record)
+    commit = Commit(Version("u", 3), 7, (5, 6, 7, 8), pieces, "t", 2, "r", b"digest", record, ends_turn_hint=True)
     assert await client.commit(KEY, commit) == (Version("u", 4), None)
     (asked,) = store.asked
     assert asked.key == KEY.to_proto()
@@ -140,6 +140,7 @@ async def test_commit(client: StoreClient, store: ScriptedStore) -> None:
         b"digest",
     )
     assert asked.record == record
+    assert asked.ends_turn_hint
     store.answer.replayed.request_digest = b"other"
     _, replayed = await client.commit(KEY, commit)
     assert replayed is not None

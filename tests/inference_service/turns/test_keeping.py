@@ -9,6 +9,7 @@ from typing import Any, cast
 import mlx.core as mx
 import pytest
 
+from agentmem.keys import AgentKey
 from inference_service.engine.geometry import Caches
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import headers
@@ -38,7 +39,7 @@ async def test_a_keep_that_is_cancelled_while_it_is_written_loses_no_blocks(tmp_
 
         caches = await engine.call(compute)
         keeper = Keeper(engine, cast(Any, SimpleNamespace()))
-        room = await model.memory.admission.enter(Demand((), TOKENS, keeps=True), 1)
+        room = await model.memory.admission.enter(Demand(AgentKey("n", "a", "m"), (), TOKENS, keeps=True), 1)
         held = threading.Event()
         engine.submit(lambda: held.wait(30))
         named = list(headers(model.fingerprint, "n", range(TOKENS)))

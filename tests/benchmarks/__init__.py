@@ -1,0 +1,1 @@
+"""Benchmarks: what of them can be wrong without a machine."""

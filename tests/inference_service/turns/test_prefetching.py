@@ -1,0 +1,125 @@
+"""Prefetches over the real engine and a small pool: what they bring, whom they evict for it, and whom never."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentmem.errors import Cancelled, FailedPrecondition, NotFound
+from agentmem.keys import AgentKey
+from tests.inference_service.turns.world import Worker, prompt, working
+from tests.tiny_models import write_gemma3, write_llama
+
+TOKENS = 304
+"""Of each agent: two blocks."""
+
+
+def key(name: str) -> AgentKey:
+    return AgentKey("n", name, "m")
+
+
+def hot(worker: Worker) -> str:
+    return "".join(sorted(each.agent_id for each in worker.model.memory.hot))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("llama"))
+
+
+@asynccontextmanager
+async def after_turns(directory: Path, tmp_path: Path, agents: str = "abc") -> AsyncIterator[Worker]:
+    """A worker whose pool holds two agents, after a turn of each of these, all written."""
+    async with working(directory, tmp_path) as worker:
+        for number, name in enumerate(agents):
+            await worker.turn(name, prompt(300, number))
+            await worker.idle()
+        yield worker
+        await worker.idle()
+
+
+@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
+async def test_the_next_turn_finds_all_of_it_in_the_pool(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    (tmp_path / "m").mkdir()
+    async with after_turns(write(tmp_path / "m"), tmp_path) as worker:
+        assert hot(worker) == "bc"
+        tokens, size = await worker.prefetch("a")
+        assert tokens == TOKENS and size > 0
+        assert hot(worker) == "ac", "b was used before c"
+        assert await worker.prefetch("a") == (TOKENS, 0), "it is there"
+        ledger = worker.store.ledgers[key("a")][1].token_ids
+        turn = await worker.turn("a", [*ledger, 7, 8])
+        assert (turn.reused, turn.started.cache.load_bytes) == (TOKENS, 0)
+
+
+async def test_nobody_goes_for_what_is_not_there(llama: Path, tmp_path: Path) -> None:
+    async with after_turns(llama, tmp_path) as worker:
+        worker.store.files.clear()
+        assert await worker.prefetch("a") == (0, 0)
+        assert hot(worker) == "bc"
+        with pytest.raises(NotFound):
+            await worker.prefetch("nobody")
+
+
+async def test_only_what_is_there_makes_room_for_itself(llama: Path, tmp_path: Path) -> None:
+    """The second of two files is gone; the one free block is enough for the first."""
+    async with after_turns(llama, tmp_path) as worker:
+        for name in [name for name, file in worker.store.files.items() if file.token_count < 256]:
+            del worker.store.files[name]
+        tokens, size = await worker.prefetch("a")
+        assert tokens == 256 and size > 0
+        assert hot(worker) == "abc"
+
+
+async def test_who_speaks_as_soon_stays(llama: Path, tmp_path: Path) -> None:
+    async with after_turns(llama, tmp_path) as worker:
+        worker.hints.set({key("a"): 2, key("b"): 1, key("c"): 2})
+        assert await worker.prefetch("a") == (0, 0)
+        assert hot(worker) == "bc"
+        worker.hints.set({key("a"): 2, key("b"): 1, key("c"): 3})
+        assert (await worker.prefetch("a")).tokens == TOKENS
+        assert hot(worker) == "ab", "c was used last, and speaks last"
+
+
+async def test_it_waits_for_no_room_and_costs_nobody_what_is_unwritten(llama: Path, tmp_path: Path) -> None:
+    async with after_turns(llama, tmp_path) as worker:
+        worker.model.memory.admission.last_resort = lambda: pytest.fail("unwritten KV was given up for a prefetch")
+        running = worker.start("d", prompt(300, 9), 700)
+        events = aiter(running.events())
+        await anext(events)
+        assert not hot(worker), "the turn takes all of the pool"
+        assert await worker.prefetch("a") == (0, 0)
+        assert not running.ended
+        running.cancel()
+        with pytest.raises(Cancelled):
+            async for _ in events:
+                pass
+
+
+async def test_one_that_no_pool_would_hold_is_refused(llama: Path, tmp_path: Path) -> None:
+    async with after_turns(llama, tmp_path) as worker:
+        worker.model.memory.pool.full.capacity = 1
+        with pytest.raises(FailedPrecondition, match="--pool-bytes"):
+            await worker.prefetch("a")
+        worker.model.memory.pool.full.capacity = 5
+
+
+async def test_one_that_is_cancelled_leaves_nothing_wherever_it_was(llama: Path, tmp_path: Path) -> None:
+    """As the end of the worker does to those that run."""
+    async with after_turns(llama, tmp_path) as worker:
+        cancelled = 0
+        for steps in [*range(0, 40, 3), 10_000]:
+            worker.model.memory.hot.drop(key("a"))
+            task = asyncio.create_task(worker.prefetch("a"))
+            for _ in range(steps):
+                await asyncio.sleep(0.0002)
+                if task.done():
+                    break
+            task.cancel()
+            [outcome] = await asyncio.gather(task, return_exceptions=True)
+            cancelled += isinstance(outcome, asyncio.CancelledError)
+            await worker.idle()
+        assert cancelled and not isinstance(outcome, BaseException), "some were, and the last was not"
+        assert (await worker.prefetch("a")).tokens == TOKENS
