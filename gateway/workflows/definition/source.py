@@ -29,6 +29,7 @@ _REFUSED: Final = re.compile(
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # in texts, where an escape brings them in
 _TAG: Final = "tag:yaml.org,2002:"
 _MAX_DIGITS: Final = 40
+_NO_CHARACTER: Final = "is not YAML: has an escape (\\U) of what is no character"
 _NO_TEXT: Final = "has a key that is no text; write it in quotes"
 _SCALARS: Final = (
     ("null", re.compile(r"(?:~|null|Null|NULL|)")),
@@ -133,12 +134,11 @@ class _Composer:
     def document(self) -> _Node:
         try:
             return self._document()
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
+        except yaml.MarkedYAMLError as error:  # the other kind is about characters, which are checked before
             said = ", ".join(part for part in (error.context, error.problem) if part)
-            self._fatal(f"is not YAML: {said}", mark)
-        except yaml.YAMLError:  # what a reader of bytes says; all that it could say is checked before
-            self._fatal("is not YAML", None)
+            self._fatal(f"is not YAML: {said}", error.problem_mark or error.context_mark)
+        except (ValueError, OverflowError):  # of the parser in Python, which makes a character of any escape
+            raise MalformedDefinition([Mistake("definition", _NO_CHARACTER, Position(1, 1))]) from None
 
     def _document(self) -> _Node:
         next(self._events)  # the stream's start
@@ -260,8 +260,10 @@ class _Composer:
     def _kind(self, event: Any) -> str:
         """What a scalar is: by its tag, or what it looks like; quoted ones are texts."""
         looks = next((kind for kind, pattern in _SCALARS if pattern.fullmatch(event.value)), "str")
-        if event.tag is None or event.tag == "!":
+        if event.tag is None:
             return looks if event.implicit[0] else "str"
+        if event.tag == "!":
+            return "str"
         tag = event.tag.removeprefix(_TAG)
         if tag == "str" or tag == looks or (tag, looks) == ("float", "int"):
             return str(tag)
@@ -289,8 +291,7 @@ class _Composer:
             raise MalformedDefinition(self._mistakes)
 
     def _fatal(self, problem: str, mark: Any) -> NoReturn:
-        where = _of(mark) if mark is not None else Position(1, 1)
-        raise MalformedDefinition([*self._mistakes, Mistake(field_at(tuple(self._path)), problem, where)])
+        raise MalformedDefinition([*self._mistakes, Mistake(field_at(tuple(self._path)), problem, _of(mark))])
 
 
 class _Size:
