@@ -44,7 +44,7 @@ _TOKENS = {3: 2400, 5: 1600, 10: 1000, 20: 700}
 """Tokens of filler by number of agents, so that all of it takes some minutes on two cores."""
 _BLOCK = 256
 _ANSWER = 64
-"""Tokens that a turn may add to the longest prompt."""
+"""Tokens that a turn may add to its prompt."""
 PERSISTENT = ("persistent", "pool of 4", "killed")
 
 
@@ -83,8 +83,8 @@ class Comparison:
         return [agents for agents in self.sizes.tokens if agents > POOL_AGENTS]
 
     def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
-        """Bytes of a pool of four agents whose ledgers are as long as the longest of this number of agents."""
-        blocks: int = -(-(self.scores[str(agents)]["persistent"]["longest_prompt"] + _ANSWER) // _BLOCK)
+        """Bytes of a pool of four agents whose ledgers are as long as the longest at the end; the judge's does not count."""
+        blocks: int = -(-(self.scores[str(agents)]["persistent"]["longest_turn"] + _ANSWER) // _BLOCK)
         return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
 
     def mistakes(self) -> list[str]:

@@ -105,7 +105,7 @@ def score(scenario: Scenario, performance: Performance) -> dict[str, Any]:
         "works": {kind: sum(work.kind == kind for work in works) for kind in ("turn", "note", "silent")},
         "prompt_tokens": sum(work.prompt_tokens for work in works),
         "prefill_tokens": sum(work.prompt_tokens - work.reused_tokens for work in works),
-        "longest_prompt": max((work.prompt_tokens for work in works), default=0),
+        "longest_turn": max((work.prompt_tokens for work in works if work.kind == "turn"), default=0),
         "generated_tokens": sum(work.generated_tokens for work in works),
         "seconds_to_first_token": {
             "median": statistics.median(first),
