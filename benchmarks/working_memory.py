@@ -83,7 +83,7 @@ class Comparison:
         return [agents for agents in self.sizes.tokens if agents > POOL_AGENTS]
 
     def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
-        """Bytes of a pool of four agents whose ledgers are as long as the longest at the end; the judge's does not count."""
+        """Bytes of a pool of four agents with the longest ledger of all but the judge."""
         blocks: int = -(-(self.scores[str(agents)]["persistent"]["longest_turn"] + _ANSWER) // _BLOCK)
         return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
 
