@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 _KEY = "[key]"  # what pydantic's location of a bad key ends with
 _NOT_THERE = frozenset({"missing", "extra_forbidden"})  # the latter's name may be ill-formed, and not found again
 _NO_BRANCH = frozenset({"union_tag_invalid", "union_tag_not_found"})
-_NAME = re.compile(r"[A-Za-z0-9_.$-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_.$*-]{1,64}")
 _MESSAGES = {
     "extra_forbidden": "is not supported",
     "missing": "is required",

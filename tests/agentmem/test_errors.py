@@ -74,6 +74,17 @@ def test_fields_survive() -> None:
     assert full.retry_after == 2.5
 
 
+def test_several_violations_survive() -> None:
+    bad = errors.InvalidArgument("a", "x", [errors.Violation("b", "y"), errors.Violation("b", "z é")])
+    assert bad.message == "a: x (and 2 more)"
+    assert bad.violations == (("a", "x"), ("b", "y"), ("b", "z é"))
+    back = from_rpc(over_the_wire(bad))
+    assert isinstance(back, errors.InvalidArgument)
+    assert (back.field, back.problem, back.message) == ("a", "x", bad.message)
+    assert back.violations == bad.violations
+    assert list(back.details()) == list(bad.details())
+
+
 def test_details_are_those_of_the_contract() -> None:
     (violation,) = errors.InvalidArgument("f", "p").details()
     assert violation == error_details_pb2.BadRequest(

@@ -1,6 +1,7 @@
 """A workflow file's text as a Definition, or every mistake in it with its line."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -12,7 +13,15 @@ from gateway.workflows.definition.schema import MAX_TEXT, Definition
 from gateway.workflows.definition.source import Source, read
 from gateway.workflows.definition.variables import resolved, variable_problems
 
-_A_NAME = "must be a name: a letter, then at most 63 letters, digits, _ and -"
+_IN_YAML: Final = {
+    "string_pattern_mismatch": "must be a name: a letter, then at most 63 letters, digits, _ and -",
+    "string_type": "must be text; in quotes, if it looks like something else",
+    "model_type": "must be a mapping; {} is an empty one",
+    "dict_type": "must be a mapping; {} is an empty one",
+    "list_type": "must be a list",
+    "bool_type": "must be true or false",
+}
+"""What pydantic's words are in a file's terms."""
 
 
 def load(text: str, variables: Mapping[str, str]) -> Definition:
@@ -41,8 +50,7 @@ def load(text: str, variables: Mapping[str, str]) -> Definition:
 
 def _of_schema(complaint: Complaint, source: Source) -> Mistake:
     position = source.key(complaint.path) if complaint.of_key else source.position(complaint.path)
-    problem = _A_NAME if complaint.kind == "string_pattern_mismatch" else complaint.problem
-    return Mistake(field_at(complaint.path), problem, position)
+    return Mistake(field_at(complaint.path), _IN_YAML.get(complaint.kind, complaint.problem), position)
 
 
 def _of_file(problem: Problem, source: Source) -> Mistake:

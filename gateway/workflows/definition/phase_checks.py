@@ -59,9 +59,7 @@ def _pairs(phase: Phase, path: Path) -> Iterator[Problem]:
         return
     if phase.pairs is None:
         if len(phase.agents) % 2:
-            yield Problem(
-                (*path, "agents"), "must be an even number in pairs, or `pairs` must say who speaks with whom"
-            )
+            yield Problem((*path, "agents"), "must be an even number, or `pairs` must say who speaks with whom")
         return
     seen: set[str] = set()
     for place, pair in enumerate(phase.pairs):

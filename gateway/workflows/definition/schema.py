@@ -31,6 +31,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
+from pydantic.json_schema import GenerateJsonSchema
 
 from gateway.fields import JsonObject, ModelName, Strict, Text
 
@@ -42,6 +43,8 @@ MAX_TURNS: Final = 2000
 MAX_TEXT: Final = 16 * 1024
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+NameOrRest = Annotated[str, Field(pattern=r"^(?:\*|[A-Za-z][A-Za-z0-9_-]{0,63})$")]
+Names = Annotated[list[Name], Field(min_length=1)]
 Template = Annotated[Text, Field(max_length=MAX_TEXT)]
 Option = Annotated[Text, Field(min_length=1, max_length=64)]
 Tokens = Annotated[int, Field(ge=1, le=32768)]
@@ -109,7 +112,7 @@ class Vote(Strict):
 
     kind: Literal["vote"]
     options: Annotated[list[Option], Field(min_length=2, max_length=32)]
-    voters: list[Name] | None = Field(default=None, description="default: all agents of the phase")
+    voters: Names | None = Field(default=None, description="default: all agents of the phase")
     tie: Literal["none", "first"] = Field(
         default="none", description="who wins a tie: nobody, or the first of the options"
     )
@@ -121,7 +124,7 @@ class Choice(Strict):
 
     kind: Literal["choice"]
     options: Annotated[list[Option], Field(min_length=2, max_length=32)]
-    agents: list[Name] | None = Field(default=None, description="default: all agents of the phase")
+    agents: Names | None = Field(default=None, description="default: all agents of the phase")
     held: bool = Field(default=False, description="hold what they say to the options, by a JSON Schema")
 
 
@@ -129,7 +132,7 @@ class Number(Strict):
     """Each names a number: the last in what it said last in the phase."""
 
     kind: Literal["number"]
-    agents: list[Name] | None = Field(default=None, description="default: all agents of the phase")
+    agents: Names | None = Field(default=None, description="default: all agents of the phase")
 
 
 class Json(Strict):
@@ -162,12 +165,12 @@ class Phase(Strict):
         default=None, description="who speaks with whom, in pairs (default: neighbours in `agents`)"
     )
     channel: Literal["public", "private", "whisper"] = "public"
-    to: dict[Name, Annotated[list[Name], Field(min_length=1)]] = Field(
+    to: dict[Name, Names] = Field(
         default={}, description="for whom what an agent says is meant, in round_robin, all_at_once and broadcast"
     )
     rounds: int = Field(default=1, ge=1, le=MAX_ROUNDS)
     opening: Template = Field(default="", description="what all agents and listeners read before the first round")
-    prompts: Template | dict[Name | Literal["*"], Template] = Field(
+    prompts: Template | dict[NameOrRest, Template] = Field(
         default="", description="what a speaker reads before it speaks, for all or by agent; * is for those not named"
     )
     until: Until | None = None
@@ -188,5 +191,17 @@ class Definition(Strict):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of workflow files."""
-    return Definition.model_json_schema(by_alias=True)
+    """The JSON Schema of workflow files, as `deploy/workflow.schema.json` has it."""
+    made = Definition.model_json_schema(by_alias=True, schema_generator=_Generator)
+    return {"$schema": _Generator.schema_dialect, **made, "title": "Agentmem workflow"}
+
+
+class _Generator(GenerateJsonSchema):
+    """Without the titles that only repeat the fields' names, and with no more keys than the models take."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def dict_schema(self, schema: Any) -> dict[str, Any]:
+        made = super().dict_schema(schema)
+        return {**made, "additionalProperties": False} if "patternProperties" in made else made

@@ -260,8 +260,10 @@ class _Composer:
     def _kind(self, event: Any) -> str:
         """What a scalar is: by its tag, or what it looks like; quoted ones are texts."""
         looks = next((kind for kind, pattern in _SCALARS if pattern.fullmatch(event.value)), "str")
-        if event.tag is None or event.tag == "!":
+        if event.tag is None:
             return looks if event.implicit[0] else "str"
+        if event.tag == "!":
+            return "str"
         tag = event.tag.removeprefix(_TAG)
         if tag == "str" or tag == looks or (tag, looks) == ("float", "int"):
             return str(tag)

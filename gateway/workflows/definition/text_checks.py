@@ -87,9 +87,7 @@ def _said_problem(agent: str, text: _Text, phase: Phase) -> str | None:
         return f"{printable(agent)} does not speak in {phase.name}"
     knowing = hear_all(phase, agent) | {agent}
     if unknowing := [reader for reader in text.readers if reader not in knowing]:
-        return (
-            f"would tell {listed(unknowing[:3])} what {agent} said in {phase.name}, which they did not all hear there"
-        )
+        return f"tells {listed(unknowing[:3])} what {agent} said in {phase.name} to others"
     return None
 
 

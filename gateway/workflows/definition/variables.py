@@ -17,7 +17,7 @@ BUILT_IN: Final = frozenset({"agent", "phase", "round", "speaker", "listeners", 
 """What templates name beside variables; which of them have a value depends on the text."""
 
 MISSPELLED: Final = "has a ${ that no name and } follow; write $${ for the text ${"
-TOO_LONG: Final = f"must not be longer than {MAX_TEXT} characters with its variables filled in"
+TOO_LONG: Final = f"must not be longer than {MAX_TEXT} characters, variables filled in"
 
 
 def variable_problems(templates: Mapping[str, str]) -> list[Problem]:

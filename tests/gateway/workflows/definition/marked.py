@@ -1,0 +1,37 @@
+"""Workflow files whose comments say what is wrong: `#! field | problem` at the end of the line that it is told of."""
+
+import re
+
+import pytest
+
+from gateway.workflows.definition.load import load
+from gateway.workflows.definition.mistakes import MalformedDefinition
+
+_MARK = re.compile(r"#! *(?P<field>[^|]*?) \| (?P<problem>.*)$")
+
+
+def told(text: str) -> list[tuple[int, str, str]]:
+    """What load() finds wrong with `text`: lines, fields and problems; the columns are those of something there."""
+    with pytest.raises(MalformedDefinition) as caught:
+        load(text, {})
+    lines = text.split("\n")
+    found = []
+    for one in caught.value.mistakes:
+        assert one.position is not None
+        line, column = one.position
+        # There, or right after the colon where a value is missing.
+        assert lines[line - 1][max(column - 2, 0) : column].strip(), one
+        found.append((line, one.field, one.problem))
+    return sorted(found)
+
+
+def marked(text: str) -> list[tuple[int, str, str]]:
+    """What the comments say is wrong with `text`."""
+    found = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        for mark in line.split("#!")[1:]:
+            match = _MARK.match("#!" + mark.rstrip())
+            assert match is not None, line
+            found.append((number, match["field"], match["problem"]))
+    assert found
+    return sorted(found)

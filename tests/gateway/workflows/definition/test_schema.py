@@ -1,0 +1,76 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gateway.workflows.definition.load import load
+from gateway.workflows.definition.mistakes import MalformedDefinition
+from gateway.workflows.definition.schema import json_schema
+from gateway.workflows.definition.source import read
+from tests.gateway.workflows.definition.test_load import GOOD, SCHEMA
+
+FILE = Path(__file__).parents[4] / "deploy" / "workflow.schema.json"
+
+
+def test_the_file_is_what_the_models_say() -> None:
+    made = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    assert FILE.read_text(encoding="utf-8") == made, "run: agentmem run --schema > deploy/workflow.schema.json"
+
+
+@pytest.fixture(scope="module")
+def schema() -> jsonschema.Draft202012Validator:
+    made = json.loads(FILE.read_text(encoding="utf-8"))
+    assert made["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(made)
+    return jsonschema.Draft202012Validator(made)
+
+
+def test_it_takes_what_load_takes(schema: jsonschema.Draft202012Validator) -> None:
+    load(GOOD, {})
+    schema.validate(read(GOOD).data)
+
+
+@pytest.mark.parametrize("text", SCHEMA.values(), ids=SCHEMA)
+def test_it_refuses_what_has_not_its_form(schema: jsonschema.Draft202012Validator, text: str) -> None:
+    assert not schema.is_valid(read(text).data)
+
+
+LEAST: dict[str, Any] = {"workflow": "w", "agents": {"a": {}}, "phases": [{"name": "p", "agents": ["a"]}]}
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        {"outcome": {"kind": "vote", "options": ["x", "y"], "voters": []}},
+        {"outcome": {"kind": "number", "agents": []}},
+        {"outcome": {"kind": "vote", "options": ["x", ""]}},
+        {"outcome": {"kind": "json", "agent": "a"}},
+        {"outcome": {"kind": "text", "agent": "a", "schema": {}}},
+        {"to": {"a b": ["a"]}},
+        {"to": {"a": []}},
+        {"prompts": {"**": "x"}},
+        {"prompts": ["x"]},
+        {"prompts": "x" * 16385},
+        {"pairs": [["a"]]},
+        {"pairs": [["a", "b", "c"]]},
+        {"channel": "secret"},
+        {"listening": "loud"},
+        {"rounds": 0},
+        {"rounds": True},
+        {"agents": []},
+        {"agents": ["a"] * 65},
+        {"max_tokens": 0},
+        {"until": {"said": ""}},
+        {"until": {"by": "not a name"}},
+    ],
+    ids=lambda phase: json.dumps(phase)[:50],
+)
+def test_both_refuse(schema: jsonschema.Draft202012Validator, phase: dict[str, Any]) -> None:
+    schema.validate(LEAST)
+    assert load(json.dumps(LEAST), {}).phases
+    data = {**LEAST, "phases": [{**LEAST["phases"][0], **phase}]}
+    assert not schema.is_valid(data)
+    with pytest.raises(MalformedDefinition):
+        load(json.dumps(data), {})
