@@ -169,6 +169,19 @@ phases:
   - {name: p, agents: [ann], prompts: "${outcome.q.text}"}  #! phases[0].prompts | outcome.q.text is of no earlier phase
   - {name: q, agents: [ann], outcome: {kind: text, agent: ann}}
 """,
+    "one thing too often": f"""
+workflow: w
+variables: {{v: x}}
+defaults:
+  hears: "{"${text}${speaker}${v}" * 17}"  #! defaults.hears | names text more than 16 times #! defaults.hears | names speaker more than 16 times
+agents: {{ann: {{}}}}
+phases:
+  - {{name: p, agents: [ann], prompts: "{"${agent}" * 16}", outcome: {{kind: text, agent: ann}}}}
+  - name: q
+    agents: [ann]
+    prompts: "{"${said.p.ann}" * 20}"  #! phases[1].prompts | names said.p.ann more than 16 times
+    opening: "{"${outcome.p.text}" * 17}"  #! phases[1].opening | names outcome.p.text more than 16 times
+""",  # noqa: E501
 }
 
 
