@@ -111,8 +111,8 @@ phases:
     outcome:
       kind: json
       agent: a
-      schema:  #! phases[0].outcome.schema | must have at most 65536 bytes as JSON
-        {{title: {"é" * 33000}}}
+      schema:
+        {{title: {"é" * 33000}}}  #! phases[0].outcome.schema | must have at most 65536 bytes as JSON
   - name: q
     agents: [a, b, c]
     outcome: {{kind: json, agent: a, schema: {{type: array}}}}  #! phases[1].outcome.schema | must be the schema of an object: its type must be object
