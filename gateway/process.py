@@ -107,8 +107,11 @@ class Gateway:
         event(log, "draining", grace=self._settings.grace)
         self._address_file.unlink(missing_ok=True)
         self._http.should_exit = True
-        await self._runs.stop()  # they go on where they were, as soon as somebody asks for them
-        await asyncio.gather(self._grpc.stop(self._settings.grace), *([self._serving] if self._serving else ()))
+        await asyncio.gather(
+            self._runs.stop(self._settings.grace),  # they go on where they were, as soon as somebody asks for them
+            self._grpc.stop(self._settings.grace),
+            *([self._serving] if self._serving else ()),
+        )
         await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._watching is not None:
             self._watching.cancel()

@@ -13,10 +13,11 @@ read:
     upcoming.py   who speaks next, and after whom: what prefetches and hints are made of
     requests.py   turns and listenings as requests; telling.py what a run tells as events
     turns.py      one turn, or one listening, on the worker; tried again through an outage
+    works.py      the works of a run's agents, each done once and in order
     run.py        a run: the program, executed, recorded and told
     log.py        its events: durable before they are told
     records.py    runs as the store keeps them
-    runs.py       the runs that go on here: joined, cancelled, resumed
+    runs.py       the runs that go on here: joined, cancelled, resumed; states.py what a run is
     servicer.py   the RPCs
 
 A run goes on by event sourcing: the program is deterministic, so a run that is resumed is executed from its beginning,

@@ -33,16 +33,16 @@ def note_request(
 
 
 def listen_request(
-    definition: Definition, listening: Listening, key: types_pb2.AgentKey, request_id: str, *, new: bool
+    definition: Definition, listening: Listening, key: types_pb2.AgentKey, request_id: str
 ) -> inference_pb2.PrefillRequest:
-    """The agent takes its message in. With `new` it must have no memory yet."""
+    """The agent takes its message in. Who is introduced must have no memory yet."""
     request = inference_pb2.PrefillRequest(
         key=key,
         request_id=request_id,
         append=_append(listening.role, listening.message),
         expiry=_expiry(definition, listening.agent),
     )
-    if new:
+    if listening.role == "system":
         request.if_version = 0
     return request
 

@@ -1,42 +1,36 @@
 """A run: its program, executed, recorded and told.
 
-A run is resumed by executing it again. What the record has is not done again; what was committed on the worker and is
-not in the record is replayed, since the request_id of an agent's n-th work follows from the run's id; the rest is
-computed.
+A run is resumed by executing it again: `works` says what is not done again then.
 """
 
 import asyncio
 import logging
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Final, cast
 
-from agentmem.errors import Aborted, AgentmemError, Unavailable
+from agentmem.errors import AgentmemError, Unavailable
 from agentmem.logs import event
-from agentmem.v1 import inference_pb2, types_pb2, workflow_pb2, workflow_run_pb2
+from agentmem.v1 import types_pb2, workflow_pb2, workflow_run_pb2
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.hearing import Listening
-from gateway.workflows.log import Event, EventLog
-from gateway.workflows.program import PhaseEnd, Program, Step, Turn
-from gateway.workflows.requests import listen_request, note_request, speak_request
-from gateway.workflows.telling import heard, listened, outcome, phase_started, speaking, spoke
-from gateway.workflows.turns import Done, Teller, Turns
+from gateway.workflows.log import Event, EventLog, Write
+from gateway.workflows.program import Program, Step
+from gateway.workflows.telling import heard, outcome, phase_started
+from gateway.workflows.turns import Turns
+from gateway.workflows.works import Works
 
 log = logging.getLogger(__name__)
 
 State = workflow_pb2.WorkflowState
 ENDED: Final = frozenset({State.WORKFLOW_STATE_SUCCEEDED, State.WORKFLOW_STATE_CANCELLED})
 """States that a run does not leave."""
-_AT_ONCE: Final = 32
-"""Turns and listenings of one run that the worker has at the same time."""
 
 
 class Run:
     """One run that goes on here. Event loop only; `execute` once.
 
-    `check` raises where whoever began the run may not go on; `write` makes the record durable.
+    `check` raises where whoever began the run may not go on; it is asked before each step. `write` makes a record
+    durable. `room` is as in Works.
     """
 
     def __init__(
@@ -44,21 +38,22 @@ class Run:
         record: workflow_run_pb2.WorkflowRun,
         definition: Definition,
         turns: Turns,
-        write: Callable[[], Coroutine[Any, Any, None]],
+        write: Write,
         check: Callable[[], None],
+        room: asyncio.Semaphore,
     ) -> None:
-        self.record = record
         self.log = EventLog(record, write)
+        self.record = record
         self.cancelled = False
+        self.over = False
+        """It has ended, and its record says so."""
         self._definition = definition
         self._turns = turns
         self._check = check
-        self._write = write
         self._phases = {phase.name: phase for phase in definition.phases}
         self._keys = {agent.name: agent.key for agent in record.workflow.agents}
-        self._works: Counter[str] = Counter()
-        self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._works = Works(definition, record.workflow, turns, self.log, room)
+        self._ahead: asyncio.Task[None] | None = None
 
     @property
     def workflow(self) -> workflow_pb2.Workflow:
@@ -72,10 +67,11 @@ class Run:
         """
         try:
             await self._to_its_end()
-        except BaseException:
-            self.log.close(Unavailable("the run was interrupted; send the request again, and it goes on"))
+        except AgentmemError as error:
+            self.log.close(error)
             raise
-        self.log.close()
+        finally:
+            self.log.close(None if self.over else interrupted())
 
     async def _to_its_end(self) -> None:
         workflow = self.workflow
@@ -99,15 +95,19 @@ class Run:
 
     async def _finish(self) -> None:
         workflow = self.workflow
-        finished = Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow))
         if workflow.state in ENDED:
-            self.log.add("finished", finished)
+            self.log.add("finished", _finished(workflow))
             await self.log.flush()
+            self.over = True
             await self._turns.forget([agent.key for agent in workflow.agents if not agent.persists])
         else:
-            await self._write()
-            await self.log.flush()
-            self.log.tell(finished)
+            workflow.turns = self.log.written("agent_spoke")
+            try:
+                await self.log.save()
+            except AgentmemError as error:
+                log.warning("how a workflow failed is not in its record: %s", error)
+            self.log.tell(_finished(workflow))
+            self.over = True
         event(log, "workflow ended", workflow_id=workflow.workflow_id, state=State.Name(workflow.state))
 
     async def _perform(self) -> None:
@@ -120,7 +120,7 @@ class Run:
                     self._begin(step)
                     talking = asyncio.Event()
                     works = self._works_of(step, group, talking)
-                    group.create_task(self._look_ahead(step, program, talking))
+                    self._look_ahead(step, program.upcoming(step.place), group, talking)
                     await self.log.flush()
                     said = {agent: await work for agent, work in works.items()}
                     self._tell_who_heard(step)
@@ -129,119 +129,54 @@ class Run:
         await self.log.flush()
 
     def _begin(self, step: Step) -> None:
-        if step.ended is not None:
-            self._end_phase(step.ended)
+        if step.ended is not None and step.ended.outcome:
+            self.log.add(f"outcome/{step.ended.phase}", outcome(step.ended))
         if step.turns:
             self.workflow.phase = step.phase
             self.log.add(f"phase/{step.phase}/{step.round}", phase_started(self._phases[step.phase], step.round))
 
-    def _end_phase(self, ended: PhaseEnd) -> None:
-        if ended.outcome:
-            self.log.add(f"outcome/{ended.phase}", outcome(ended))
-
     def _works_of(self, step: Step, group: asyncio.TaskGroup, talking: asyncio.Event) -> "dict[str, asyncio.Task[str]]":
-        """Begin what is to be done. The turns, by agent, are what the next step waits for; they set `talking`."""
-        for listening in step.listenings:
-            group.create_task(self._in_turn(listening.agent, partial(self._listen, step, listening)))
-        return {
-            turn.agent: group.create_task(self._in_turn(turn.agent, partial(self._speak, step, turn, talking)))
-            for turn in step.turns
-        }
+        """Begin what is to be done. The turns, by agent, are what the next step waits for; they set `talking`.
 
-    async def _in_turn(self, agent: str, work: Callable[[int], Coroutine[Any, Any, str]]) -> str:
-        """One work of an agent after the other; locks are taken in the order in which tasks were made."""
-        async with self._in_order[agent]:
-            self._works[agent] += 1
-            number = self._works[agent]
-            async with self._room:
-                return await work(number)
-
-    async def _speak(self, step: Step, turn: Turn, talking: asyncio.Event, number: int) -> str:
-        key = f"spoke/{turn.agent}/{number}"
-        if (known := self.log.find(key)) is not None:
-            talking.set()
-            return known.agent_spoke.text
-        request = speak_request(self._definition, turn, self._keys[turn.agent], self._id(turn.agent, number))
-        done = await self._turns.speak(request, _Telling(self.log, step, turn.agent, talking))
-        talking.set()
-        self._committed(key, spoke(step, turn.agent, done))
-        self.workflow.turns += 1
-        await self.log.flush()
-        return done.text
-
-    async def _listen(self, step: Step, listening: Listening, number: int) -> str:
-        agent = listening.agent
-        key = f"listened/{agent}/{number}"
-        if self.log.find(key) is None and (done := await self._take_in(listening, number)) is not None:
-            self._committed(key, listened(step, agent, done))
-            await self.log.flush()
-        return ""
-
-    async def _take_in(self, listening: Listening, number: int) -> Done | None:
-        """What came of a listening; None where an agent that has a memory was to be introduced."""
-        agent, key = listening.agent, self._keys[listening.agent]
-        if listening.notes:
-            request = note_request(self._definition, listening, key, self._id(agent, number))
-            return await self._turns.speak(request, Teller())
-        introduced = listening.role == "system"
-        try:
-            return await self._turns.listen(
-                listen_request(self._definition, listening, key, self._id(agent, number), new=introduced)
-            )
-        except Aborted:
-            if introduced and self._definition.agents[agent].persist:
-                return None
-            raise
-
-    async def _look_ahead(self, step: Step, program: Program, talking: asyncio.Event) -> None:
-        """Say whose turn is far, and have those who speak next where they are fast. Best effort.
-
-        The latter begins when somebody talks: before that it would be in the way of whose turn it is.
+        Tasks take an agent's lock in the order in which they are made.
         """
-        upcoming = program.upcoming(step.place)
-        await self._turns.hint(upcoming, self._keys)
-        if step.turns:
-            await talking.wait()
+        for listening in step.listenings:
+            group.create_task(self._works.listen(step, listening))
+        return {turn.agent: group.create_task(self._works.speak(step, turn, talking)) for turn in step.turns}
+
+    def _look_ahead(
+        self, step: Step, upcoming: dict[str, int | None], group: asyncio.TaskGroup, talking: asyncio.Event
+    ) -> None:
+        """Look from here, and no longer from the step before."""
+        if self._ahead is not None:
+            self._ahead.cancel()
         busy = {listening.agent for listening in step.listenings} | {turn.agent for turn in step.turns}
         soon = [name for name, after in upcoming.items() if after == 1 and name not in busy]
-        async with asyncio.TaskGroup() as group:
-            for name in soon:
-                group.create_task(self._turns.prefetch(self._keys[name]))
+        self._ahead = group.create_task(self._looking(upcoming, soon, talking if step.turns else None))
+
+    async def _looking(self, upcoming: dict[str, int | None], soon: list[str], talking: asyncio.Event | None) -> None:
+        """Say whose turn is far, and have those who speak next where they are fast. Best effort.
+
+        The latter begins when somebody talks: before that it would be in the way of whose turn it is. A run that only
+        repeats what its log has needs none of it.
+        """
+        if not self._works.anew:
+            return
+        await self._turns.hint(upcoming, self._keys)
+        if talking is not None:
+            await talking.wait()
+        for name in soon:
+            await self._turns.prefetch(self._keys[name])
 
     def _tell_who_heard(self, step: Step) -> None:
         for turn in step.turns:
-            self.log.add(f"heard/{turn.agent}/{self._works[turn.agent]}", heard(turn, self._phases[step.phase].channel))
-
-    def _committed(self, key: str, told: Event) -> None:
-        self.workflow.update_time.GetCurrentTime()
-        self.log.add(key, told)
-
-    def _id(self, agent: str, number: int) -> str:
-        return f"{self.workflow.workflow_id}/{agent}/{number}"
+            told = heard(turn, self._phases[step.phase].channel)
+            self.log.add(f"heard/{turn.agent}/{self._works.last(turn.agent)}", told)
 
 
-class _Telling(Teller):
-    """A turn, told to those who follow the run."""
-
-    def __init__(self, events: EventLog, step: Step, agent: str, talking: asyncio.Event) -> None:
-        self._events = events
-        self._step = step
-        self._agent = agent
-        self._talking = talking
-
-    def started(self, started: inference_pb2.Started) -> None:
-        self._events.tell(speaking(self._step, self._agent, started))
-
-    def said(self, text: str) -> None:
-        self._talking.set()
-        if text:
-            self._events.tell(Event(agent_delta=workflow_pb2.AgentDelta(agent_id=self._agent, text=text)))
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What failed first; the others were cancelled for it, or failed in the same moment."""
-    each = errors.exceptions[0]
-    return _first(each) if isinstance(each, BaseExceptionGroup) else each
+def interrupted() -> Unavailable:
+    """What those are told who follow a run that stops and has not ended."""
+    return Unavailable("the run was interrupted; send the request again, and it goes on")
 
 
 def agent_keys(
@@ -260,3 +195,13 @@ def agent_keys(
         )
         for name, agent in definition.agents.items()
     ]
+
+
+def _finished(workflow: workflow_pb2.Workflow) -> Event:
+    return Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow))
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What failed first; the others were cancelled for it, or failed in the same moment."""
+    each = errors.exceptions[0]
+    return _first(each) if isinstance(each, BaseExceptionGroup) else each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,10 +12,12 @@ from typing import Any
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
 from agentmem import errors
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, types_pb2, workflow_pb2, workflow_pb2_grpc
+from gateway.cli.main import main
 from tests.system.stack import Stack
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "workflows"
@@ -151,6 +154,38 @@ async def test_a_gateway_that_is_killed_leaves_a_run_to_be_resumed(runs: Any, di
 
 def is_live(event: Event) -> bool:
     return event.WhichOneof("event") in ("agent_speaking", "agent_delta")
+
+
+async def newest(runs: Any) -> Sequence[workflow_pb2.Workflow]:
+    found: Sequence[workflow_pb2.Workflow] = (
+        await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest(page_size=1))
+    ).workflows
+    return found
+
+
+async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
+    runs: Any, dilemma: str, stack: Stack, tmp_path: Path
+) -> None:
+    undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
+    file, report, door = tmp_path / "dilemma.yaml", tmp_path / "report", f"127.0.0.1:{stack.ports['grpc']}"
+    file.write_text(dilemma)
+    command = ["run", str(file), "--gateway", door, "--json", "--report", str(report)]
+    running = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, main, command))
+    async with asyncio.timeout(60):
+        while not [run for run in await newest(runs) if run.turns >= 3 and run.state == State.WORKFLOW_STATE_RUNNING]:
+            await asyncio.sleep(0.02)
+    stack.kill("gateway")
+    await stack.renew("gateway")
+    shown = await running
+    assert shown.exit_code == 0
+    assert "the connection to the gateway was lost" in shown.stderr
+    events = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [(e["agent_id"], e["text"]) for e in events if e["event"] == "agent_spoke"] == spoken(undisturbed)
+    numbers = [e["sequence"] for e in events if e["event"] not in ("agent_speaking", "agent_delta")]
+    assert numbers == [*range(1, len(numbers) + 1)]
+    page = (report / "report.html").read_text()
+    assert events[0]["workflow"]["workflow_id"] in page
+    assert "<svg" in page
 
 
 async def test_who_asks_twice_joins(runs: Any, stack: Stack) -> None:

@@ -100,7 +100,7 @@ async def _followed(
         failure = from_rpc(error)
         if isinstance(failure, InvalidArgument):
             raise source.refused(file, failure.violations) from error
-        if isinstance(failure, NotFound):
+        if isinstance(failure, NotFound) and failure.kind == "workflow":
             raise click.ClickException(f"{failure.message}; `agentmem workflows` lists the runs") from error
         raise
 

@@ -186,8 +186,10 @@ class Phase(Strict):
     """Rounds of speaking."""
 
     name: Name
-    topology: Literal["round_robin", "all_at_once", "pairs", "hub", "ring", "broadcast"] = "round_robin"
-    agents: Annotated[list[Name], Field(min_length=1, max_length=MAX_AGENTS)]
+    topology: Literal["round_robin", "all_at_once", "pairs", "hub", "ring", "broadcast"] = Field(
+        default="round_robin", description="who speaks when, and to whom"
+    )
+    agents: Annotated[list[Name], Field(min_length=1, max_length=MAX_AGENTS, description="who speaks, in this order")]
     listeners: list[Name] = Field(
         default=[], max_length=MAX_AGENTS, description="who is there and says nothing; they hear what is public"
     )
@@ -197,19 +199,22 @@ class Phase(Strict):
         max_length=MAX_AGENTS // 2,
         description="who speaks with whom, in pairs (default: neighbours in `agents`)",
     )
-    channel: Literal["public", "private", "whisper"] = "public"
+    channel: Literal["public", "private", "whisper"] = Field(
+        default="public",
+        description="who hears what is said: all, or only those for whom it is meant; a whisper is noticed",
+    )
     to: dict[Name, Names] = Field(
         default={}, description="for whom what an agent says is meant, in round_robin, all_at_once and broadcast"
     )
-    rounds: int = Field(default=1, ge=1, le=MAX_ROUNDS)
+    rounds: int = Field(default=1, ge=1, le=MAX_ROUNDS, description="how often all speak")
     opening: Template = Field(default="", description="what all agents and listeners read before the first round")
     prompts: Template | dict[NameOrRest, Template] = Field(
         default="", description="what a speaker reads before it speaks, for all or by agent; * is for those not named"
     )
-    until: Until | None = None
-    outcome: Outcome | None = None
-    max_tokens: Tokens | None = None
-    listening: Listening | None = None
+    until: Until | None = Field(default=None, description="what ends the phase early")
+    outcome: Outcome | None = Field(default=None, description="what the phase results in; all may know it")
+    max_tokens: Tokens | None = Field(default=None, description="the longest turn of this phase")
+    listening: Listening | None = Field(default=None, description="as in `defaults`, for this phase")
 
 
 class Definition(Strict):
@@ -219,8 +224,8 @@ class Definition(Strict):
     description: Text = ""
     variables: dict[Name, Template] = Field(default={}, description="values for templates, which a run may replace")
     defaults: Defaults = Defaults()
-    agents: Annotated[dict[Name, Agent], Field(min_length=1, max_length=MAX_AGENTS)]
-    phases: Annotated[list[Phase], Field(min_length=1, max_length=MAX_PHASES)]
+    agents: Annotated[dict[Name, Agent], Field(min_length=1, max_length=MAX_AGENTS, description="who takes part")]
+    phases: Annotated[list[Phase], Field(min_length=1, max_length=MAX_PHASES, description="what happens, in order")]
 
 
 def json_schema() -> dict[str, Any]:

@@ -30,6 +30,7 @@ _REFUSED: Final = re.compile(
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # in texts, where an escape brings them in
 _TAG: Final = "tag:yaml.org,2002:"
 _MAX_DIGITS: Final = 40
+_NO_CHARACTER: Final = "is not YAML: has an escape (\\U) of what is no character"
 _NO_TEXT: Final = "has a key that is no text; write it in quotes"
 _SCALARS: Final = (
     ("null", re.compile(r"(?:~|null|Null|NULL|)")),
@@ -144,12 +145,11 @@ class _Composer:
     def document(self) -> _Node:
         try:
             return self._document()
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
+        except yaml.MarkedYAMLError as error:  # the other kind is about characters, which are checked before
             said = ", ".join(part for part in (error.context, error.problem) if part)
-            self._fatal(f"is not YAML: {said}", mark)
-        except yaml.YAMLError:  # what a reader of bytes says; all that it could say is checked before
-            self._fatal("is not YAML", None)
+            self._fatal(f"is not YAML: {said}", error.problem_mark or error.context_mark)
+        except (ValueError, OverflowError):  # of the parser in Python, which makes a character of any escape
+            raise MalformedDefinition([Mistake("definition", _NO_CHARACTER, Position(1, 1))]) from None
 
     def _document(self) -> _Node:
         next(self._events)  # the stream's start
@@ -302,8 +302,7 @@ class _Composer:
             raise MalformedDefinition(self._mistakes)
 
     def _fatal(self, problem: str, mark: Any) -> NoReturn:
-        where = _of(mark) if mark is not None else Position(1, 1)
-        raise MalformedDefinition([*self._mistakes, Mistake(field_at(tuple(self._path)), problem, where)])
+        raise MalformedDefinition([*self._mistakes, Mistake(field_at(tuple(self._path)), problem, _of(mark))])
 
 
 class _Size:

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from agentmem.errors import Unavailable
+from agentmem.errors import FailedPrecondition, Unavailable
+from agentmem.limits import MAX_RECORD_BYTES
 from agentmem.v1 import workflow_pb2, workflow_run_pb2
 from gateway.workflows.log import Event, EventLog
 
@@ -13,15 +14,19 @@ class Record:
     """A record whose writes are noted; each waits for `gate`."""
 
     def __init__(self) -> None:
-        self.run = workflow_run_pb2.WorkflowRun()
+        self.run = workflow_run_pb2.WorkflowRun(definition_yaml="a: b")
+        self.payload = b""
         self.written: list[list[str]] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def write(self) -> None:
-        keys = [logged.key for logged in self.run.events]
+    async def write(self, payload: bytes) -> None:
         await self.gate.wait()
-        self.written.append(keys)
+        self.payload = payload
+        self.written.append([logged.key for logged in self.read().events])
+
+    def read(self) -> workflow_run_pb2.WorkflowRun:
+        return workflow_run_pb2.WorkflowRun.FromString(self.payload)
 
     def log(self) -> EventLog:
         return EventLog(self.run, self.write)
@@ -81,15 +86,19 @@ async def test_an_event_is_logged_once_also_by_another_execution() -> None:
     log = record.log()
     log.add("a", spoke("first"))
     await log.flush()
+    record.run = record.read()
+    assert record.run.definition_yaml == "a: b"
     again = record.log()
     again.add("a", spoke("second"))
     again.add("b", spoke("b"))
     await again.flush()
     again.close()
     assert await read(again) == ["first", "b"]
-    assert text(again.find("a") or Event()) == "first"
+    found = again.find("a")
+    assert found is not None
+    assert text(found.event) == "first"
     assert again.find("c") is None
-    assert [logged.event.sequence for logged in record.run.events] == [1, 2]
+    assert [logged.event.sequence for logged in record.read().events] == [1, 2]
 
 
 async def test_a_slow_reader_loses_what_streams_and_nothing_that_is_logged() -> None:
@@ -137,3 +146,51 @@ async def test_a_write_is_not_left_half_done() -> None:
     record.gate.set()
     await after
     assert record.written == [["a"], ["a", "b"]]
+
+
+async def test_text_streams_on_after_a_write_that_it_overlapped() -> None:
+    record = Record()
+    log = record.log()
+    events = log.read(0)
+    record.gate.clear()
+    log.add("a", spoke("a"))
+    flushing = asyncio.create_task(log.flush())
+    await asyncio.sleep(0.01)
+    log.tell(delta("x"))
+    record.gate.set()
+    await flushing
+    log.tell(delta("y"))
+    assert [text(await anext(events)) for _ in range(1)] == ["a"]
+    coming = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    log.tell(delta("z"))
+    assert text(await coming) == "z"
+
+
+async def test_a_failure_is_saved_without_what_could_not_be_written() -> None:
+    record = Record()
+    log = record.log()
+    log.add("a", spoke("a"))
+    await log.flush()
+    log.add("b", spoke("b" * MAX_RECORD_BYTES))
+    with pytest.raises(FailedPrecondition):
+        await log.flush()
+    record.run.workflow.error = "it is full"
+    await log.save()
+    assert record.written[-1] == ["a"]
+    assert record.read().workflow.error == "it is full"
+    assert log.written("agent_spoke") == 1
+
+
+async def test_the_end_is_told_to_the_slowest() -> None:
+    log = Record().log()
+    events = log.read(0)
+    coming = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    for number in range(3000):
+        log.tell(delta(str(number)))
+    log.tell(Event(finished=workflow_pb2.WorkflowFinished()))
+    log.close()
+    await coming
+    *_, last = [event async for event in events]
+    assert last.HasField("finished")

@@ -125,9 +125,9 @@ def test_a_number_that_is_not_finite_is_none() -> None:
     assert read({"kind": "number"}, said) == {"numbers": {"a": None, "b": None, "c": 7}, "mean": 7}
 
 
-@pytest.mark.parametrize("said", ["1" + "0" * 308, "1" + "0" * 308 + ".0"], ids=["int", "float"])
-def test_a_mean_is_finite_where_the_sum_is_not(said: str) -> None:
-    assert read({"kind": "number"}, {"a": said, "b": said, "c": "1" + "0" * 308})["mean"] == 1e308
+def test_a_mean_is_finite_where_the_sum_is_not() -> None:
+    huge = "1" + "0" * 308
+    assert read({"kind": "number"}, {"a": huge, "b": huge, "c": "0.5"})["mean"] == pytest.approx(2 / 3 * 1e308)
 
 
 HOSTILE = st.one_of(

@@ -48,12 +48,13 @@ def record(workflow: Definition) -> workflow_run_pb2.WorkflowRun:
 async def running(
     worker: ScriptedWorker, run: workflow_run_pb2.WorkflowRun, workflow: Definition = TALK, **options: Any
 ) -> AsyncIterator[Run]:
-    async def write() -> None:
-        options.setdefault("written", []).append(run.SerializeToString())
+    async def write(payload: bytes) -> None:
+        options.setdefault("written", []).append(payload)
 
     async with connect(worker.target) as channel:
         turns = Turns(channel, options.get("patience", 5.0))
-        yield Run(run, workflow, turns, write, options.get("check", lambda: None))
+        check = options.get("check", lambda: None)
+        yield Run(run, workflow, turns, write, check, asyncio.Semaphore(8))
 
 
 async def told(run: Run) -> list[str]:
@@ -83,10 +84,11 @@ async def test_what_a_run_asks_for(worker: ScriptedWorker) -> None:
         ("wf-1/b/2", "a: Hello 🌍\nspeak"),
     ]
     heard = asked(worker, inference_pb2.PrefillRequest)
-    assert [(r.request_id, r.append.messages.messages[0].role, r.HasField("if_version")) for r in heard] == [
-        ("wf-1/a/1", "system", True),
-        ("wf-1/a/4", "user", False),
+    assert [(r.request_id, r.append.messages.messages[0].role, r.if_version) for r in heard] == [
+        ("wf-1/a/1", "system", 0),
+        ("wf-1/a/4", "user", 3),
     ]
+    assert [request.if_version for request in worker.generated] == [3, 0, 3, 3], "as the worker said, or none yet"
     keys = {(r.key.namespace, r.key.agent_id, r.key.model_id) for r in [*worker.generated, *heard]}
     assert keys == {("n", "wf-1.a", "demo"), ("n", "wf-1.b", "demo")}
     assert all(request.expiry.delete_after.seconds for request in [*worker.generated, *heard])
@@ -99,6 +101,13 @@ async def test_what_a_run_asks_for(worker: ScriptedWorker) -> None:
 
 
 async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
+    async def slowly(request: Any) -> AsyncIterator[Any]:
+        yield started()
+        yield delta("word")
+        await asyncio.sleep(0.1)
+        yield finished()
+
+    worker.script = slowly
     async with running(worker, record(TALK)) as performed:
         await told(performed)
     hints = [
@@ -108,8 +117,8 @@ async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
     assert {"a": 1, "b": 2, "c": None} in hints
     assert {"a": 2, "b": 1, "c": None} in hints
     assert {"a": None, "b": None, "c": None} in hints
-    ahead = [request.key.agent_id for request in asked(worker, agent_pb2.PrefetchAgentRequest)]
-    assert ahead[:2] == ["wf-1.b", "wf-1.a"]
+    fetched = [request.key.agent_id for request in asked(worker, agent_pb2.PrefetchAgentRequest)]
+    assert fetched == ["wf-1.b", "wf-1.a", "wf-1.b"]
 
 
 async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) -> None:
@@ -132,10 +141,14 @@ async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) ->
     assert (run.workflow.state, run.workflow.error) == (State.WORKFLOW_STATE_FAILED, "the context is full")
     assert asked(worker, agent_pb2.DeleteAgentRequest) == [], "whoever resumes it needs them"
     again = workflow_run_pb2.WorkflowRun.FromString(written[-1])
-    assert again == run
+    assert again.workflow == run.workflow
     worker.requests.clear()
-    async with running(worker, again) as performed:
+    async with running(worker, again, written=written) as performed:
         kinds = await told(performed)
+    assert [request.if_version for request in worker.generated] == [3, 3], "they go on from what the log has"
+    first = {hint.key.agent_id: hint.steps for hint in asked(worker, agent_pb2.SetTurnHintsRequest)[0].hints}
+    assert first["wf-1.b"] == 1, "who looks ahead does so from where the run goes on"
+    again = workflow_run_pb2.WorkflowRun.FromString(written[-1])
     assert texts(worker) == [("wf-1/a/3", "b: said 2\nspeak"), ("wf-1/b/2", "a: said 4\nspeak")]
     assert [logged.key for logged in again.events].count("finished") == 1
     assert again.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
@@ -158,14 +171,15 @@ async def test_a_turn_outlasts_an_outage_under_its_name(worker: ScriptedWorker, 
         yield finished()
 
     worker.script = second_time
-    run = record(TALK)
-    async with running(worker, run) as performed:
+    run, written = record(TALK), list[bytes]()
+    async with running(worker, run, written=written) as performed:
         await told(performed)
     assert run.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
+    logged = workflow_run_pb2.WorkflowRun.FromString(written[-1]).events
     assert [request_id for request_id, _ in texts(worker)] == [
         request_id for request_id in ("wf-1/a/2", "wf-1/b/1", "wf-1/a/3", "wf-1/b/2") for _ in range(2)
     ]
-    spoken = [logged.event.agent_spoke.text for logged in run.events if logged.event.HasField("agent_spoke")]
+    spoken = [each.event.agent_spoke.text for each in logged if each.event.HasField("agent_spoke")]
     assert spoken == ["word"] * 4
 
 
@@ -245,7 +259,7 @@ async def test_an_internal_fault_is_told_as_an_incident(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("a secret detail")
 
-    monkeypatch.setattr("gateway.workflows.run.speak_request", broken)
+    monkeypatch.setattr("gateway.workflows.works.speak_request", broken)
     run = record(TALK)
     async with running(worker, run) as performed:
         await told(performed)

@@ -200,6 +200,21 @@ async def test_agents_whose_turns_wait_go_after_those_who_are_idle() -> None:
     memory.check()
 
 
+async def test_a_turn_takes_from_those_who_wait_before_it_takes_from_itself() -> None:
+    memory = Memory(8)
+    memory.idle_agent("a", 1, 2)
+    memory.idle_agent("b", 3, 4)
+    running = await memory.admission.enter(blocks(4), 0)
+    first, second = enter(memory, blocks(7, 1, of="a")), enter(memory, blocks(6, 3, 4, of="b"))
+    await settle()
+    memory.admission.leave(running)
+    await settle()
+    assert first.done() and memory.agents == "a"
+    memory.admission.leave(await first)
+    memory.admission.leave(await second)
+    memory.check()
+
+
 async def test_at_once_goes_who_speaks_later_and_nobody_else() -> None:
     memory = Memory(8)
     for number, name in enumerate("abcd"):

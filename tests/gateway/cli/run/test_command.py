@@ -261,15 +261,21 @@ async def test_a_failure_that_does_not_pass(
     assert (said.exit_code, said.stderr) == (1, f"{told}\n")
 
 
-async def test_no_such_run(workflows: ScriptedWorkflows, agentmem: Command) -> None:
-    async def unknown(request: Any) -> AsyncIterator[Event]:
-        raise errors.NotFound("workflow", request.resume_workflow_id)
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("workflow", "workflow 'wf-9' does not exist; `agentmem workflows` lists the runs"),
+        ("model", "model 'wf-9' does not exist"),
+    ],
+)
+async def test_what_is_not_there(workflows: ScriptedWorkflows, agentmem: Command, kind: str, told: str) -> None:
+    async def unknown(_: Any) -> AsyncIterator[Event]:
+        raise errors.NotFound(kind, "wf-9")
         yield
 
     workflows.script = unknown
     said = await agentmem("run", "--resume", "wf-9")
-    assert said.exit_code == 1
-    assert said.stderr == "Error: workflow 'wf-9' does not exist; `agentmem workflows` lists the runs\n"
+    assert (said.exit_code, said.stderr) == (1, f"Error: {told}\n")
 
 
 def test_no_gateway(file: Path) -> None:

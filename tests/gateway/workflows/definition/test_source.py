@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentmem.jsontext import MAX_DEPTH
 from gateway.workflows.definition import source
-from gateway.workflows.definition.mistakes import MalformedDefinition, Mistake, Path
+from gateway.workflows.definition.mistakes import MAX_MISTAKES, MalformedDefinition, Mistake, Path
 from gateway.workflows.definition.source import MAX_BYTES, MAX_NODES, read
 
 
@@ -73,6 +73,7 @@ def test_what_is_read(text: str, data: Any) -> None:
         ("b: !own x", 1, 4, "b", "a tag"),
         ("b: !!set {x}", 1, 4, "b", "a tag"),
         ("b: !!seq {x: 1}", 1, 4, "b", "a tag"),
+        ("b: !!map [x]", 1, 4, "b", "a tag"),
         ("b: !!binary aaaa", 1, 4, "b", "a tag"),
         ("b: !!timestamp 2026-01-01", 1, 4, "b", "a tag"),
         ("b: !!int x", 1, 4, "b", "!!int"),
@@ -91,6 +92,8 @@ def test_what_is_read(text: str, data: Any) -> None:
         ("a: &a [*a]", 1, 8, "a[0]", "contains itself"),
         ("a: &a\n  b:\n    c: *a", 3, 8, "a.b.c", "contains itself"),
         ("a: *b", 1, 4, "a", "no such anchor"),
+        ('"\\UFFFFFFFF"', 1, 2, "definition", "not YAML"),
+        ('"\\U00110000"', 1, 2, "definition", "not YAML"),
         ("a:\n\tb: 1", 2, 1, "a", "not YAML"),
         ("a: [1\nb: 2", 2, 2, "a", "not YAML"),
         ("a: 'x", 1, 6, "a", "not YAML"),
@@ -104,6 +107,10 @@ def test_what_is_refused(text: str, line: int, column: int, field: str, problem:
     assert found.position.line == line
     if "not YAML" not in problem:  # where exactly they give up is the parsers' own
         assert (found.field, found.position.column) == (field, column)
+
+
+def test_half_a_surrogate_pair_cannot_be_escaped_in() -> None:
+    assert refused('a: "\\ud800"').position is not None  # the parser in C says so, the other leaves it to us
 
 
 def test_what_can_be_told_together_is() -> None:
@@ -131,6 +138,12 @@ def test_a_long_text_is_refused_unread(text: str, monkeypatch: pytest.MonkeyPatc
     assert refused(text).problem == "must not be longer than 1 MiB"
 
 
+def test_it_stops_where_there_are_more_mistakes_than_are_told() -> None:
+    with pytest.raises(MalformedDefinition) as caught:
+        read("a: 1\n" * 1000)
+    assert len(caught.value.mistakes) == MAX_MISTAKES + 1
+
+
 def nested(levels: int) -> str:
     return "[" * levels + "]" * levels
 
@@ -151,8 +164,9 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10
         (f"a: &a [{'x,' * 1000}]\nb: [{'*a,' * 50}]", 2, f"more than {MAX_NODES} values"),
         ("- x\n" * MAX_NODES, MAX_NODES, f"more than {MAX_NODES} values"),
         (f"a: &a {'x' * 600_000}\nb: *a", 2, "longer than 1 MiB"),
+        (f"a: &a [[{'x' * 600_000}]]\nb: *a", 2, "longer than 1 MiB"),
     ],
-    ids=["deep", "flow", "block", "maps", "keys", "deep-alias", "laughs", "aliases", "nodes", "characters"],
+    ids=["deep", "flow", "block", "maps", "keys", "deep-alias", "laughs", "aliases", "nodes", "characters", "in-lists"],
 )
 def test_limits(text: str, line: int, problem: str, loader: str) -> None:
     if loader == "SafeLoader" and len(text) > 10_000:

@@ -1,0 +1,239 @@
+"""Runs that are begun, joined, cancelled and stopped in the wrong moments. Records are a dictionary, slow on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from agentmem.channels import connect
+from agentmem.errors import Aborted, AgentmemError, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
+from agentmem.v1 import agent_pb2, workflow_pb2, workflow_run_pb2
+from gateway.callers import Caller, Everyone
+from gateway.metrics import GatewayMetrics
+from gateway.workflows.definition.load import load
+from gateway.workflows.log import Event
+from gateway.workflows.records import Record
+from gateway.workflows.runs import Runs
+from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+
+State = workflow_pb2.WorkflowState
+WHO = Caller("n")
+FILE = """
+workflow: talk
+agents: {a: {system: You are a.}, b: {}}
+phases: [{name: only, agents: [a, b], prompts: speak}]
+"""
+
+
+class Kept:
+    """What a store keeps of runs. Whoever writes waits for `gate`; `refuses` is what the next writers are told."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, str], Record] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.refuses: AgentmemError | None = None
+        self.damaged = False
+
+    async def create(self, namespace: str, workflow_id: str, payload: bytes, summary: bytes) -> int:
+        return await self.put(namespace, workflow_id, 0, payload, summary)
+
+    async def put(self, namespace: str, workflow_id: str, version: int, payload: bytes, summary: bytes) -> int:
+        await asyncio.sleep(0)
+        await self.gate.wait()
+        if self.refuses is not None:
+            raise self.refuses
+        known = self.records.get((namespace, workflow_id))
+        if (known.version if known else 0) != version:
+            raise Aborted("another writer")
+        self.records[namespace, workflow_id] = Record(workflow_id, version + 1, payload, summary)
+        return version + 1
+
+    async def get(self, namespace: str, workflow_id: str) -> Record | None:
+        await asyncio.sleep(0)
+        if self.damaged:
+            raise DataLoss("it is damaged")
+        return self.records.get((namespace, workflow_id))
+
+    async def page(self, namespace: str, size: int, token: str) -> tuple[list[Record], str]:
+        return [record._replace(payload=b"") for record in self.records.values()], ""
+
+    async def delete(self, namespace: str, workflow_id: str, version: int) -> None:
+        assert self.records.pop((namespace, workflow_id)).version == version
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[ScriptedWorker]:
+    directory = tempfile.mkdtemp(prefix="am-", dir="/tmp")
+    scripted = ScriptedWorker(f"{directory}/worker.sock")
+    await scripted.start()
+    yield scripted
+    await scripted.stop()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+async def runs(worker: ScriptedWorker, kept: Kept) -> AsyncIterator[Runs]:
+    async with connect(worker.target) as channel:
+        made = Runs(cast(Any, kept), channel, Everyone("n"), GatewayMetrics(), most=2)
+        yield made
+        await made.stop(5)
+
+
+async def for_ever(request: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("…")
+    await asyncio.sleep(3600)
+    yield finished()
+
+
+async def all_of(events: AsyncIterator[Event]) -> list[Event]:
+    return [event async for event in events]
+
+
+async def begun(runs: Runs, request_id: str = "r", **file: str) -> Any:
+    return await runs.begin(WHO, request_id, file.get("text", FILE), {}, 0)
+
+
+async def the_run(runs: Runs) -> workflow_pb2.Workflow:
+    (run,), _ = await runs.page("n", 10, "")
+    return run
+
+
+async def test_no_more_at_once_than_may_be_even_if_they_come_together(runs: Runs, worker: ScriptedWorker) -> None:
+    worker.script = for_ever
+    outcomes = await asyncio.gather(*(begun(runs, f"r{n}") for n in range(10)), return_exceptions=True)
+    assert sum(isinstance(each, ResourceExhausted) for each in outcomes) == 8
+    assert len(runs._live) == 2
+
+
+async def test_nothing_begins_after_the_end(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
+    kept.gate.clear()
+    beginning = asyncio.create_task(begun(runs))
+    await asyncio.sleep(0.1)
+    await runs.stop(5)
+    kept.gate.set()
+    with pytest.raises(AgentmemError):
+        await beginning
+    assert not runs._live
+    assert worker.generated == []
+
+
+async def test_a_client_that_leaves_at_the_beginning_leaves_a_run(
+    runs: Runs, worker: ScriptedWorker, kept: Kept
+) -> None:
+    worker.script = for_ever
+    kept.gate.clear()
+    beginning = asyncio.create_task(begun(runs))
+    await asyncio.sleep(0.1)
+    beginning.cancel()
+    kept.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    assert (await the_run(runs)).state == State.WORKFLOW_STATE_RUNNING
+
+
+async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
+    worker.script = for_ever
+    await begun(runs)
+    ((_, workflow_id),) = runs._live
+    await runs.stop(5)
+    runs._closed = False
+    record = kept.records["n", workflow_id]
+    run = workflow_run_pb2.WorkflowRun.FromString(record.payload)
+    events = runs._execute(WHO, load(FILE, {}), run, record.version).log.read(1)
+    cancelled = await runs.cancel("n", workflow_id)
+    assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
+    assert not runs._live
+    with pytest.raises(AgentmemError):
+        await all_of(events)
+    assert (await all_of(await begun(runs)))[-1].finished.workflow.state == State.WORKFLOW_STATE_CANCELLED
+    await runs.delete("n", workflow_id)
+    with pytest.raises(NotFound):
+        await runs.get("n", workflow_id)
+
+
+async def test_who_joins_while_it_ends_gets_all_of_it(runs: Runs) -> None:
+    first = await begun(runs)
+    for _ in range(200):
+        joined = await all_of(await begun(runs))
+        if joined[-1].HasField("finished") and not runs._live:
+            break
+    assert [e for e in await all_of(first) if e.sequence] == [] or joined[-1].finished.workflow.turns == 2
+    assert (await the_run(runs)).state == State.WORKFLOW_STATE_SUCCEEDED
+
+
+async def test_a_cancel_that_comes_too_late_changes_nothing(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
+    """The end is being written: it stays as it is, and its agents are deleted."""
+    events = await begun(runs)
+    ((_, workflow_id),) = runs._live
+    while runs._live[("n", workflow_id)].run.workflow.state != State.WORKFLOW_STATE_SUCCEEDED:
+        await asyncio.sleep(0)
+    assert (await runs.get("n", workflow_id)).state == State.WORKFLOW_STATE_RUNNING, "until its record says so"
+    assert (await runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_SUCCEEDED
+    assert (await all_of(events))[-1].finished.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
+    assert [request for request in worker.requests if isinstance(request, agent_pb2.DeleteAgentRequest)]
+
+
+@pytest.mark.parametrize("refusal", [ResourceExhausted("the quota is full", 60), FailedPrecondition("it is full")])
+async def test_what_cannot_be_recorded_is_told(runs: Runs, kept: Kept, refusal: AgentmemError) -> None:
+    events = await begun(runs)
+    kept.refuses = refusal
+    told = await all_of(events)
+    assert told[-1].finished.workflow.state == State.WORKFLOW_STATE_FAILED
+    assert told[-1].finished.workflow.error == refusal.message
+    kept.refuses = None
+    assert (await all_of(await begun(runs)))[-1].finished.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
+
+
+async def test_of_two_gateways_one_goes_on(worker: ScriptedWorker, kept: Kept) -> None:
+    go = asyncio.Event()
+
+    async def when_told(request: Any) -> AsyncIterator[Any]:
+        yield started()
+        await go.wait()
+        yield finished()
+
+    worker.script = when_told
+    async with connect(worker.target) as channel:
+        both = [Runs(cast(Any, kept), channel, Everyone("n"), GatewayMetrics(), most=2) for _ in range(2)]
+        followed = [asyncio.create_task(all_of(await begun(runs))) for runs in both]
+        await asyncio.sleep(0.3)
+        go.set()
+        ends = [events[-1].finished.workflow for events in await asyncio.gather(*followed)]
+    assert sorted(end.error for end in ends) == ["", "another writer"]
+    assert {end.state for end in ends} == {State.WORKFLOW_STATE_SUCCEEDED, State.WORKFLOW_STATE_FAILED}
+
+
+async def test_two_agents_have_not_one_memory(runs: Runs, kept: Kept) -> None:
+    text = """
+workflow: w
+agents: {a: {persist: true, id: x, model: org/large}, b: {persist: true, id: x, model: demo}, c: {persist: true, id: y}}
+phases: [{name: p, agents: [a, b, c]}]
+"""
+    worker_default = text.replace("model: org/large", "model: demo")
+    with pytest.raises(AgentmemError):
+        await begun(runs, text=worker_default)
+    assert kept.records == {}
+
+
+async def test_what_is_damaged_can_be_deleted(runs: Runs, kept: Kept) -> None:
+    await all_of(await begun(runs))
+    workflow_id = (await the_run(runs)).workflow_id
+    while runs._live:
+        await asyncio.sleep(0)
+    kept.damaged = True
+    with pytest.raises(DataLoss):
+        await runs.get("n", workflow_id)
+    await runs.delete("n", workflow_id)
+    assert kept.records == {}
