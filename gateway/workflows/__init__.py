@@ -8,6 +8,7 @@ read:
     program.py    what happens next, as a pure function of the definition and of what was said so far
     audience.py   who hears what
     hearing.py    what agents have heard and not read yet
+    filling.py    what was said, in templates: within bounds
     outcomes.py   structured results, read from what was said
     upcoming.py   who speaks next, and after whom: what prefetches and hints are made of
     requests.py   turns and listenings as requests; telling.py what a run tells as events

@@ -7,14 +7,21 @@ Results are JSON objects:
     number   {"numbers": {agent: number or null}, "mean": number or null}
     json     {"value": object or null}
     text     {"text": text or null}
+
+What cannot be a part of such an object, or would make it one that readers refuse, counts as not said: a number that is
+not finite, half a surrogate pair, arrays and objects nested too deep.
 """
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gateway.workflows.definition.schema import Choice, Json, Number, Outcome, Phase, Vote
+from agentmem import jsontext
+from agentmem.errors import InvalidArgument
+from gateway.workflows.definition.schema import Choice, Json, Number, Outcome, Phase, Vote, schema_text
 
 _NUMBER: Final = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?![\w])")
 
@@ -29,7 +36,8 @@ def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, A
         case Number():
             numbers = {name: _number(last.get(name, "")) for name in asked(outcome, phase)}
             named = [number for number in numbers.values() if number is not None]
-            return {"numbers": numbers, "mean": sum(named) / len(named) if named else None}
+            # Exact before it is rounded: no sum of finite numbers is too big for it.
+            return {"numbers": numbers, "mean": float(statistics.mean(named)) if named else None}
         case Json():
             return {"value": _object(last.get(outcome.agent, ""))}
         case _:
@@ -54,9 +62,9 @@ def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
         return ""
     match outcome:
         case Vote() | Choice() if outcome.held:
-            return json.dumps({"type": "string", "enum": outcome.options})
+            return schema_text({"type": "string", "enum": outcome.options})
         case Json():
-            return json.dumps(outcome.schema_)
+            return schema_text(outcome.schema_)
         case _:
             return ""
 
@@ -75,26 +83,6 @@ def option_in(text: str, outcome: Vote | Choice) -> str | None:
     return found[max(found)] if found else None
 
 
-def values(name: str, result: Mapping[str, Any]) -> dict[str, str]:
-    """What templates of later phases read of a phase's result, by the names that they have for it."""
-    return {f"outcome.{name}.{path}": text for path, text in _leaves(result)}
-
-
-def _leaves(value: Any) -> Iterator[tuple[str, str]]:
-    for key, inner in value.items():
-        yield key, _text(inner)
-        if isinstance(inner, dict):
-            yield from ((f"{key}.{path}", text) for path, text in _leaves(inner))
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _vote(outcome: Vote, votes: dict[str, str | None]) -> dict[str, Any]:
     tally = {option: sum(vote == option for vote in votes.values()) for option in outcome.options}
     most = max(tally.values())
@@ -109,12 +97,15 @@ def _number(text: str) -> float | int | None:
     if not found:
         return None
     number = float(found[-1])
+    if not math.isfinite(number):
+        return None
     return int(number) if number.is_integer() else number
 
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):  # cut off by max_tokens, or by the end of the context
+        value: dict[str, Any] = jsontext.parse("", text, dict)
+        json.dumps(value, allow_nan=False)
+    except (InvalidArgument, ValueError):  # cut off by max_tokens, or by the end of the context; or it is not finite
         return None
-    return value if isinstance(value, dict) else None
+    return value if jsontext.shallow({"value": value}) else None

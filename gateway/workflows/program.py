@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from gateway.workflows import outcomes
 from gateway.workflows.audience import Audience, audience, present
 from gateway.workflows.definition.schema import Definition, Phase
-from gateway.workflows.definition.templates import fill
+from gateway.workflows.definition.templates import outcome_text
+from gateway.workflows.filling import filled
 from gateway.workflows.hearing import Inboxes, Listening, takes_notes
 from gateway.workflows.upcoming import Place, Speech, distances, schedule
 
@@ -60,13 +61,16 @@ class Program:
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
         self._places = schedule(definition)
-        self._values = _Values(definition.variables)
+        self._values = _Values(definition.variables, {})
         self._inboxes = Inboxes(definition)
         self._steps = self._run()
         self._begun = False
 
     def advance(self, said: Mapping[str, str]) -> Step | None:
-        """The next step, given what was said in the turns of the one before, by agent; None when the run is over."""
+        """The next step, given what was said in the turns of the one before, by agent; None when the run is over.
+
+        Raises FailedPrecondition if more was said than those who are to read it can.
+        """
         try:
             if self._begun:
                 return self._steps.send(said)
@@ -82,7 +86,7 @@ class Program:
     def _run(self) -> Generator[Step, Mapping[str, str], None]:
         takes_part = {name for phase in self.definition.phases for name in present(phase)}
         introductions = tuple(
-            Listening(name, fill(agent.system, {**self._values, "agent": name}), role="system")
+            Listening(name, filled(agent.system, self._values.at(agent=name), f"agents.{name}.system"), role="system")
             for name, agent in self.definition.agents.items()
             if agent.system and name in takes_part
         )
@@ -98,7 +102,9 @@ class Program:
         self, phase: Phase, places: list[tuple[int, Place]], before: PhaseEnd | None
     ) -> Generator[Step, Mapping[str, str], PhaseEnd]:
         for name in present(phase) if phase.opening else ():
-            self._inboxes.put(name, fill(phase.opening, self._named(phase, 1, name)))
+            named = self._values.at(agent=name, phase=phase.name)
+            what = f"the opening of phase {phase.name}, as {name} would read it,"
+            self._inboxes.put(name, filled(phase.opening, named, what), phase.name)
         last: dict[str, str] = {}
         this_round: dict[str, list[str]] = {}
         rounds = 0
@@ -114,13 +120,13 @@ class Program:
             for turn in turns:
                 last[turn.agent] = text = said[turn.agent].strip()
                 this_round.setdefault(turn.agent, []).append(text)
-                self._inboxes.tell(turn.agent, turn.audience, text, self._named(phase, place.round, turn.agent))
+                self._inboxes.tell(turn.agent, turn.audience, text, phase.name)
             rounds = place.round
         if left := [each for name in self._inboxes.waiting() for each in self._inboxes.listen(name, phase)]:
             yield Step(at, phase.name, rounds, tuple(left), ())
         self._values |= {f"said.{phase.name}.{name}": text for name, text in last.items()}
         outcome = outcomes.read(phase.outcome, phase, last) if phase.outcome is not None else {}
-        self._values |= outcomes.values(phase.name, outcome)
+        self._values.outcomes[phase.name] = outcome
         return PhaseEnd(phase.name, outcome, rounds)
 
     def _listenings(self, phase: Phase, at: int, speakers: set[str]) -> tuple[Listening, ...]:
@@ -133,12 +139,12 @@ class Program:
 
     def _turn(self, phase: Phase, number: int, speech: Speech) -> Turn:
         name, defaults = speech.speaker, self.definition.defaults
-        named = self._named(phase, number, name)
+        named = self._values.at(agent=name, phase=phase.name, round=str(number))
         prompt = phase.prompts
         if not isinstance(prompt, str):
             prompt = prompt.get(name, prompt.get("*", ""))
-        lines = (self._inboxes.read(name), fill(prompt, named))
-        message = "\n".join(line for line in lines if line) or fill(defaults.cue, named)
+        lines = (self._inboxes.read(name), filled(prompt, named, f"the prompt of {name} in phase {phase.name}"))
+        message = "\n".join(line for line in lines if line) or filled(defaults.cue, named, "defaults.cue")
         return Turn(
             name,
             message,
@@ -147,18 +153,27 @@ class Program:
             outcomes.held_to(phase.outcome, phase, name),
         )
 
-    def _named(self, phase: Phase, number: int, agent: str) -> "_Values":
-        """What templates can name at this place."""
-        return _Values({**self._values, "phase": phase.name, "round": str(number), "agent": agent})
-
 
 class _Values(dict[str, str]):
-    """Values by name. What an outcome could have had is none: a JSON object may lack what its schema allows."""
+    """What templates name: values by name, and `outcomes` by phase, whose fields are spelled when they are asked for.
+
+    What an outcome could have had is none: a JSON object may lack what its schema allows.
+    """
+
+    def __init__(self, values: Mapping[str, str], outcomes: dict[str, dict[str, Any]]) -> None:
+        super().__init__(values)
+        self.outcomes = outcomes
+
+    def at(self, **named: str) -> "_Values":
+        """These, and what has a value at one place only."""
+        return _Values({**self, **named}, self.outcomes)
 
     def __missing__(self, name: str) -> str:
-        if name.startswith("outcome."):
-            return "none"
-        raise KeyError(name)
+        kind, _, rest = name.partition(".")
+        if kind != "outcome":
+            raise KeyError(name)
+        phase, _, field = rest.partition(".")
+        return outcome_text(self.outcomes[phase], field)
 
 
 def _stops(phase: Phase, this_round: Mapping[str, list[str]], last: Mapping[str, str]) -> bool:

@@ -84,6 +84,8 @@ def outcome(ended: PhaseEnd) -> Event:
     """What came of a phase."""
     return Event(
         phase_outcome=workflow_pb2.PhaseOutcome(
-            phase=ended.phase, outcome_json=json.dumps(ended.outcome, ensure_ascii=False), rounds=ended.rounds
+            phase=ended.phase,
+            outcome_json=json.dumps(ended.outcome, ensure_ascii=False, allow_nan=False),
+            rounds=ended.rounds,
         )
     )

@@ -5,6 +5,7 @@ source.py        YAML as data that knows its lines
 templates.py     `${…}` in texts: what they name, and filling them in
 variables.py     the file's variables: what is wrong with them, and their final texts
 checks.py        what no schema can say: names that are there, memories and turns; and all of the following
+extent.py        how many turns, listenings and notes a run has at most
 phase_checks.py  one phase: who takes part, and whether it can take place in its topology
 text_checks.py   what texts may name, and whether all who read them may know it
 problem.py       what checks find, before it has a line

@@ -28,27 +28,58 @@ have heard it. An outcome is everybody's; it is the one way out of a private cha
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.json_schema import GenerateJsonSchema
 
-from gateway.fields import JsonObject, ModelName, Strict, Text
+from agentmem.errors import InvalidArgument
+from agentmem.keys import check_text
+from agentmem.limits import MAX_SCHEMA_BYTES, MAX_STOPS
+from gateway.fields import JsonObject, StopString, Strict, Text
 
 MAX_AGENTS: Final = 64
 MAX_PHASES: Final = 64
 MAX_ROUNDS: Final = 100
 MAX_TURNS: Final = 2000
 """Turns of a run, if nothing stops it early."""
+MAX_WORKS: Final = 10_000
+"""Turns, listenings and notes of a run, if nothing stops it early."""
 MAX_TEXT: Final = 16 * 1024
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 NameOrRest = Annotated[str, Field(pattern=r"^(?:\*|[A-Za-z][A-Za-z0-9_-]{0,63})$")]
-Names = Annotated[list[Name], Field(min_length=1)]
+Names = Annotated[list[Name], Field(min_length=1, max_length=MAX_AGENTS)]
 Template = Annotated[Text, Field(max_length=MAX_TEXT)]
 Option = Annotated[Text, Field(min_length=1, max_length=64)]
 Tokens = Annotated[int, Field(ge=1, le=32768)]
 Listening = Literal["silent", "notes"]
+
+
+def _part_of_a_key(value: str) -> str:
+    try:
+        return check_text("key", value)
+    except InvalidArgument as error:
+        raise ValueError(error.problem) from None
+
+
+def _schema(value: dict[str, Any]) -> dict[str, Any]:
+    if len(schema_text(value).encode()) > MAX_SCHEMA_BYTES:
+        raise ValueError(f"must have at most {MAX_SCHEMA_BYTES} bytes as JSON")
+    kinds = value.get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+        raise ValueError("must be the schema of an object: its type must be object")
+    return value
+
+
+def schema_text(schema: dict[str, Any]) -> str:
+    """A JSON Schema as the worker gets it, with the properties in their order."""
+    return json.dumps(schema, ensure_ascii=False)
+
+
+KeyPart = Annotated[str, Field(min_length=1), AfterValidator(_part_of_a_key)]
+"""A part of an agent's key; unlike a door's ModelName it complains as every field of the file does."""
 
 
 class Sampling(Strict):
@@ -64,12 +95,12 @@ class Sampling(Strict):
 class Defaults(Strict):
     """What holds where nothing else is said."""
 
-    model: ModelName | None = Field(
+    model: KeyPart | None = Field(
         default=None, description="the model of agents that name none (default: the server's)"
     )
     max_tokens: Tokens = Field(default=64, description="the longest turn")
-    stop: list[Annotated[Text, Field(min_length=1)]] = Field(
-        default=[], max_length=16, description="texts that end a turn"
+    stop: list[Annotated[StopString, Field(min_length=1)]] = Field(
+        default=[], max_length=MAX_STOPS, description="texts that end a turn"
     )
     sampling: Sampling = Sampling()
     hears: Template = Field(default="${speaker}: ${text}", description="an utterance, as who hears it reads it")
@@ -86,11 +117,9 @@ class Agent(Strict):
     """Who takes part."""
 
     system: Template = Field(default="", description="the system text of a new agent")
-    model: ModelName | None = None
+    model: KeyPart | None = None
     persist: bool = Field(default=False, description="its memory is there before the run, if it is, and stays after it")
-    id: Annotated[Text, Field(min_length=1)] | None = Field(
-        default=None, description="whose memory, with `persist` (default: its name)"
-    )
+    id: KeyPart | None = Field(default=None, description="whose memory, with `persist` (default: its name)")
     max_tokens: Tokens | None = None
     sampling: Sampling | None = None
 
@@ -140,7 +169,7 @@ class Json(Strict):
 
     kind: Literal["json"]
     agent: Name
-    schema_: JsonObject = Field(alias="schema")
+    schema_: Annotated[JsonObject, AfterValidator(_schema)] = Field(alias="schema")
 
 
 class Said(Strict):
@@ -161,10 +190,14 @@ class Phase(Strict):
         default="round_robin", description="who speaks when, and to whom"
     )
     agents: Annotated[list[Name], Field(min_length=1, max_length=MAX_AGENTS, description="who speaks, in this order")]
-    listeners: list[Name] = Field(default=[], description="who is there and says nothing; they hear what is public")
+    listeners: list[Name] = Field(
+        default=[], max_length=MAX_AGENTS, description="who is there and says nothing; they hear what is public"
+    )
     center: Name | None = Field(default=None, description="who speaks to the others, in hub and broadcast")
     pairs: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] | None = Field(
-        default=None, description="who speaks with whom, in pairs (default: neighbours in `agents`)"
+        default=None,
+        max_length=MAX_AGENTS // 2,
+        description="who speaks with whom, in pairs (default: neighbours in `agents`)",
     )
     channel: Literal["public", "private", "whisper"] = Field(
         default="public",

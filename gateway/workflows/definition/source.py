@@ -8,6 +8,7 @@ several documents, aliases that contain themselves, and aliases that grow the fi
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final, NoReturn
@@ -61,6 +62,8 @@ class Source:
     def __init__(self, text: str, root: _Node) -> None:
         self._text = text
         self._root = root
+        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._references: dict[Path, tuple[list[int], list[int]]] = {}
         self.data: Any = root.data
 
     def position(self, path: Path) -> Position:
@@ -81,13 +84,17 @@ class Source:
     def reference(self, path: Path, offset: int) -> Position:
         """Where the `${` at `offset` in the text at `path` stands; where the text begins, if that can't be told."""
         node = self._node(path)
-        written = self._text[node.start : node.end]
-        if not isinstance(node.data, str) or written.count("${") != node.data.count("${"):
+        if not isinstance(node.data, str):
             return node.position
-        place = node.start + written.find("${")
-        for _ in range(node.data.count("${", 0, offset)):
-            place = self._text.find("${", place + 1)
-        return Position(self._text.count("\n", 0, place) + 1, place - self._text.rfind("\n", 0, place))
+        if path not in self._references:  # a text may have thousands
+            written = [node.start + place for place in _references(self._text[node.start : node.end])]
+            self._references[path] = (written, _references(node.data))
+        written, meant = self._references[path]
+        number = bisect_left(meant, offset)
+        if len(written) != len(meant) or number == len(meant):
+            return node.position
+        line = bisect_right(self._lines, written[number])
+        return Position(line, written[number] - self._lines[line - 1] + 1)
 
     def _node(self, path: Path) -> _Node:
         node = self._root
@@ -106,6 +113,10 @@ def read(text: str) -> Source:
     if refused := _REFUSED.search(text):
         raise MalformedDefinition([Mistake("definition", _why(refused[0]), _position(text, refused.start()))])
     return Source(text, _Composer(text).document())
+
+
+def _references(text: str) -> list[int]:
+    return [found.start() for found in re.finditer(r"\$\{", text)]
 
 
 def _why(refused: str) -> str:

@@ -46,16 +46,17 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def spelled(value: Any) -> str:
-    """A JSON value as texts have it: null is "none", numbers have no trailing zeros, arrays and objects are JSON."""
+    """A JSON value as texts have it: null is "none", arrays and objects are JSON.
+
+    Numbers have 15 digits, without trailing zeros: so many are exact, and a mean of 0.1 and 0.2 is 0.15.
+    """
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e16:
-        return str(int(value))
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
-    return str(value)
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e16 else f"{value:.15g}"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 
 def outcome_text(outcome: Any, field: str) -> str:

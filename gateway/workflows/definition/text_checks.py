@@ -1,15 +1,20 @@
 """What texts may name: variables, what has a value where the text is read, and what all who read it may know."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from gateway.validation import printable
 from gateway.workflows.audience import hear_all, present, speakers
-from gateway.workflows.definition.mistakes import Path
+from gateway.workflows.definition.mistakes import MAX_MISTAKES, Path
 from gateway.workflows.definition.problem import Problem, listed
 from gateway.workflows.definition.schema import MAX_TEXT, Choice, Definition, Json, Number, Outcome, Phase, Said, Vote
 from gateway.workflows.definition.templates import misspelled, references
 from gateway.workflows.definition.variables import BUILT_IN, MISSPELLED, TOO_LONG, filled_length
+
+MAX_REPEATS: Final = 16
+"""How often a text may name one thing that has no value before the run: what was said can be long."""
 
 
 class _Text(NamedTuple):
@@ -26,12 +31,26 @@ def text_problems(definition: Definition, variables: Mapping[str, str]) -> Itera
     """What is wrong with the templates of `definition`; the final texts of its variables are `variables`."""
     phases = {phase.name: index for index, phase in reversed(list(enumerate(definition.phases)))}
     for text in _texts(definition):
-        yield from (Problem(text.path, MISSPELLED, offset=offset) for offset in misspelled(text.text))
-        if filled_length(text.text, variables) > MAX_TEXT:
-            yield Problem(text.path, TOO_LONG)
-        for reference in references(text.text):
-            if problem := _problem(reference.name, text, definition, phases):
-                yield Problem(text.path, problem, offset=reference.offset)
+        # More than can be told: a text may have thousands.
+        yield from islice(_text_problems(text, definition, phases, variables), MAX_MISTAKES)
+
+
+def _text_problems(
+    text: _Text, definition: Definition, phases: Mapping[str, int], variables: Mapping[str, str]
+) -> Iterator[Problem]:
+    yield from (Problem(text.path, MISSPELLED, offset=offset) for offset in misspelled(text.text))
+    if filled_length(text.text, variables) > MAX_TEXT:
+        yield Problem(text.path, TOO_LONG)
+    often: Counter[str] = Counter()
+    wrong: dict[str, str | None] = {}
+    for name, offset in references(text.text):
+        often[name] += 1
+        if name not in wrong:
+            wrong[name] = _problem(name, text, definition, phases)
+        if problem := wrong[name]:
+            yield Problem(text.path, problem, offset=offset)
+        elif often[name] == MAX_REPEATS + 1 and name not in variables:
+            yield Problem(text.path, f"names {printable(name)} more than {MAX_REPEATS} times", offset=offset)
 
 
 def _texts(definition: Definition) -> Iterator[_Text]:

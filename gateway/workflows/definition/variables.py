@@ -3,8 +3,9 @@
 A variable's text may name other variables, and nothing else. A value that a run brings is a text, and no template.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from typing import Final
 
 from gateway.validation import printable
@@ -22,23 +23,24 @@ TOO_LONG: Final = f"must not be longer than {MAX_TEXT} characters, variables fil
 
 def variable_problems(templates: Mapping[str, str]) -> list[Problem]:
     """What is wrong with `variables`, whatever values a run brings."""
-    found = []
-    for name, text in templates.items():
-        path = ("variables", name)
-        if name in BUILT_IN:
-            problem = f"{name} has a meaning of its own in templates; choose another name"
-            found.append(Problem(path, problem, of_key=True))
-        found += [Problem(path, MISSPELLED, offset=offset) for offset in misspelled(text)]
-        for reference in references(text):
-            if reference.name.partition(".")[0] in BUILT_IN:
-                problem = f"{printable(reference.name)} has no value in a variable"
-            elif reference.name not in templates:
-                problem = f"{printable(reference.name)} is none of the file's variables"
-            else:
-                continue
-            found.append(Problem(path, problem, offset=reference.offset))
+    found: list[Problem] = []
+    for name in templates:
+        found += islice(_of_variable(name, templates), MAX_MISTAKES)  # a text may have thousands
     found += [Problem(("variables", names[0]), f"refers to itself: {listed(names)}") for names in _cycles(templates)]
     return found
+
+
+def _of_variable(name: str, templates: Mapping[str, str]) -> Iterator[Problem]:
+    path, text = ("variables", name), templates[name]
+    if name in BUILT_IN:
+        yield Problem(path, f"{name} has a meaning of its own in templates; choose another name", of_key=True)
+    yield from (Problem(path, MISSPELLED, offset=offset) for offset in misspelled(text))
+    for reference in references(text):
+        if reference.name.partition(".")[0] in BUILT_IN:
+            yield Problem(path, f"{printable(reference.name)} has no value in a variable", offset=reference.offset)
+        elif reference.name not in templates:
+            problem = f"{printable(reference.name)} is none of the file's variables"
+            yield Problem(path, problem, offset=reference.offset)
 
 
 def resolved(templates: Mapping[str, str], given: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:

@@ -4,8 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.workflows import outcomes
+from agentmem import jsontext
+from gateway.workflows import outcomes, telling
+from gateway.workflows.program import PhaseEnd
 from tests.gateway.workflows.files import phase
 
 YES_NO = {"kind": "vote", "options": ["yes", "no"]}
@@ -78,8 +82,19 @@ def test_numbers_and_their_mean() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [('{"fix": [1]}', {"fix": [1]}), ('{"fix": [1', None), ("[]", None), ("[" * 100_000, None), ("", None)],
-    ids=["object", "cut off", "array", "deep", "nothing"],
+    [
+        ('{"fix": [1]}', {"fix": [1]}),
+        ('{"fix": [1', None),
+        ("[]", None),
+        ("[" * 100_000, None),
+        ("", None),
+        ('{"x": NaN}', None),
+        ('{"x": [-Infinity]}', None),
+        ('{"x": 1e400}', None),
+        ('{"x": "\\ud800"}', None),
+        ('{"\\udfff": 1}', None),
+    ],
+    ids=["object", "cut off", "array", "deep", "nothing", "nan", "inf", "overflow", "surrogate", "surrogate key"],
 )
 def test_an_object(text: str, value: Any) -> None:
     assert read({"kind": "json", "agent": "a", "schema": {"type": "object"}}, {"a": text}) == {"value": value}
@@ -91,12 +106,12 @@ def test_a_text() -> None:
 
 
 def test_who_is_held_to_what() -> None:
-    schema = {"type": "object"}
+    schema = {"type": "object", "title": "é"}
     held = phase(agents=["a", "b"], outcome={**YES_NO, "voters": ["a"], "held": True})
     free = phase(agents=["a", "b"], outcome=YES_NO)
     made = phase(agents=["a", "b"], outcome={"kind": "json", "agent": "b", "schema": schema})
     assert json.loads(outcomes.held_to(held.outcome, held, "a")) == {"type": "string", "enum": ["yes", "no"]}
-    assert json.loads(outcomes.held_to(made.outcome, made, "b")) == schema
+    assert outcomes.held_to(made.outcome, made, "b") == '{"type": "object", "title": "é"}'
     assert [
         outcomes.held_to(held.outcome, held, "b"),
         outcomes.held_to(free.outcome, free, "a"),
@@ -105,14 +120,37 @@ def test_who_is_held_to_what() -> None:
     ] == [""] * 4
 
 
-def test_values_for_templates() -> None:
-    result = {"winner": None, "tally": {"yes": 2}, "unanimous": False, "mean": 2.50, "text": 'a "b"', "list": [1]}
-    assert outcomes.values("p", result) == {
-        "outcome.p.winner": "none",
-        "outcome.p.tally": '{"yes": 2}',
-        "outcome.p.tally.yes": "2",
-        "outcome.p.unanimous": "false",
-        "outcome.p.mean": "2.5",
-        "outcome.p.text": 'a "b"',
-        "outcome.p.list": "[1]",
-    }
+def test_a_number_that_is_not_finite_is_none() -> None:
+    said = {"a": "9" * 400, "b": "-" + "9" * 400, "c": "7"}
+    assert read({"kind": "number"}, said) == {"numbers": {"a": None, "b": None, "c": 7}, "mean": 7}
+
+
+def test_a_mean_is_finite_where_the_sum_is_not() -> None:
+    huge = "1" + "0" * 308
+    assert read({"kind": "number"}, {"a": huge, "b": huge, "c": "0.5"})["mean"] == pytest.approx(2 / 3 * 1e308)
+
+
+HOSTILE = st.one_of(
+    st.text(),
+    st.sampled_from(["9" * 400, "-1e999", '{"x": Infinity}', '{"x": NaN}', '{"x": 1e400}', '{"x": "\\ud800"}']),
+    st.integers(55, 70).map(lambda depth: '{"x":' * depth + "1" + "}" * depth),
+    st.recursive(st.none() | st.floats() | st.text(), lambda inner: st.dictionaries(st.text(), inner)).map(json.dumps),
+)
+
+
+@given(HOSTILE, st.sampled_from([YES_NO, {"kind": "number"}, {"kind": "json", "agent": "a", "schema": {}}]))
+def test_every_outcome_is_json_that_readers_take(text: str, outcome: dict[str, Any]) -> None:
+    result = read(outcome, {"a": text, "b": "1e5", "c": "yes"})
+    told = telling.outcome(PhaseEnd("p", result, 1)).phase_outcome.outcome_json
+    assert jsontext.parse("outcome", told, dict) == result
+
+
+@pytest.mark.parametrize(("depth", "taken"), [(63, True), (64, False), (900, False), (5000, False)])
+def test_an_object_is_no_deeper_than_readers_take_it(depth: int, taken: bool) -> None:
+    result = read({"kind": "json", "agent": "a", "schema": {}}, {"a": '{"x":' * depth + "1" + "}" * depth})
+    assert (result["value"] is not None) == taken
+
+
+def test_what_is_no_json_is_never_told() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        telling.outcome(PhaseEnd("p", {"mean": float("inf")}, 1))

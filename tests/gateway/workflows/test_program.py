@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from agentmem.errors import FailedPrecondition
 from gateway.workflows.definition.schema import Definition
+from gateway.workflows.filling import MAX_FILLED, MAX_UNREAD
 from gateway.workflows.program import Program, Step
 from tests.gateway.workflows.files import definition
 
@@ -202,6 +204,62 @@ def test_what_an_object_lacks_is_none() -> None:
     )
     steps = play(workflow, lambda name, place: '{"x": "1"}')
     assert steps[1].turns[0].message == "1 none"
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("value.a.b", "true"), ("value.a", '{"b": true}'), ("value.c.d", "0.3"), ("value.n", "none"), ("value.l", "[1]")],
+)
+def test_outcomes_in_texts_are_spelled_as_the_templates_say(field: str, text: str) -> None:
+    said = '{"a": {"b": true}, "c.d": 0.30000000000000004, "n": null, "l": [1]}'
+    workflow = definition(
+        {"agents": ["a"], "outcome": {"kind": "json", "agent": "a", "schema": {"type": "object"}}},
+        {"agents": ["a"], "prompts": f"${{outcome.p1.{field}}}"},
+    )
+    assert play(workflow, lambda name, place: said)[1].turns[0].message == text
+
+
+LONG = MAX_FILLED // 16 + 1
+
+
+@pytest.mark.parametrize(
+    ("phases", "arguments", "told"),
+    [
+        (
+            [{"agents": ["a", "b"]}],
+            {"defaults": {"hears": "${text}" * 16}},
+            "defaults.hears, as b would read it of a in",
+        ),
+        ([ROUND, {**ROUND, "opening": "${said.p1.a}" * 16}], {}, "the opening of phase p2, as a would read it,"),
+        ([ROUND, {**ROUND, "prompts": {"b": "${said.p1.a}" * 16}}], {}, "the prompt of b in phase p2"),
+        (
+            [
+                {**ROUND, "outcome": {"kind": "text", "agent": "a"}},
+                {**ROUND, "prompts": {"b": "${outcome.p1.text}" * 16}},
+            ],
+            {},
+            "the prompt of b in phase p2",
+        ),
+    ],
+    ids=["hears", "opening", "said", "outcome"],
+)
+def test_what_was_said_is_filled_in_only_within_bounds(phases: Any, arguments: Any, told: str) -> None:
+    workflow = definition(*phases, **arguments)
+    play(workflow, lambda name, place: "x" * (LONG - 1 if name == "a" and place == 0 else 1))
+    with pytest.raises(FailedPrecondition) as caught:
+        play(workflow, lambda name, place: "x" * (LONG if name == "a" and place == 0 else 1))
+    assert caught.value.message.startswith(told)
+    assert f"more than {MAX_FILLED} characters" in caught.value.message
+
+
+def test_what_one_agent_has_to_read_has_a_bound() -> None:
+    workflow = definition({"agents": ["a", "b"], "listeners": ["c"], "rounds": 4}, defaults={"hears": "${text}"})
+    text = "x" * (MAX_UNREAD // 8 - 1)  # c reads all eight when the phase is over, a line each
+    assert [len(read) for read in readings(play(workflow, lambda name, place: text))["c"]] == [MAX_UNREAD - 1]
+    with pytest.raises(FailedPrecondition) as caught:
+        play(workflow, lambda name, place: text + "x")
+    assert caught.value.message.startswith(f"c would have more than {MAX_UNREAD} characters to read")
+    assert "phase p1" in caught.value.message
 
 
 def test_limits_and_schemas_of_turns() -> None:

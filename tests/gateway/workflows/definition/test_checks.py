@@ -1,8 +1,9 @@
 import pytest
 
-from gateway.workflows.definition.checks import turns
+from gateway.workflows.definition.extent import turns, works
 from gateway.workflows.definition.load import load
-from gateway.workflows.definition.schema import MAX_TURNS, Phase
+from gateway.workflows.definition.mistakes import MalformedDefinition
+from gateway.workflows.definition.schema import MAX_TURNS, MAX_WORKS
 from tests.gateway.workflows.definition.marked import marked, told
 
 MISTAKEN = {
@@ -40,6 +41,34 @@ agents:
 phases:
   - {name: p, agents: [ann, bob]}
 """,
+    "one memory, if the server's default is the other's model": """
+workflow: w
+agents:
+  ann: {persist: true, id: x, model: demo}
+  bob: {persist: true, id: x}  #! agents.bob.id | may be the memory of ann; name the models of both, if they are different
+  cem: {persist: true, id: x, model: other}  #! agents.cem.id | may be the memory of bob; name the models of both, if they are different
+phases:
+  - {name: p, agents: [ann, bob, cem]}
+""",  # noqa: E501
+    "names that mean something else": """
+workflow: w
+agents:
+  any: {}  #! agents.any | has another meaning in `until: {by: any}`; rename it
+  all: {}  #! agents.all | has another meaning in `until: {by: all}`; rename it
+phases:
+  - {name: p, agents: [any, all]}
+""",
+    "too many notes": """
+workflow: w
+agents: {a: {}, b: {}, c: {}, d: {}, e: {}, f: {}, g: {}, h: {}, i: {}, j: {}}
+defaults: {listening: notes}
+phases:
+  - {name: p, agents: [a, b], rounds: 3}
+  - name: q
+    rounds: 100  #! phases[1].rounds | makes it 10056 turns, listenings and notes (the most in q 10000, r 44, p 12); a run has at most 10000: have fewer rounds or agents, or let listeners be silent
+    agents: [a, b, c, d, e, f, g, h, i, j]
+  - {name: r, agents: [a, b], rounds: 11}
+""",  # noqa: E501
     "phases of one name": """
 workflow: w
 agents: {ann: {}}
@@ -69,22 +98,36 @@ def test_what_is_wrong_with_a_workflow_is_told_with_its_line(text: str) -> None:
     assert told(text) == marked(text)
 
 
-def test_one_id_on_two_models_is_two_memories() -> None:
-    agents = "{a: {persist: true, id: x, model: m}, b: {persist: true, id: x}}"
-    text = f"{{workflow: w, agents: {agents}, phases: [{{name: p, agents: [a, b]}}]}}"
+@pytest.mark.parametrize(
+    "second",
+    ["agents: {b: {persist: true, id: x, model: n}, ", "defaults: {model: n}, agents: {b: {persist: true, id: x}, "],
+)
+def test_one_id_on_two_models_is_two_memories(second: str) -> None:
+    text = f"{{workflow: w, {second}a: {{persist: true, id: x, model: m}}}}, phases: [{{name: p, agents: [a, b]}}]}}"
     assert len(load(text, {}).agents) == 2
+
+
+def test_as_many_works_as_there_may_be() -> None:
+    names = ", ".join(f"a{number}" for number in range(10))
+    text = f"""
+workflow: w
+agents: {{{names.replace(",", ": {},")}: {{}}}}
+phases:
+  - {{name: p, agents: [{names}], rounds: 99, listening: notes}}
+  - {{name: q, agents: [{names}], rounds: 4}}
+"""
+    made = load(text, {})
+    assert works(made) == [9900, 90]
+    made.agents["a0"].system = "You are."
+    assert works(made) == [9901, 90]
+    assert load(text.replace("a0: {}", "a0: {system: hello}"), {})
+    silent = load(text.replace("listening: notes", "listening: silent"), {})
+    assert works(silent) == [1990, 90]
+    with pytest.raises(MalformedDefinition, match=f"at most {MAX_WORKS}"):
+        load(text.replace("rounds: 4", "rounds: 5"), {})
 
 
 def test_as_many_turns_as_there_may_be() -> None:
     text = MISTAKEN["too many turns"].replace("  - name: r\n    rounds: 2 ", "#").replace("    agents: [a]\n", "")
     text = text.replace("  - {name: s, agents: [a]}\n", "")
     assert sum(turns(phase) for phase in load(text, {}).phases) == MAX_TURNS
-
-
-@pytest.mark.parametrize(
-    ("topology", "count"),
-    [("round_robin", 12), ("all_at_once", 12), ("pairs", 12), ("hub", 18), ("ring", 12), ("broadcast", 3)],
-)
-def test_turns_of_a_phase(topology: str, count: int) -> None:
-    phase = {"name": "p", "agents": ["a", "b", "c", "d"], "center": "b", "rounds": 3, "topology": topology}
-    assert turns(Phase.model_validate(phase)) == count

@@ -93,6 +93,30 @@ phases:
     prompts: {a: 1}  #! phases[0].prompts.a | must be text; in quotes, if it looks like something else
     channel: secret  #! phases[0].channel | input should be 'public', 'private' or 'whisper'
 """,
+    "what the worker would refuse": f"""
+workflow: w
+defaults:
+  model: {"é" * 129}  #! defaults.model | must be at most 256 bytes of UTF-8, is 258
+  stop:
+    - {"é" * 128}
+    - {"é" * 129}  #! defaults.stop[1] | stop strings have 1 to 256 bytes
+    - ""  #! defaults.stop[2] | stop strings have 1 to 256 bytes
+agents:
+  a: {{persist: true, id: {"é" * 129}}}  #! agents.a.id | must be at most 256 bytes of UTF-8, is 258
+  b: {{persist: true, id: ""}}  #! agents.b.id | string should have at least 1 character
+  c: {{model: {"m" * 257}}}  #! agents.c.model | must be at most 256 bytes of UTF-8, is 257
+phases:
+  - name: p
+    agents: [a, b, c]
+    outcome:
+      kind: json
+      agent: a
+      schema:
+        {{title: {"é" * 33000}}}  #! phases[0].outcome.schema | must have at most 65536 bytes as JSON
+  - name: q
+    agents: [a, b, c]
+    outcome: {{kind: json, agent: a, schema: {{type: array}}}}  #! phases[1].outcome.schema | must be the schema of an object: its type must be object
+""",  # noqa: E501
     "unions": """
 workflow: w
 agents: {a: {}}

@@ -1,6 +1,7 @@
 import pytest
 
 from gateway.workflows.definition.load import load
+from gateway.workflows.definition.mistakes import MAX_MISTAKES
 from gateway.workflows.definition.schema import MAX_TEXT
 from tests.gateway.workflows.definition.marked import marked, told
 
@@ -169,6 +170,19 @@ phases:
   - {name: p, agents: [ann], prompts: "${outcome.q.text}"}  #! phases[0].prompts | outcome.q.text is of no earlier phase
   - {name: q, agents: [ann], outcome: {kind: text, agent: ann}}
 """,
+    "one thing too often": f"""
+workflow: w
+variables: {{v: x}}
+defaults:
+  hears: "{"${text}${speaker}${v}" * 17}"  #! defaults.hears | names text more than 16 times #! defaults.hears | names speaker more than 16 times
+agents: {{ann: {{}}}}
+phases:
+  - {{name: p, agents: [ann], prompts: "{"${agent}" * 16}", outcome: {{kind: text, agent: ann}}}}
+  - name: q
+    agents: [ann]
+    prompts: "{"${said.p.ann}" * 20}"  #! phases[1].prompts | names said.p.ann more than 16 times
+    opening: "{"${outcome.p.text}" * 17}"  #! phases[1].opening | names outcome.p.text more than 16 times
+""",  # noqa: E501
 }
 
 
@@ -180,3 +194,10 @@ def test_what_is_wrong_with_other_texts_is_told_with_its_line(text: str) -> None
 def test_a_text_may_be_as_long_as_the_schema_says_with_its_variables() -> None:
     text = "{workflow: w, variables: {v: ''}, agents: {a: {system: '${v}'}}, phases: [{name: p, agents: [a]}]}"
     assert load(text, {"v": "x" * MAX_TEXT}).variables["v"] == "x" * MAX_TEXT
+
+
+def test_of_one_text_no_more_is_found_than_can_be_told() -> None:
+    text = (
+        f"workflow: w\nagents: {{a: {{}}}}\nphases:\n  - {{name: p, agents: [a], prompts: {{a: '{'${x}' * 4000}'}}}}\n"
+    )
+    assert [problem for _, _, problem in told(text)] == ["x is none of the file's variables"] * MAX_MISTAKES

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.workflows.definition.mistakes import MAX_MISTAKES
 from gateway.workflows.definition.problem import Problem
 from gateway.workflows.definition.schema import MAX_TEXT
 from gateway.workflows.definition.variables import TOO_LONG, filled_length, resolved, variable_problems
@@ -23,6 +24,10 @@ from tests.gateway.workflows.definition.marked import marked, told
 def test_what_is_wrong_with_a_variable_is_told_with_its_line(line: str) -> None:
     text = f"workflow: w\nagents: {{ann: {{}}}}\nphases: [{{name: p, agents: [ann]}}]\nvariables:\n  x: y\n  {line}"
     assert told(text) == marked(text)
+
+
+def test_of_one_variable_no_more_is_found_than_can_be_told() -> None:
+    assert len(variable_problems({"a": "${" * 8000, "b": "${x}" * 4000, "c": "${x}"})) == 2 * MAX_MISTAKES + 1
 
 
 def test_cycles_are_told_once_from_the_first_variable_round() -> None:
