@@ -53,7 +53,7 @@ def run(
     line for each event. Ends with 0 if the run succeeded, 1 if not, and 2 if there is something to mend.
     """
     if schema:
-        click.echo(json.dumps(json_schema(), indent=2))
+        click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
         return
     if (file is None) == (workflow_id is None):
         raise Mistake("name a workflow file, or a run with --resume ID; `agentmem workflows` lists runs")
