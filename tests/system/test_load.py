@@ -1,6 +1,6 @@
 """Load through the doors: many streams at once, clients that leave at any moment, and clients that stop reading.
 
-With AGENTMEM_FULL_MATRIX=1 there are 200 streams and 10,000 clients that leave, else 30 and 300.
+With AGENTMEM_FULL_MATRIX=1 there are 200 streams and 10,000 clients that leave, else 30 and 600.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.system.load import Chat, Holdings, complete, holdings, idle, open_cha
 from tests.system.stack import Client, Stack, running
 
 STREAMS = 200 if FULL else 30
-LEAVERS = 10_000 if FULL else 300
+LEAVERS = 10_000 if FULL else 600
 AT_ONCE = 24
 """Clients that come and go at a time."""
 STALLED = 4

@@ -285,6 +285,14 @@ def test_no_gateway(file: Path) -> None:
     assert said.output.count("\n") == 1
 
 
+INTERRUPTIBLE = """
+import signal
+from gateway.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
+main()
+"""
+
+
 @pytest.mark.parametrize("begun", [True, False])
 async def test_ctrl_c_leaves_the_run_going(workflows: ScriptedWorkflows, file: Path, begun: bool) -> None:
     reached = asyncio.Event()
@@ -296,7 +304,7 @@ async def test_ctrl_c_leaves_the_run_going(workflows: ScriptedWorkflows, file: P
         await asyncio.sleep(60)
 
     workflows.script = goes_on
-    command = [sys.executable, "-m", "gateway.cli.main", "run", str(file), "--request-id", "mine"]
+    command = [sys.executable, "-c", INTERRUPTIBLE, "run", str(file), "--request-id", "mine"]
     child = await asyncio.create_subprocess_exec(
         *command, "--gateway", workflows.address, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
