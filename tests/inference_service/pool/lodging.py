@@ -1,0 +1,83 @@
+"""A pool of blocks in which rooms are asked for, and the agents at rest in it."""
+
+import asyncio
+
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.hints import TurnHints
+from agentmem.keys import AgentKey
+from inference_service.memory.ledger import Ledger, Version
+from inference_service.pool.admission import Admission, Demand, Room
+from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.kv import KVPool, Space, Table
+
+LONG = 600.0
+"""Patience that no test exhausts."""
+
+
+class Memory:
+    """A pool of `blocks` blocks, or of so many windows besides; decoding takes a byte per token of the padded batch."""
+
+    def __init__(self, blocks: int, windows: int | None = None, batch: int = 1 << 30) -> None:
+        pieces = 0 if windows is None else 2
+        self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces)
+        self.hints = TurnHints()
+        self.hot = HotAgents(self.pool, self.hints)
+        self.admission = Admission(self.pool, self.hot, lambda lengths: len(lengths) * max(lengths), batch)
+        self.evicted: list[int] = []
+        self.admission.evicted = self.evicted.append
+
+    def idle_agent(self, name: str, *ids: int, windows: int = 0) -> HotState:
+        """An agent at rest whose blocks, all full, hold the tokens `ids`."""
+        table = Table(
+            BLOCK_TOKENS * len(ids),
+            tuple(self.pool.full.allocate(len(ids))),
+            1 if windows else 0,
+            tuple(self.pool.sliding.allocate(windows)),
+        )
+        state = HotState(Version("u", 1), Ledger(), self.pool.publish(names(*ids), table))
+        self.hot.put(key(name), state)
+        return state
+
+    def keep(self, name: str, room: Room, tokens: int, *ids: int) -> None:
+        """What a turn does at its end: its blocks and pieces come from its room, but for those that are shared."""
+        chain = names(*ids)
+        shared = []
+        for each in chain:
+            block = self.pool.full.find(each)
+            if block is None:
+                break
+            shared.append(block)
+        self.pool.full.acquire(shared)
+        table = room.table(tokens, shared, Space(len(chain), self.pool.window_pieces), 1)
+        self.hot.put(key(name), HotState(Version("u", 2), Ledger(), self.pool.publish(chain, table)))
+
+    def check(self, *in_flight: Table) -> None:
+        self.pool.check_integrity([*self.hot.tables(), *in_flight])
+
+    @property
+    def agents(self) -> str:
+        return "".join(each.agent_id for each in self.hot)
+
+
+def names(*ids: int) -> list[bytes]:
+    """Names like chain hashes: each of all tokens so far."""
+    return [bytes([end + 1, *ids[: end + 1]]) for end in range(len(ids))]
+
+
+def key(name: str) -> AgentKey:
+    return AgentKey("ns", name, "m")
+
+
+def blocks(count: int, *ids: int, keeps: bool = True, of: str = "stranger") -> Demand:
+    """A turn that can grow to so many blocks and whose prompt begins with full blocks of `ids`."""
+    return Demand(key(of), names(*ids), BLOCK_TOKENS * count, keeps)
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def enter(memory: Memory, demand: Demand, patience: float = LONG) -> "asyncio.Task[Room]":
+    return asyncio.create_task(memory.admission.enter(demand, patience))
