@@ -13,7 +13,7 @@ from rich.text import Text
 from agentmem.errors import NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from gateway.cli.client import agent_argument, ask, gateway_option, json_option, retrying, write_json
+from gateway.cli.client import agent_argument, ask, gateway_option, hand_down, json_option, retrying, write_json
 from gateway.cli.text import age, console, iso_time, printable
 from gateway.memory_report import tier_name
 
@@ -26,10 +26,7 @@ _model_option = click.option("--model", default="", help="Only on this model; wi
 @click.pass_context
 def agents(context: click.Context, gateway: str, as_json: bool) -> None:
     """Show, move or erase agents. Without a command: list them."""
-    # What is given here holds for the command that follows, unless that is given its own.
-    given = {"gateway": gateway, "as_json": as_json}
-    context.default_map = {name: given for name in agents.commands}
-    if context.invoked_subcommand is None:
+    if hand_down(context, gateway, as_json=as_json):
         _list(gateway, "", as_json=as_json)
 
 

@@ -32,13 +32,18 @@ def _host_and_port(_: click.Context, __: click.Parameter, value: str) -> str:
     return value
 
 
-def _not_empty(_: click.Context, __: click.Parameter, value: str) -> str:
-    if not value:
-        raise Mistake("the agent's name must not be empty")
-    return value
+def not_empty(problem: str) -> Callable[[click.Context, click.Parameter, str], str]:
+    """A callback that refuses an empty argument, which has this `problem`."""
+
+    def check(_: click.Context, __: click.Parameter, value: str) -> str:
+        if not value:
+            raise Mistake(problem)
+        return value
+
+    return check
 
 
-agent_argument = click.argument("agent", callback=_not_empty)
+agent_argument = click.argument("agent", callback=not_empty("the agent's name must not be empty"))
 _address_option = click.option(
     "--gateway",
     metavar="HOST:PORT",
@@ -56,6 +61,14 @@ def gateway_option(command: _Command) -> _Command:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 model_option = click.option("--model", default="", help="The model's name; without it the default model.")
+
+
+def hand_down(context: click.Context, gateway: str, *, as_json: bool) -> bool:
+    """Let what a group is given hold for the command that follows, unless that is given its own; whether none does."""
+    assert isinstance(context.command, click.Group)
+    given = {"gateway": gateway, "as_json": as_json}
+    context.default_map = {name: given for name in context.command.commands}
+    return context.invoked_subcommand is None
 
 
 def ask(gateway: str, question: Callable[[grpc.aio.Channel], Coroutine[Any, Any, _T]]) -> _T:

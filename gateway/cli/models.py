@@ -9,21 +9,15 @@ from rich.text import Text
 from agentmem.channels import closing_stream
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2, model_pb2_grpc
-from gateway.cli.client import ask, gateway_option, json_option, retrying, write_json
+from gateway.cli.client import ask, gateway_option, hand_down, json_option, not_empty, retrying, write_json
 from gateway.cli.load_progress import LoadProgress, lines_or_bar
-from gateway.cli.mistakes import Mistake
 from gateway.cli.model_tables import errors_of, models_table, print_model
 from gateway.cli.text import console, printable
 from gateway.model_report import model_report
 
-
-def _not_empty(_: click.Context, __: click.Parameter, value: str) -> str:
-    if not value:
-        raise Mistake("the model's name must not be empty; `agentmem models` lists them")
-    return value
-
-
-_name_argument = click.argument("name", callback=_not_empty)
+_name_argument = click.argument(
+    "name", callback=not_empty("the model's name must not be empty; `agentmem models` lists them")
+)
 
 
 @click.group(invoke_without_command=True)
@@ -32,10 +26,7 @@ _name_argument = click.argument("name", callback=_not_empty)
 @click.pass_context
 def models(context: click.Context, gateway: str, as_json: bool) -> None:
     """Show, load or unload models. Without a command: list them, the default first."""
-    # What is given here holds for the command that follows, unless that is given its own.
-    given = {"gateway": gateway, "as_json": as_json}
-    context.default_map = {name: given for name in models.commands}
-    if context.invoked_subcommand is None:
+    if hand_down(context, gateway, as_json=as_json):
         _list(gateway, as_json=as_json)
 
 

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
-from gateway.cli.client import ask, gateway_option, json_option, retrying, write_json
+from gateway.cli.client import ask, gateway_option, hand_down, json_option, not_empty, retrying, write_json
 from gateway.cli.contract_json import as_dict
-from gateway.cli.mistakes import Mistake
 from gateway.cli.run.transcript import state_name
 from gateway.cli.text import age, console, counted, printable
 
@@ -22,13 +21,9 @@ _ENDED = (
 )
 
 
-def _not_empty(_: click.Context, __: click.Parameter, value: str) -> str:
-    if not value:
-        raise Mistake("the run's ID must not be empty; `agentmem workflows` lists them")
-    return value
-
-
-_id_argument = click.argument("workflow_id", metavar="ID", callback=_not_empty)
+_id_argument = click.argument(
+    "workflow_id", metavar="ID", callback=not_empty("the run's ID must not be empty; `agentmem workflows` lists them")
+)
 
 
 @click.group(invoke_without_command=True)
@@ -37,10 +32,7 @@ _id_argument = click.argument("workflow_id", metavar="ID", callback=_not_empty)
 @click.pass_context
 def workflows(context: click.Context, gateway: str, as_json: bool) -> None:
     """Show, cancel or erase runs of workflows. Without a command: list them, the newest first."""
-    # What is given here holds for the command that follows, unless that is given its own.
-    given = {"gateway": gateway, "as_json": as_json}
-    context.default_map = {name: given for name in workflows.commands}
-    if context.invoked_subcommand is None:
+    if hand_down(context, gateway, as_json=as_json):
         _list(gateway, as_json=as_json)
 
 
