@@ -1,13 +1,12 @@
 """The turns of one request, run: the agent's own first, then the other choices together."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeAlias
 
 import grpc
 
-from agentmem import errors
-from agentmem.v1 import inference_pb2, inference_pb2_grpc
+from agentmem.v1 import inference_pb2
 from gateway import upstream
 
 Events: TypeAlias = AsyncGenerator[tuple[int, inference_pb2.GenerateResponse], None]
@@ -23,8 +22,8 @@ async def each_choice(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.G
     kept = bool(turns[0].key.agent_id)
     alone, together = (turns[:1], turns[1:]) if kept or len(turns) == 1 else ((), turns)
     for turn in alone:
-        async with upstream.read_ahead(_generate(channel, turn), queue) as events:
-            async for event in _whole(events):
+        async with upstream.generation(channel, turn, queue) as events:
+            async for event in events:
                 yield 0, event
     if together:
         async for choice, event in _merged(channel, together, queue):
@@ -35,8 +34,8 @@ async def _merged(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.Gener
     queue: asyncio.Queue[tuple[int, inference_pb2.GenerateResponse]] = asyncio.Queue(limit)
 
     async def run(choice: int, turn: inference_pb2.GenerateRequest) -> None:
-        async with upstream.read_ahead(_generate(channel, turn), limit) as events:
-            async for event in _whole(events):
+        async with upstream.generation(channel, turn, limit) as events:
+            async for event in events:
                 await queue.put((choice, event))
 
     running = [asyncio.create_task(run(choice, turn)) for choice, turn in enumerate(turns)]
@@ -55,23 +54,3 @@ async def _merged(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.Gener
         for task in running:
             task.cancel()
         await asyncio.gather(*running, everything, return_exceptions=True)
-
-
-def _generate(
-    channel: grpc.aio.Channel, turn: inference_pb2.GenerateRequest
-) -> upstream.StreamCall[inference_pb2.GenerateResponse]:
-    call: upstream.StreamCall[inference_pb2.GenerateResponse] = inference_pb2_grpc.InferenceServiceStub(
-        channel
-    ).Generate(turn)
-    return call
-
-
-async def _whole(
-    events: AsyncIterator[inference_pb2.GenerateResponse],
-) -> AsyncIterator[inference_pb2.GenerateResponse]:
-    finished = False
-    async for event in events:
-        finished = event.HasField("finished")
-        yield event
-    if not finished:
-        raise errors.Unavailable("the inference worker ended the turn without finishing it")

@@ -15,6 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors, handlers
+from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.callers import serves_admin
 from gateway.discretion import without_directories
 
@@ -92,6 +93,27 @@ async def read_ahead(call: StreamCall[_T], limit: int) -> AsyncIterator[AsyncIte
         call.cancel()
         pump.cancel()
         await asyncio.gather(pump, return_exceptions=True)
+
+
+@asynccontextmanager
+async def generation(
+    channel: grpc.aio.Channel, turn: inference_pb2.GenerateRequest, limit: int
+) -> AsyncIterator[AsyncIterator[inference_pb2.GenerateResponse]]:
+    """The events of a turn on the worker, as `read_ahead`; a stream that ends without `finished` raises Unavailable."""
+    call: StreamCall[inference_pb2.GenerateResponse] = inference_pb2_grpc.InferenceServiceStub(channel).Generate(turn)
+    async with read_ahead(call, limit) as events:
+        yield _whole(events)
+
+
+async def _whole(
+    events: AsyncIterator[inference_pb2.GenerateResponse],
+) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    finished = False
+    async for event in events:
+        finished = event.HasField("finished")
+        yield event
+    if not finished:
+        raise errors.Unavailable("the inference worker ended the turn without finishing it")
 
 
 async def _pump(call: StreamCall[_T], queue: "asyncio.Queue[_T | errors.AgentmemError | None]") -> None:

@@ -59,6 +59,7 @@ class Turns:
     """
 
     def __init__(self, channel: grpc.aio.Channel, patience: float) -> None:
+        self._channel = channel
         self._inference = inference_pb2_grpc.InferenceServiceStub(channel)
         self._agents = agent_pb2_grpc.AgentServiceStub(channel)
         self._models = model_pb2_grpc.ModelServiceStub(channel)
@@ -108,8 +109,8 @@ class Turns:
         await _aside(self._agents.PrefetchAgent(agent_pb2.PrefetchAgentRequest(key=key), timeout=_ASIDE_SECONDS))
 
     async def _generate(self, request: inference_pb2.GenerateRequest, teller: Teller) -> Done:
-        text, started = "", inference_pb2.Started()
-        async with upstream.read_ahead(self._inference.Generate(request), _READ_AHEAD) as events:
+        text, started, finished = "", inference_pb2.Started(), inference_pb2.Finished()
+        async with upstream.generation(self._channel, request, _READ_AHEAD) as events:
             async for event in events:
                 match event.WhichOneof("event"):
                     case "started":
@@ -119,8 +120,8 @@ class Turns:
                         text += event.delta.text
                         teller.said(event.delta.text)
                     case "finished":
-                        return Done(text, started, event.finished)
-        raise Unavailable("the inference worker ended a turn without its end")
+                        finished = event.finished
+        return Done(text, started, finished)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         deadline: float | None = None

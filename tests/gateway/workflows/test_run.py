@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,16 +23,6 @@ TALK = definition(
     {"agents": ["a", "b"], "rounds": 2, "prompts": "speak"},
     agents={"a": {"system": "You are a."}, "c": {"persist": True}},
 )
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[ScriptedWorker]:
-    directory = tempfile.mkdtemp(prefix="am-", dir="/tmp")
-    scripted = ScriptedWorker(f"{directory}/worker.sock")
-    await scripted.start()
-    yield scripted
-    await scripted.stop()
-    shutil.rmtree(directory)
 
 
 def record(workflow: Definition) -> workflow_run_pb2.WorkflowRun:

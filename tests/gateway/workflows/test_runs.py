@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -65,16 +63,6 @@ class Kept:
 
     async def delete(self, namespace: str, workflow_id: str, version: int) -> None:
         assert self.records.pop((namespace, workflow_id)).version == version
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[ScriptedWorker]:
-    directory = tempfile.mkdtemp(prefix="am-", dir="/tmp")
-    scripted = ScriptedWorker(f"{directory}/worker.sock")
-    await scripted.start()
-    yield scripted
-    await scripted.stop()
-    shutil.rmtree(directory)
 
 
 @pytest.fixture
