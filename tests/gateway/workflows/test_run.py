@@ -144,6 +144,22 @@ async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) ->
     assert kinds.count("agent_spoke") == 4
 
 
+async def test_a_run_that_would_ask_otherwise_is_not_gone_on_with(worker: ScriptedWorker) -> None:
+    """As after an upgrade whose programs differ: answers of the log are of other questions."""
+    run, written = record(TALK), list[bytes]()
+    async with running(worker, run, written=written) as performed:
+        await told(performed)
+    worker.requests.clear()
+    again = workflow_run_pb2.WorkflowRun.FromString(written[-1])
+    other = TALK.model_copy(deep=True)
+    other.phases[0].prompts = "speak up"
+    async with running(worker, again, other) as performed:
+        await told(performed)
+    assert again.workflow.state == State.WORKFLOW_STATE_FAILED
+    assert "begin a new one" in again.workflow.error
+    assert worker.generated == []
+
+
 @pytest.mark.parametrize("outage", [Unavailable("away", 0.01), ResourceExhausted("no room", 0.01)])
 async def test_a_turn_outlasts_an_outage_under_its_name(worker: ScriptedWorker, outage: Exception) -> None:
     calls = 0
