@@ -1,11 +1,11 @@
 """Which models serve: requests enter them, wait for them, and so make them come and go.
 
-A request for a model that is not loaded takes a ticket. Models with tickets queue, the one that was asked for first in
-front; a model that must go to make room takes no new requests, ends its running ones, has its agents' KV written, and
-gives its memory back. Requests for it that come meanwhile take tickets in turn. So a model is in the queue once however
-many wait for it, all of these enter together when it is loaded, and each waits for no more swaps than there are other
-models in the queue before it. A model stays for a minimum of time, so that two clients in turn cannot spend the day
-with swaps.
+A request for a model that is not loaded takes a ticket. Models with tickets are opened (fetched, checked, named), all
+at once, and queue in the order in which that is done: who is still being downloaded holds up nobody. A model that must
+go to make room takes no new requests, ends its running ones, has its agents' KV written, and gives its memory back.
+Requests for it that come meanwhile take tickets in turn. So a model is in the queue once however many wait for it, all
+of these enter together when it is loaded, and each waits for no more swaps than there are other models in the queue
+before it. A model stays for a minimum of time, so that two clients in turn cannot spend the day with swaps.
 
 No running request is ended for a swap. A request that has waited too long is sent away with a time to come again; the
 swap goes on meanwhile, because it will come. If all who wanted the model have left by themselves, the swap is off.

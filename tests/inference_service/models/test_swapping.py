@@ -162,8 +162,10 @@ async def test_a_failed_load_brings_nobody_back_whose_place_others_want(
     async with serving(directories, data) as world, AsyncExitStack() as running:
         await running.enter_async_context(world.models.use("a"))
         _fail_loads(monkeypatch, "b")
-        b, c = asyncio.create_task(world.once("b")), asyncio.create_task(world.once("c"))
-        await world.until(lambda: all(world.models.seats[name].opening for name in "bc"))
+        b = asyncio.create_task(world.once("b"))
+        await world.until(lambda: world.models.seats["b"].opening is not None)  # Who is opened first goes first.
+        c = asyncio.create_task(world.once("c"))
+        await world.until(lambda: world.models.seats["c"].opening is not None)
         await running.aclose()
         with pytest.raises(FailedPrecondition):
             await b
