@@ -17,11 +17,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentmem import errors, tracing
+from agentmem import errors, spans, tracing
 from agentmem.logs import event
 from gateway.http.dialects import dialect_of
 from gateway.http.probes import PROBES
-from gateway.keys.format import without_secrets
 from gateway.metrics import GatewayMetrics
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,6 @@ CLIENT_CLOSED = 499
 
 _TOLD = "agentmem.told"
 _REQUEST_ID = "agentmem.request_id"
-_LONGEST_TOLD = 256
 _ANTHROPICS_NAME = b"request-id"
 """The header in which Anthropic's SDK looks for the request's id."""
 
@@ -75,7 +73,19 @@ async def http_error_page(request: Request, error: Exception) -> Response:
 
 def tell(scope: Scope, **fields: str) -> None:
     """Add fields to the request's line in the log, such as its agent. A key in a wrong place stays out of it."""
-    scope[_TOLD].update({name: without_secrets(value)[:_LONGEST_TOLD] for name, value in fields.items()})
+    scope[_TOLD].update({name: spans.identifier(value) for name, value in fields.items()})
+
+
+def _end_span(scope: Scope, route: str, status: int) -> None:
+    """End the request's span, by what the request's line in the log says."""
+    if (span := spans.present()) is None:
+        return
+    told = scope[_TOLD]
+    ids = {spans.AGENT: told.get("agent", ""), spans.MODEL: told.get("model", "")}
+    span.rename(f"{spans.identifier(scope['method'])} {route}")
+    span.set({"http.route": route, "http.response.status_code": status, **{k: v for k, v in ids.items() if v}})
+    failure = "CANCELLED" if status == CLIENT_CLOSED else str(status) if status >= 400 else ""
+    span.end(told.get("failed", "").upper() or failure)
 
 
 class Rim:
@@ -90,7 +100,11 @@ class Rim:
             await self._app(scope, receive, send)
             return
         trace = tracing.received((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
-        with tracing.serving(trace):
+        within = trace
+        if scope["path"] not in PROBES:  # the route is known only at the end
+            method = spans.identifier(scope["method"])
+            within = spans.served(method, trace, {"http.request.method": method})
+        with tracing.serving(within):
             await self._serve(trace, scope, receive, send)
 
     async def _serve(self, trace: tracing.Trace, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,6 +136,7 @@ class Rim:
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             self._metrics.http_answered(route, scope["method"], status or CLIENT_CLOSED)
+            _end_span(scope, route, status or CLIENT_CLOSED)
             event(
                 log,
                 "answered",

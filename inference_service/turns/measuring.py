@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import Final, NamedTuple
 
 from agentmem import logs
 from agentmem.errors import AgentmemError
@@ -9,10 +10,22 @@ from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.answers import duration
 from inference_service.engine.generation import Generated
 from inference_service.metrics import TIERS, WorkerMetrics
+from inference_service.turns import telling
 from inference_service.turns.planned import Prepared
 from inference_service.turns.running import RunningTurn
 
 log = logging.getLogger(__name__)
+
+
+class _TakenUp(NamedTuple):
+    """What is known of a turn since the engine took it up."""
+
+    queue_seconds: float
+    load_seconds: float
+    prepared: Prepared | None
+
+
+_NOT_TAKEN_UP: Final = _TakenUp(0.0, 0.0, None)
 
 
 class TurnMeasures:
@@ -20,7 +33,7 @@ class TurnMeasures:
 
     def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
-        self._taken_up: dict[RunningTurn, tuple[float, float]] = {}
+        self._taken_up: dict[RunningTurn, _TakenUp] = {}
 
     def arrived(self) -> None:
         """A turn waits."""
@@ -29,7 +42,7 @@ class TurnMeasures:
     def taken_up(self, turn: RunningTurn, prepared: Prepared, at: float, load_seconds: float) -> None:
         """The engine works on a turn, since `at`; its caches took `load_seconds` there. Count what it reuses."""
         load_seconds += prepared.reuse.load_seconds
-        self._taken_up[turn] = at - prepared.reuse.load_seconds - turn.arrived, load_seconds
+        self._taken_up[turn] = _TakenUp(at - prepared.reuse.load_seconds - turn.arrived, load_seconds, prepared)
         if prepared.reuse.load_bytes:
             self._metrics.load_seconds.observe(load_seconds)
         self._metrics.waiting.dec()
@@ -48,7 +61,7 @@ class TurnMeasures:
         """The turn's last event, without a version."""
         first = generated.first_token_at
         reuse = prepared.reuse
-        queue_seconds, load_seconds = self._taken_up[turn]
+        queue_seconds, load_seconds, _ = self._taken_up[turn]
         return inference_pb2.Finished(
             reason=generated.reason,
             stop_string=generated.stop_string,
@@ -98,30 +111,21 @@ class TurnMeasures:
                 dropped_tokens=prepared.dropped_tokens,
                 kept_tokens=len(prepared.ledger) - prepared.dropped_tokens,
             )
-        logs.event(
-            log,
-            "turn finished",
-            namespace=key.namespace,
-            agent=key.agent_id,
-            model=key.model_id,
-            request_id=turn.request.request_id,
-            match=types_pb2.Match.Name(prepared.plan.kind),
-            tier=TIERS[reuse.tier],
-            miss_reason=types_pb2.MissReason.Name(prepared.miss_reason) if prepared.miss_reason else "",
-            prompt_tokens=len(prepared.plan.sequence),
-            reused_tokens=reuse.tokens,
-            generated_tokens=generated.sampled,
-            prefill_ms=round(generated.prefill_seconds * 1000, 1),
-            total_ms=round((time.monotonic() - turn.arrived) * 1000, 1),
-        )
+        queue_seconds, load_seconds, _ = self._taken_up.get(turn, _NOT_TAKEN_UP)
+        telling.finished(turn, prepared, queue_seconds, load_seconds)
 
-    def replayed(self) -> None:
+    def replayed(self, turn: RunningTurn) -> None:
         """A committed turn was answered again."""
+        telling.replayed(turn)
         self._metrics.finished.labels("replayed").inc()
 
     def ended(self, turn: RunningTurn) -> None:
         """The caller was told that the turn is over, one way or another."""
-        if self._taken_up.pop(turn, None) is None:
+        taken_up = self._taken_up.pop(turn, None)
+        if turn.error is not None:
+            queue_seconds, load_seconds, prepared = taken_up or _NOT_TAKEN_UP
+            telling.failed(turn, prepared, queue_seconds, load_seconds)
+        if taken_up is None:
             self._metrics.waiting.dec()
         else:
             self._metrics.running.dec()
