@@ -20,7 +20,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Seen:
-    """One span as it came. Times are in nanoseconds since 1970; `failure` is its error's status, empty if it has none."""
+    """One span as it came. Times are in nanoseconds since 1970; `failure` is its error's status, or empty."""
 
     service: str
     name: str

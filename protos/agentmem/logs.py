@@ -1,8 +1,8 @@
 """Structured logs to standard error: one event per line, as text or JSON. No prompt, output or key ever goes in.
 
 Fields go through `extra={"fields": {...}}` or the short form `event(log, "turn finished", agent="…")`. What is written
-while a request is served has the field `request_id` besides, from `agentmem.tracing`; and `trace_id` and `span_id`, where
-traces go out. Libraries' lines (uvicorn, grpc) have the same form. Secrets of keys are taken out of every line.
+while a request is served has the field `request_id` besides, from `agentmem.tracing`, and where traces go out fields
+`trace_id` and `span_id`. Libraries' lines (uvicorn, grpc) have the same form. Secrets of keys are taken out of all.
 """
 
 import json

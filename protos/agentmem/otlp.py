@@ -14,8 +14,8 @@ from agentmem import spans
 from agentmem.addresses import collector_url
 from agentmem.settings import SettingsError
 
-FLUSH_SECONDS: Final = 2.0
-"""What the last spans of a process may take to leave it."""
+FLUSH_SECONDS: Final = 1.0
+"""What the last spans of a process may take to leave it; none where the collector has not taken those before."""
 _CLOSE_SECONDS: Final = 0.5
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -29,6 +29,10 @@ _FILES: Final = tuple(
 
 class Export(Protocol):
     """What takes spans to a collector, on a thread of its own."""
+
+    @property
+    def failing(self) -> bool:
+        """The collector has not taken what was sent last."""
 
     def flush_and_close(self) -> None:
         """Send what there is, and end. Blocks for as long as the collector does."""
@@ -60,7 +64,7 @@ class Traces:
         spans.record_by(None)
         flushing = threading.Thread(target=export.flush_and_close, name="last spans", daemon=True)
         flushing.start()
-        flushing.join(FLUSH_SECONDS)
+        flushing.join(0 if export.failing else FLUSH_SECONDS)
         if flushing.is_alive():
             export.close()
             flushing.join(_CLOSE_SECONDS)

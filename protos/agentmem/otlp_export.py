@@ -68,9 +68,14 @@ def start(service: str, target: str) -> Export:
 class Export:
     """The thread that sends, and what it sends by."""
 
-    def __init__(self, processor: BatchSpanProcessor, exporter: SpanExporter) -> None:
+    def __init__(self, processor: BatchSpanProcessor, exporter: _Reporting) -> None:
         self._processor = processor
         self._exporter = exporter
+
+    @property
+    def failing(self) -> bool:
+        """The collector has not taken what was sent last."""
+        return self._exporter.failing
 
     def flush_and_close(self) -> None:
         """Send what there is, and end. Blocks for as long as the collector does."""
@@ -87,21 +92,21 @@ class _Reporting(SpanExporter):
     def __init__(self, exporter: OTLPSpanExporter, target: str) -> None:
         self._exporter = exporter
         self._target = target
-        self._failing = False
+        self.failing = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
         failed = result is not SpanExportResult.SUCCESS
-        if failed and not self._failing:
+        if failed and not self.failing:
             event(
                 log,
                 "the collector takes no spans; they are dropped until it does (why: --log-level debug)",
                 logging.WARNING,
                 collector=self._target,
             )
-        elif self._failing and not failed:
+        elif self.failing and not failed:
             event(log, "the collector takes spans again", collector=self._target)
-        self._failing = failed
+        self.failing = failed
         return result
 
     def shutdown(self) -> None:

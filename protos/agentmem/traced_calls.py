@@ -56,6 +56,9 @@ class TracingInterceptor(_ServerInterceptor):
         return handler if handler is None else _answering(handler, details.method, self._door)
 
 
+_NAMES: Final = {spans.AGENT: "agent", spans.MODEL: "model"}
+
+
 class _Answer:
     """What stands around one call's handler. `request` is whose ids are told; a stream of requests has none."""
 
@@ -95,16 +98,13 @@ class _Answer:
     def _attributes(self) -> dict[str, spans.Attribute]:
         _, service, method = self._method.split("/", 2)
         told: dict[str, spans.Attribute] = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
-        if self._key is not None:
-            told[spans.AGENT] = spans.identifier(self._key.agent_id)
-            told[spans.MODEL] = spans.identifier(self._key.model_id)
-        return told
+        ids = self._ids()
+        return told | {name: ids[field] for name, field in _NAMES.items() if field in ids}
 
     def _ids(self) -> dict[str, str]:
-        if (key := self._key) is None:
-            return {}
-        ids = {"namespace": key.namespace, "agent": key.agent_id, "model": key.model_id}
-        return {name: spans.identifier(value) for name, value in ids.items()}
+        key = self._key
+        ids = {} if key is None else {"agent": key.agent_id, "model": key.model_id, "namespace": key.namespace}
+        return {name: spans.identifier(value) for name, value in ids.items() if value}
 
 
 def _key(request: Any) -> types_pb2.AgentKey | None:
