@@ -13,7 +13,7 @@ from typing import Any, Final
 from agentmem import logs, spans
 from agentmem.errors import Aborted, AgentmemError, ResourceExhausted, Unavailable
 from agentmem.v1 import types_pb2
-from inference_service.metrics import TIERS
+from inference_service.metrics import TIERS, finish_reason
 from inference_service.turns.planned import Prepared
 from inference_service.turns.running import RunningTurn
 
@@ -82,7 +82,7 @@ def _tell(
         told |= {"prompt_tokens": len(prepared.plan.sequence), **found(prepared)}
         told["generated_tokens"] = generated.sampled or len(turn.tokens)
         if not why:
-            told["finish"] = types_pb2.FinishReason.Name(generated.reason).removeprefix("FINISH_REASON_").lower()
+            told["finish"] = finish_reason(generated.reason)
         told |= {"queue_ms": _ms(queue_seconds), "load_ms": _ms(load_seconds)}
         told |= {"prefill_ms": _ms(generated.prefill_seconds), "decode_ms": _ms(generated.decode_seconds)}
         if generated.first_token_at is not None:
