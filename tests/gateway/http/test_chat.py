@@ -168,6 +168,7 @@ async def test_one_line_of_the_log_per_request(
             "status": status,
             "ms": 0,
             "request_id": request_id,
+            "namespace": "default",
             **told,
         }
         for status, request_id, told in (
