@@ -10,7 +10,7 @@ import logging
 import math
 import time
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -28,6 +28,12 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = 499
 
 _TOLD = "agentmem.told"
+_TOLD_OF_TURNS: Final = {
+    "agent": spans.AGENT,
+    "model": spans.MODEL,
+    **{name: f"agentmem.{name}" for name in ("match", "prompt_tokens", "reused_tokens", "generated_tokens")},
+}
+"""What the line in the log tells of a turn, and its name in the span."""
 _REQUEST_ID = "agentmem.request_id"
 _ANTHROPICS_NAME = b"request-id"
 """The header in which Anthropic's SDK looks for the request's id."""
@@ -71,9 +77,10 @@ async def http_error_page(request: Request, error: Exception) -> Response:
     return JSONResponse(body, error.status_code, error.headers)
 
 
-def tell(scope: Scope, **fields: str) -> None:
+def tell(scope: Scope, **fields: str | int) -> None:
     """Add fields to the request's line in the log, such as its agent. A key in a wrong place stays out of it."""
-    scope[_TOLD].update({name: spans.identifier(value) for name, value in fields.items()})
+    told = {name: spans.identifier(value) if isinstance(value, str) else value for name, value in fields.items()}
+    scope[_TOLD].update(told)
 
 
 def _end_span(scope: Scope, route: str, status: int) -> None:
@@ -81,9 +88,9 @@ def _end_span(scope: Scope, route: str, status: int) -> None:
     if (span := spans.present()) is None:
         return
     told = scope[_TOLD]
-    ids = {spans.AGENT: told.get("agent", ""), spans.MODEL: told.get("model", "")}
+    known = {attribute: told[name] for name, attribute in _TOLD_OF_TURNS.items() if told.get(name, "") != ""}
     span.rename(f"{spans.identifier(scope['method'])} {route}")
-    span.set({"http.route": route, "http.response.status_code": status, **{k: v for k, v in ids.items() if v}})
+    span.set({"http.route": route, "http.response.status_code": status, **known})
     failure = "CANCELLED" if status == CLIENT_CLOSED else str(status) if status >= 400 else ""
     span.end(told.get("failed", "").upper() or failure)
 

@@ -194,6 +194,8 @@ async def test_http_and_a_restored_agent(stack: Stack, collector: Collector, cli
     }.items()  # fmt: skip
     worker = only(spans, "worker", GENERATE)
     reused = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    for name in ("match", "prompt_tokens", "reused_tokens", "generated_tokens"):
+        assert door.attributes[f"agentmem.{name}"] == worker.attributes[f"agentmem.{name}"]
     assert worker.attributes["agentmem.tier"] == "warm"
     assert worker.attributes["agentmem.reused_tokens"] == reused > 200
 
