@@ -1,0 +1,55 @@
+"""`python -m cache_service.doctor`: the checks of the store, a line for each finding."""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from agentmem.checkup import Check, Findings, listens, problem, tell
+from agentmem.datadir import ForeignDirectory, refuse_foreign
+from agentmem.settings import SettingsError, load
+from cache_service.doctor import database, directory, file_system, room, speed
+from cache_service.settings import StoreSettings
+
+
+def checks(settings: StoreSettings) -> list[Check]:
+    """The checks of a store with these settings. They open what they look at, and write nothing that has a name."""
+    root = settings.data_directory
+    serving = partial(listens, settings.address)
+    return [
+        ("data directory", partial(_whose, root)),
+        ("permissions", partial(directory.permissions, root)),
+        ("file system", partial(file_system.kind, root)),
+        ("disk space", lambda: room.space(root, settings.limits, directory.held(root, serving()))),
+        ("disk speed", partial(speed.measured, root, settings.free_bytes_floor)),
+        ("database", lambda: database.looked_at(root, directory.held(root, serving()))),
+    ]
+
+
+def _whose(root: Path) -> Findings:
+    try:
+        refuse_foreign(root)
+    except ForeignDirectory as error:
+        return [problem("data directory", str(error), "choose another --data; nothing there was touched")]
+    return directory.owner(root)
+
+
+def main() -> None:
+    """Write the lines to standard output."""
+    os.umask(0o077)
+    try:
+        settings = load(StoreSettings)
+    except SettingsError as error:
+        refused = problem("store settings", str(error), "mend the setting that it names: a flag, AGENTMEM_… or the TOML")
+        tell([("store settings", lambda: [refused])], _write)
+        return
+    tell(checks(settings), _write)
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
