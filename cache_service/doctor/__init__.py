@@ -1,7 +1,7 @@
 """The store's half of `agentmem doctor`: what can be known of a data directory and its disk without changing either.
 
-`python -m cache_service.doctor`, with the flags of `agentmem-store`, writes the lines of `agentmem.checkup`. A store may
-be running on the directory meanwhile.
+`python -m cache_service.doctor`, with the flags of `agentmem-store`, writes the lines of `agentmem.checkup`. A store
+may be running on the directory meanwhile.
 
 __main__.py      the checks in order
 directory.py     whose the directory is, who else can read it, and whether a store holds it

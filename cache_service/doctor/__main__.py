@@ -40,7 +40,9 @@ def main() -> None:
     try:
         settings = load(StoreSettings)
     except SettingsError as error:
-        refused = problem("store settings", str(error), "mend the setting that it names: a flag, AGENTMEM_… or the TOML")
+        refused = problem(
+            "store settings", str(error), "mend the setting that it names: a flag, AGENTMEM_… or the TOML"
+        )
         tell([("store settings", lambda: [refused])], _write)
         return
     tell(checks(settings), _write)

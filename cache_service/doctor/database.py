@@ -56,8 +56,7 @@ def looked_at(root: Path, held: bool) -> Findings:
         name,
         f"{byte_size(size)}, {told}, {f'{agents:,} agents' if isinstance(agents, int) else agents}",
         f"`agentmem store check {root}` reads all of it",
-        schema_version=version,
-        size_bytes=size,
+        facts={"schema_version": version, "size_bytes": size},
     )
     ahead = path.stat().st_mtime - time.time()
     if ahead > _AHEAD_SECONDS:
@@ -65,7 +64,7 @@ def looked_at(root: Path, held: bool) -> Findings:
             "clock",
             f"{path} was written {ahead / 60:,.0f} minutes from now: times to live and last uses are wrong",
             "set this machine's clock (timedatectl, or System Settings)",
-            ahead_seconds=round(ahead),
+            facts={"ahead_seconds": round(ahead)},
         )
 
 

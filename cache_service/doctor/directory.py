@@ -1,4 +1,4 @@
-"""The data directory: whose it is, whom else it is open to, and whether a store holds it. Reads names and modes only."""
+"""The data directory: whose it is, who else can read it, and whether a store holds it. Reads names and modes."""
 
 import fcntl
 import os
@@ -21,7 +21,9 @@ def owner(root: Path) -> Findings:
         if not parent.is_dir():
             yield problem(name, f"{parent} is not a directory", "choose another --data")
         elif not os.access(parent, os.W_OK | os.X_OK):
-            yield problem(name, f"{root} cannot be made in {parent}", "choose another --data, or let this user write there")
+            yield problem(
+                name, f"{root} cannot be made in {parent}", "choose another --data, or let this user write there"
+            )
         else:
             yield ok(name, f"{root} will be made at the first start")
         return
@@ -31,7 +33,7 @@ def owner(root: Path) -> Findings:
     found = root.stat()
     if found.st_uid != os.geteuid():
         whose = f"{root} is user {found.st_uid}'s, and this is user {os.geteuid()}"
-        yield problem(name, whose, "run as that user, or choose another --data", owner=found.st_uid)
+        yield problem(name, whose, "run as that user, or choose another --data", facts={"owner": found.st_uid})
     elif found.st_mode & stat.S_ISVTX:
         yield problem(name, f"{root} is a shared directory", "choose a directory of its own as --data")
     elif not os.access(root, os.R_OK | os.W_OK | os.X_OK):
@@ -56,10 +58,12 @@ def permissions(root: Path) -> Iterator[Finding]:
     shut = f"chmod -R go-rwx {quote(str(root))}"
     if not closed:
         mode = f"{stat.S_IMODE(root.stat().st_mode):04o}"
-        yield problem(name, f"{root} has mode {mode}: others may look into agents' memories", shut, mode=mode)
+        yield problem(
+            name, f"{root} has mode {mode}: others may look into agents' memories", shut, facts={"mode": mode}
+        )
     elif opened:
         many = f"{len(opened)} of {len(entries)} entries are open to others, as {opened[0]}; the directory is closed"
-        yield warning(name, many, shut, open_entries=len(opened))
+        yield warning(name, many, shut, facts={"open_entries": len(opened)})
     elif not foreign:
         yield ok(name, f"{root} is this user's alone, and so are {len(entries)} entries in it")
 

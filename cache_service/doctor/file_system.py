@@ -7,7 +7,22 @@ import psutil
 from agentmem.checkup import Finding, Findings, existing, ok, problem, warning
 
 _NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afpfs", "webdav", "9p", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "afs"}
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afpfs",
+        "webdav",
+        "9p",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "afs",
+    }
 )
 _NETWORK_PREFIXES = ("fuse.sshfs", "fuse.s3", "fuse.gcsfuse", "fuse.rclone", "fuse.glusterfs", "fuse.ceph")
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -33,13 +48,22 @@ def judged(fstype: str, mountpoint: str, read_only: bool) -> Finding:
     lowered = fstype.lower()
     if lowered in _NETWORK or lowered.startswith(_NETWORK_PREFIXES):
         advice = "put --data on a disk of this machine; for KV elsewhere there is the store's --remote"
-        return warning(name, f"{where}: locks and fsync of a network may not hold what they promise", advice, kind=fstype)
+        return warning(
+            name,
+            f"{where}: locks and fsync of a network may not hold what they promise",
+            advice,
+            facts={"kind": fstype},
+        )
     if lowered in _MEMORY:
         gone = f"{where}: all agents are lost at a reboot, and what they take is taken from memory"
-        return warning(name, gone, "put --data on a disk", kind=fstype)
+        return warning(name, gone, "put --data on a disk", facts={"kind": fstype})
     if lowered in _WITHOUT_MODES:
         bare = f"{where}: it keeps no modes, so that others can read agents' memories"
-        return problem(name, bare, "put --data on a file system that has modes, such as ext4, XFS or APFS", kind=fstype)
+        return problem(
+            name, bare, "put --data on a file system that has modes, such as ext4, XFS or APFS", facts={"kind": fstype}
+        )
     if lowered in _LAYERS:
-        return warning(name, f"{where}: a container's own layer goes with it", "mount a volume at --data", kind=fstype)
-    return ok(name, where, kind=fstype)
+        return warning(
+            name, f"{where}: a container's own layer goes with it", "mount a volume at --data", facts={"kind": fstype}
+        )
+    return ok(name, where, facts={"kind": fstype})

@@ -22,22 +22,36 @@ def space(root: Path, limits: Limits, held: bool) -> Findings:
     yield judged(found.f_bavail * found.f_frsize, _used(root, held), limits)
     if found.f_files and found.f_favail < _FEW_NAMES:
         few = f"{found.f_favail} more files can be made, whatever their size"
-        yield warning("disk space", few, "delete small files on this disk, or put --data on another", names=found.f_favail)
+        yield warning(
+            "disk space",
+            few,
+            "delete small files on this disk, or put --data on another",
+            facts={"names": found.f_favail},
+        )
 
 
 def judged(free: int, used: int, limits: Limits) -> Finding:
     """What `free` bytes mean where files of KV take `used`."""
     name, fixed = "disk space", limits.fixed(used, free)
-    facts = {"free_bytes": free, "used_bytes": used, "limit_bytes": fixed.high_bytes, "floor_bytes": fixed.free_bytes_floor}
+    facts = {
+        "free_bytes": free,
+        "used_bytes": used,
+        "limit_bytes": fixed.high_bytes,
+        "floor_bytes": fixed.free_bytes_floor,
+    }
     floor = fixed.free_bytes_floor
     if free < floor:
-        found = f"{byte_size(free)} free, and {byte_size(floor)} have to stay free: no KV is kept, and agents lose theirs"
-        return problem(name, found, f"make room, put --data on another disk, or lower the floor ({_FLOOR})", **facts)
+        found = (
+            f"{byte_size(free)} free, and {byte_size(floor)} have to stay free: no KV is kept, and agents lose theirs"
+        )
+        return problem(
+            name, found, f"make room, put --data on another disk, or lower the floor ({_FLOOR})", facts=facts
+        )
     found = f"{byte_size(free)} free; KV takes {byte_size(used)} of {byte_size(fixed.warm_bytes)}"
     if fixed.warm_bytes > used + free - floor:
         cannot = f"{found}, which it cannot reach: {byte_size(floor)} have to stay free"
-        return warning(name, cannot, f"make room, or lower the limit ({_LIMIT})", **facts)
-    return ok(name, f"{found}; the floor is {byte_size(floor)}", **facts)
+        return warning(name, cannot, f"make room, or lower the limit ({_LIMIT})", facts=facts)
+    return ok(name, f"{found}; the floor is {byte_size(floor)}", facts=facts)
 
 
 def _used(root: Path, held: bool) -> int:

@@ -77,7 +77,11 @@ def measure(directory: Path, chunks: int) -> Speed:
 def judged(speed: Speed) -> Finding:
     """What the speeds mean for turns."""
     name = "disk speed"
-    source = {False: "", True: ", but from the page cache: it could not be emptied", None: ", perhaps from the page cache"}
+    source = {
+        False: "",
+        True: ", but from the page cache: it could not be emptied",
+        None: ", perhaps from the page cache",
+    }
     found = (
         f"writes {_rate(speed.write)}, reads {_rate(speed.read)}{source[speed.cached]}; "
         f"a commit takes {speed.commit_seconds * 1000:.1f} ms"
@@ -97,8 +101,8 @@ def judged(speed: Speed) -> Finding:
     if speed.write < _SLOW_WRITE:
         slow.append("KV reaches the disk late")
     if slow:
-        return warning(name, f"{found}: {', '.join(slow)}", "put --data on an SSD of this machine", **facts)
-    return ok(name, found, **facts)
+        return warning(name, f"{found}: {', '.join(slow)}", "put --data on an SSD of this machine", facts=facts)
+    return ok(name, found, facts=facts)
 
 
 def _commit(descriptor: int, offset: int) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 Fact = int | float | str | bool
@@ -43,6 +44,8 @@ class Finding:
             raise ValueError(f"{self.check}: a finding that is not ok says what to do")
 
 
+_NONE: Final[Mapping[str, Fact]] = MappingProxyType({})
+
 Findings = Iterable[Finding]
 Check = tuple[str, Callable[[], Findings]]
 """A name, and what finds something; it may raise OSError where the machine fails under it."""
@@ -55,22 +58,22 @@ class Begun:
     check: str
 
 
-def ok(check: str, found: str, advice: str = "", **facts: Fact) -> Finding:
+def ok(check: str, found: str, advice: str = "", facts: Mapping[str, Fact] = _NONE) -> Finding:
     """All is well; `advice` is what could be even better."""
     return Finding(check, State.OK, found, advice, facts)
 
 
-def warning(check: str, found: str, advice: str, **facts: Fact) -> Finding:
+def warning(check: str, found: str, advice: str, facts: Mapping[str, Fact] = _NONE) -> Finding:
     """It works, and could be better."""
     return Finding(check, State.WARNING, found, advice, facts)
 
 
-def problem(check: str, found: str, advice: str, **facts: Fact) -> Finding:
+def problem(check: str, found: str, advice: str, facts: Mapping[str, Fact] = _NONE) -> Finding:
     """It does not work, or is not safe."""
     return Finding(check, State.PROBLEM, found, advice, facts)
 
 
-def unknown(check: str, found: str, advice: str, **facts: Fact) -> Finding:
+def unknown(check: str, found: str, advice: str, facts: Mapping[str, Fact] = _NONE) -> Finding:
     """It could not be found out."""
     return Finding(check, State.UNKNOWN, found, advice, facts)
 
