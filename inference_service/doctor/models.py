@@ -26,6 +26,8 @@ from inference_service.models.residency import make_room
 from inference_service.pool.sizing import TYPICAL_TOKENS, agents_that_fit
 from inference_service.settings import WorkerSettings
 
+_END_SECONDS = 5.0
+
 
 def checks(settings: WorkerSettings) -> list[Check]:
     """A check for each model, or one that says why none is registered."""
@@ -78,6 +80,7 @@ async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:
         return problem(_name(model), error.message, "look at its files")
     finally:
         loader.stop()
+        await engine.stop(_END_SECONDS)
     return _fitting(model, outline, loader)
 
 
