@@ -36,7 +36,8 @@ def _importable(failures: list[str]) -> Findings:
         importlib.import_module("mlx_lm")
     except (ImportError, OSError, RuntimeError) as error:
         failures.append(str(error))
-        return [problem("MLX", f"MLX cannot be imported: {error}", hardware.advice(builds, hardware.nvidia_gpus()))]
+        advice = hardware.advice(builds, hardware.nvidia_gpus(), apple=hardware.is_apple_silicon())
+        return [problem("MLX", f"MLX cannot be imported: {error}", advice)]
     return [ok("MLX", f"{core.__version__} ({', '.join(builds)})", facts={"version": core.__version__})]
 
 

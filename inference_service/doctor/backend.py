@@ -34,9 +34,9 @@ def device() -> Findings:
     }
     if on_cpu and gpus:
         there = f"{about}, although this machine has {gpus} NVIDIA GPU{'s' if gpus > 1 else ''}"
-        return [warning(name, there, hardware.advice(hardware.installed(), gpus), facts=facts)]
+        return [warning(name, there, hardware.advice(hardware.installed(), gpus, apple=False), facts=facts)]
     if on_cpu and hardware.is_apple_silicon():
-        return [problem(name, f"{about}, although this Mac has Metal", hardware.advice([], 0), facts=facts)]
+        return [problem(name, f"{about}, although this Mac has Metal", hardware.advice([], 0, apple=True), facts=facts)]
     return [ok(name, f"{about}; {memory}", facts=facts)]
 
 

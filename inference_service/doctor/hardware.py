@@ -30,9 +30,9 @@ def is_apple_silicon() -> bool:
     return sys.platform == "darwin" and (platform.machine() == "arm64" or "ARM64" in os.uname().version)
 
 
-def advice(builds: Sequence[str], gpus: int) -> str:
-    """How to get the build of MLX that this machine wants."""
-    if sys.platform == "darwin":
+def advice(builds: Sequence[str], gpus: int, *, apple: bool) -> str:
+    """How to get the build of MLX that a machine wants that has so many NVIDIA GPUs, or is an `apple` silicon one."""
+    if apple:
         return "use a Python for arm64 (`python3 -c 'import platform; print(platform.machine())'`), then make setup"
     if gpus:
         return "install MLX's CUDA build: make setup MLX=cuda13, or pip install 'agentmem[cuda13]'"

@@ -1,0 +1,29 @@
+from pathlib import Path
+
+import pytest
+
+from agentmem.checkup import State
+from cache_service.doctor.file_system import judged, kind
+
+
+@pytest.mark.parametrize(
+    ("fstype", "state"),
+    [
+        *((each, State.OK) for each in ("ext4", "xfs", "btrfs", "zfs", "apfs", "APFS", "hfs")),
+        *((each, State.WARNING) for each in ("nfs4", "cifs", "fuse.sshfs", "smbfs", "9p", "tmpfs", "overlay")),
+        *((each, State.PROBLEM) for each in ("vfat", "exfat", "ntfs3")),
+    ],
+)
+def test_kinds(fstype: str, state: State) -> None:
+    found = judged(fstype, "/data", read_only=False)
+    assert found.state is state and f"{fstype} at /data" in found.found
+
+
+def test_read_only() -> None:
+    found = judged("ext4", "/data", read_only=True)
+    assert found.state is State.PROBLEM and "read-only" in found.found
+
+
+def test_the_mount_that_holds_the_path() -> None:
+    (found,) = kind(Path("/proc/self/no/such"))
+    assert "proc at /proc" in found.found
