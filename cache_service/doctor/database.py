@@ -50,11 +50,12 @@ def looked_at(root: Path, held: bool) -> Findings:
         yield problem(name, f"{path} is damaged ({error})", recovery(path))
         return
     version = page.user_version if page else 0
+    counted = f"{agents:,} agent{'' if agents == 1 else 's'}" if isinstance(agents, int) else agents
     newest = len(schema.MIGRATIONS)
     told = f"schema {version}" + ("" if version == newest else f" of {newest}, which the next start brings along")
     yield ok(
         name,
-        f"{byte_size(size)}, {told}, {f'{agents:,} agents' if isinstance(agents, int) else agents}",
+        f"{byte_size(size)}, {told}, {counted}",
         f"`agentmem store check {root}` reads all of it",
         facts={"schema_version": version, "size_bytes": size},
     )

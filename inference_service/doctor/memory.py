@@ -24,7 +24,7 @@ def looked_at(settings: WorkerSettings) -> Findings:
 
 
 def judged(total: int, available: int, usable: int, container: int | None, running: bool) -> Finding:
-    """What it means. `usable` is what models and agents may take, `container` what all of it may, None where nothing says."""
+    """What it means. `usable` is what models may take with their agents; `container` what all may, if anything says."""
     name = "memory"
     facts = {"total_bytes": total, "available_bytes": available, "usable_bytes": usable}
     found = f"{byte_size(available)} of {byte_size(total)} available" + (

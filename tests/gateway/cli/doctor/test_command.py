@@ -57,7 +57,9 @@ def test_each_fault_is_found_and_none_hides_another(run_dir: Path) -> None:
     (run_dir / "model").mkdir()
     (run_dir / "model" / "config.json").write_text('{"model_type": "lla')
     config = run_dir / "config.toml"
-    config.write_text(f"[store]\nfree_bytes_floor = {1 << 60}\n[up]\nrun_dir = '{run_dir}/{'x' * 120}'\n")
+    config.write_text(
+        f"[store]\nfree_bytes_floor = {1 << 60}\nwarm_bytes = 100_000\n[up]\nrun_dir = '{run_dir}/{'x' * 120}'\n"
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         http = ["--http", f"127.0.0.1:{server.getsockname()[1]}"]
         model = ["--model", f"broken={run_dir}/model"]
@@ -65,17 +67,20 @@ def test_each_fault_is_found_and_none_hides_another(run_dir: Path) -> None:
         told = run("--json", "--data", str(data), *DOORS[2:], *http, *model, AGENTMEM_CONFIG=str(config))
     assert told.returncode == 1, told.stderr
     found = by_state(told.stdout, "problem")
-    assert set(found) == {"run directory", "ports", "permissions", "disk space", "database", "model broken"}
+    assert set(found) == {
+        "run directory",
+        "ports",
+        "permissions",
+        "disk space",
+        "database",
+        "model broken",
+        "model demo",
+    }
     assert all(each["advice"] for each in found.values())
+    assert "takes no more than 95.0 kB" in found["model demo"]["found"], "which by itself fits"
     assert "model demo" in by_state(told.stdout, "ok")
     assert sorted(path.stat().st_mtime_ns for path in run_dir.rglob("*")) == before
-    assert json.loads(told.stdout)["problems"] == 6 and json.loads(told.stdout)["well"] is False
-
-
-def test_a_limit_that_holds_no_agent(run_dir: Path) -> None:
-    told = run("--json", "--data", str(run_dir), *DOORS, AGENTMEM_STORE_WARM_BYTES="100000")
-    assert told.returncode == 1
-    assert "AGENTMEM_STORE_WARM_BYTES" in by_state(told.stdout, "problem")["model demo"]["advice"]
+    assert json.loads(told.stdout)["problems"] == 7 and json.loads(told.stdout)["well"] is False
 
 
 @pytest.mark.parametrize("arguments", [["--grace", "never"], ["--http", "nowhere"]])
