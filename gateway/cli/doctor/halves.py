@@ -29,7 +29,7 @@ class Half:
 
 
 async def findings(half: Half, silence: float) -> AsyncIterator[Begun | Finding]:
-    """All that the half says; last, where it did not come to its end, that the check it was at could not be done.
+    """All that the half says; last, where it did not come to its end, at which check that was.
 
     `silence` is how many seconds it may say nothing: each check ends within that time, or its process does. The process
     ends when ours does, however that comes about.
@@ -58,11 +58,12 @@ async def findings(half: Half, silence: float) -> AsyncIterator[Begun | Finding]
                         yield said
                 status = await asyncio.wait_for(process.wait(), silence)
             except TimeoutError:
-                hung = f"it did not end within {silence:g} s"
+                hung = f"it did not end within {silence:g} s, and the {half.name}'s checks after it were not made"
                 yield unknown(at, hung, "look at what it has to do with, which may hang: a disk, a network, a device")
             else:
                 if status:
-                    yield unknown(at, f"it ended with {_outcome(status)}: {_last_line(errors)}", _ADVICE)
+                    ended = f"the {half.name}'s checks ended here with {_outcome(status)}: {_last_line(errors)}"
+                    yield unknown(at, ended, _ADVICE)
             finally:
                 await _end(process)
         finally:

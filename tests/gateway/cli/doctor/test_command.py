@@ -14,6 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
+
+from gateway.cli.main import main
 
 from ...doors import ANY_PORT
 
@@ -85,13 +88,13 @@ def test_each_fault_is_found_and_none_hides_another(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--grace", "never"], ["--http", "nowhere"]])
 def test_settings_that_cannot_be_read(arguments: list[str]) -> None:
-    told = run(*arguments)
-    assert told.returncode == 2 and told.stderr.startswith("Error: ") and told.stdout == ""
+    told = CliRunner().invoke(main, ["doctor", *arguments])
+    assert told.exit_code == 2 and told.stderr.startswith("Error: ") and told.stdout == ""
 
 
 def test_help() -> None:
-    told = run("--help")
-    assert told.returncode == 0 and "usage: agentmem doctor" in told.stdout and "--json" in told.stdout
+    told = CliRunner().invoke(main, ["doctor", "--help"])
+    assert told.exit_code == 0 and "usage: agentmem doctor" in told.stdout and "--json" in told.stdout
 
 
 def test_ctrl_c_leaves_nothing_behind(run_dir: Path) -> None:
