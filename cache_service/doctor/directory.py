@@ -65,7 +65,7 @@ def permissions(root: Path) -> Iterator[Finding]:
         many = f"{len(opened)} of {len(entries)} entries are open to others, as {opened[0]}; the directory is closed"
         yield warning(name, many, shut, facts={"open_entries": len(opened)})
     elif not foreign:
-        yield ok(name, f"{root} is this user's alone, and so are {len(entries)} entries in it")
+        yield ok(name, f"{root} is this user's alone, with all {len(entries)} entries in it")
 
 
 def held(root: Path, serving: bool) -> bool:

@@ -28,15 +28,16 @@ def status(findings: Sequence[Finding]) -> int:
 
 
 def print_report(console: Console, findings: Sequence[Finding]) -> None:
-    """A row for each finding, and one line that adds them up."""
+    """A row for each finding, with what to do below what was found; and one line that adds them up."""
     table = Table(box=None, pad_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("check", overflow="fold", max_width=24)
-    table.add_column("found", overflow="fold")
-    table.add_column("what to do", overflow="fold")
+    table.add_column("found, and → what to do", overflow="fold")
     for finding in findings:
-        cells = (Text(printable(text)) for text in (finding.check, finding.found, finding.advice))
-        table.add_row(Text(finding.state.value, style=_STYLES[finding.state]), *cells)
+        said = Text(printable(finding.found))
+        if finding.advice:
+            said.append(f"\n→ {printable(finding.advice)}", style="bold" if finding.state is not State.OK else "dim")
+        table.add_row(Text(finding.state.value, style=_STYLES[finding.state]), Text(printable(finding.check)), said)
     console.print(table)
     console.print(Text(f"\n{summary(findings)}", style="bold"))
 

@@ -34,7 +34,7 @@ def ports(settings: UpSettings, running: Running) -> Iterator[Finding]:
             elif _is_ours(address, settings, running):
                 ours.append(str(address.port))
             else:
-                told = f"{flag}: cannot listen on {address}: {refused}{_holder(address)}"
+                told = f"{flag.partition(' (')[0]}: cannot listen on {address}: {refused}{_holder(address)}"
                 yield problem(_NAME, told, "choose another port, or end that program", facts={"port": address.port})
             taken[address] = flag
     except WrongSetting as error:
@@ -74,8 +74,8 @@ def _holder(address: Address) -> str:
         for each in psutil.net_connections("tcp"):
             if each.status == psutil.CONN_LISTEN and each.pid and each.laddr and each.laddr.port == address.port:
                 words = psutil.Process(each.pid).cmdline()
-                whose = "another Agentmem, " if any("agentmem" in word for word in words) else ""
-                return f" ({whose}process {each.pid}: {' '.join(words)[:80]})"
+                is_agentmem = any("agentmem" in word for word in words)
+                return f" by process {each.pid}, {'another Agentmem' if is_agentmem else ' '.join(words)[:80]}"
     except psutil.Error:  # macOS tells of one's own processes only
         return ""
     return ""
