@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agentmem.checkup import Check, Findings, listens, problem, tell
+from agentmem.checkup import Check, Findings, State, listens, problem, tell
 from agentmem.datadir import ForeignDirectory, refuse_foreign
 from agentmem.settings import SettingsError, load
 from cache_service.doctor import database, directory, file_system, room, speed
@@ -13,11 +13,10 @@ from cache_service.settings import StoreSettings
 
 
 def checks(settings: StoreSettings) -> list[Check]:
-    """The checks of a store with these settings. They open what they look at, and write nothing that has a name."""
+    """The checks of a directory that a store can use. They write nothing that has a name."""
     root = settings.data_directory
     serving = partial(listens, settings.address)
     return [
-        ("data directory", partial(_whose, root)),
         ("permissions", partial(directory.permissions, root)),
         ("file system", partial(file_system.kind, root)),
         ("disk space", lambda: room.space(root, settings.limits, directory.held(root, serving()))),
@@ -26,12 +25,16 @@ def checks(settings: StoreSettings) -> list[Check]:
     ]
 
 
-def _whose(root: Path) -> Findings:
-    try:
-        refuse_foreign(root)
-    except ForeignDirectory as error:
-        return [problem("data directory", str(error), "choose another --data; nothing there was touched")]
-    return directory.owner(root)
+def _usable(root: Path, usable: list[bool]) -> Findings:
+    """Whether the directory can be a store's at all; `usable` gets the answer."""
+    found = directory.owner(root)
+    if found.state is State.OK:
+        try:
+            refuse_foreign(root)
+        except ForeignDirectory as error:
+            found = problem("data directory", str(error), "choose another --data; nothing there was touched")
+    usable.append(found.state is State.OK)
+    return [found]
 
 
 def main() -> None:
@@ -45,7 +48,10 @@ def main() -> None:
         )
         tell([("store settings", lambda: [refused])], _write)
         return
-    tell(checks(settings), _write)
+    usable: list[bool] = []
+    tell([("data directory", lambda: _usable(settings.data_directory, usable))], _write)
+    if any(usable):  # of another directory nothing more is worth knowing
+        tell(checks(settings), _write)
 
 
 def _write(line: str) -> None:

@@ -7,39 +7,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
-from agentmem.checkup import Finding, Findings, existing, ok, problem, warning
+from agentmem.checkup import Finding, existing, ok, problem, warning
 
 _MOST_ENTRIES = 20_000
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def owner(root: Path) -> Findings:
+def owner(root: Path) -> Finding:
     """Whether the directory is this user's, or can be made."""
     name = "data directory"
     if not root.exists():
         parent = existing(root)
         if not parent.is_dir():
-            yield problem(name, f"{parent} is not a directory", "choose another --data")
-        elif not os.access(parent, os.W_OK | os.X_OK):
-            yield problem(
+            return problem(name, f"{parent} is not a directory", "choose another --data")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            return problem(
                 name, f"{root} cannot be made in {parent}", "choose another --data, or let this user write there"
             )
-        else:
-            yield ok(name, f"{root} will be made at the first start")
-        return
+        return ok(name, f"{root} will be made at the first start")
     if not root.is_dir():
-        yield problem(name, f"{root} is not a directory", "choose another --data")
-        return
+        return problem(name, f"{root} is not a directory", "choose another --data")
     found = root.stat()
     if found.st_uid != os.geteuid():
         whose = f"{root} is user {found.st_uid}'s, and this is user {os.geteuid()}"
-        yield problem(name, whose, "run as that user, or choose another --data", facts={"owner": found.st_uid})
-    elif found.st_mode & stat.S_ISVTX:
-        yield problem(name, f"{root} is a shared directory", "choose a directory of its own as --data")
-    elif not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        yield problem(name, f"{root} cannot be read and written", f"chmod 700 {quote(str(root))}")
-    else:
-        yield ok(name, str(root))
+        return problem(name, whose, "run as that user, or choose another --data", facts={"owner": found.st_uid})
+    if found.st_mode & stat.S_ISVTX:
+        return problem(name, f"{root} is a shared directory", "choose a directory of its own as --data")
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        return problem(name, f"{root} cannot be read and written", f"chmod 700 {quote(str(root))}")
+    return ok(name, str(root))
 
 
 def permissions(root: Path) -> Iterator[Finding]:

@@ -27,19 +27,19 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_a_directory_of_ones_own(data: Path) -> None:
-    assert only(owner(data)).state is State.OK
+    assert owner(data).state is State.OK
     found = only(permissions(data))
     assert found.state is State.OK and "3 entries" in found.found
 
 
 def test_one_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     absent = tmp_path / "a" / "b"
-    assert "will be made" in only(owner(absent)).found
+    assert "will be made" in owner(absent).found
     assert only(permissions(absent)).state is State.OK
     assert os.listdir(tmp_path) == []
     (tmp_path / "file").touch()
-    assert only(owner(tmp_path / "file" / "data")).state is State.PROBLEM
-    assert only(owner(tmp_path / "file")).state is State.PROBLEM
+    assert owner(tmp_path / "file" / "data").state is State.PROBLEM
+    assert owner(tmp_path / "file").state is State.PROBLEM
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o770, 0o701])
@@ -69,13 +69,13 @@ def test_what_is_another_users(data: Path) -> None:
     found = only(permissions(data))
     assert found.state is State.PROBLEM and found.advice.startswith("chown -R ")
     os.chown(data, 4242, -1)
-    found = only(owner(data))
+    found = owner(data)
     assert found.state is State.PROBLEM and "4242" in found.found
 
 
 def test_a_shared_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    assert only(owner(tmp_path)).state is State.PROBLEM
+    assert owner(tmp_path).state is State.PROBLEM
 
 
 def test_whether_a_store_has_it(data: Path) -> None:

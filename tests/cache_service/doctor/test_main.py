@@ -53,13 +53,15 @@ def test_settings_that_the_store_would_refuse(tmp_path: Path) -> None:
 def test_somebody_elses_directory(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     found = half("--data", str(tmp_path))
-    assert states(found, "data directory") == {State.PROBLEM}
+    assert list(found) == ["data directory"] and states(found, "data directory") == {State.PROBLEM}
     assert os.listdir(tmp_path) == ["letters"]
 
 
 def test_a_full_tmpfs(tmp_path: Path) -> None:
     """A file system of its own, mounted where nobody else sees it."""
-    mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path} && head -c 2M /dev/zero > {tmp_path}/lock 2>/dev/null; "
+    mount = (
+        f"mount -t tmpfs -o size=1m,mode=700 tmpfs {tmp_path} && head -c 2M /dev/zero > {tmp_path}/lock 2>/dev/null; "
+    )
     wrapper = ("unshare", "-rm", "sh", "-c")
     if subprocess.run([*wrapper, f"mount -t tmpfs tmpfs {tmp_path}"], capture_output=True, check=False).returncode:
         pytest.skip("a small file system cannot be mounted here")
