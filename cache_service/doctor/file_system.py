@@ -1,5 +1,6 @@
 """What kind of file system the data directory is on."""
 
+import os
 from pathlib import Path
 
 import psutil
@@ -31,13 +32,17 @@ _LAYERS = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
 
 
 def kind(root: Path) -> Findings:
-    """The kind, as the table of mounts has it; no file system is asked, so that none can hang."""
+    """The kind, as the table of mounts has it: other file systems than this one are not asked, since one may hang.
+
+    The place itself says whether it can be written to: on macOS homes seem to be on "/", which is sealed.
+    """
     place = existing(root).resolve()
+    read_only = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
     mounts = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each.mountpoint)]
     if not mounts:
         return [ok("file system", "of a kind that is not known here")]
     mount = max(enumerate(mounts), key=lambda each: (len(each[1].mountpoint), each[0]))[1]  # the last one is on top
-    return [judged(mount.fstype, mount.mountpoint, "ro" in mount.opts.split(","))]
+    return [judged(mount.fstype, mount.mountpoint, read_only)]
 
 
 def judged(fstype: str, mountpoint: str, read_only: bool) -> Finding:

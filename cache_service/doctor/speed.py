@@ -113,9 +113,9 @@ def _commit(descriptor: int, offset: int) -> float:
 
 
 def _read(descriptor: int, size: int, deadline: float) -> int:
-    buffer, offset = bytearray(_CHUNK), 0
+    offset = 0
     while offset < size and time.monotonic() < deadline:
-        offset += os.preadv(descriptor, [buffer], offset)
+        offset += len(os.pread(descriptor, _CHUNK, offset))
     return offset
 
 

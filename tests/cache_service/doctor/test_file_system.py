@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,17 @@ def test_kinds(fstype: str, state: State) -> None:
 def test_read_only() -> None:
     found = judged("ext4", "/data", read_only=True)
     assert found.state is State.PROBLEM and "read-only" in found.found
+
+
+def test_a_mount_that_cannot_be_written_to(tmp_path: Path) -> None:
+    mount = f"mount -t tmpfs -o ro tmpfs {tmp_path}"
+    look = "import pathlib; from cache_service.doctor.file_system import kind; "
+    look += f"print(*kind(pathlib.Path('{tmp_path}/a')))"
+    command = ["unshare", "-rm", "sh", "-c", f'{mount} || exit 77; exec {sys.executable} -c "$0"', look]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    if told.returncode == 77 or "unshare" in told.stderr:
+        pytest.skip("a file system cannot be mounted here")
+    assert "read-only" in told.stdout and "PROBLEM" in told.stdout, told.stderr
 
 
 def test_the_mount_that_holds_the_path() -> None:

@@ -40,6 +40,11 @@ def test_reads_from_the_page_cache_are_called_so() -> None:
     assert "perhaps from the page cache" in judged(FAST._replace(cached=None)).found
 
 
+def test_a_cache_that_keeps_the_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fadvise", lambda *_: None, raising=False)
+    assert measure(tmp_path, 1).cached is not False
+
+
 def test_a_place_where_nothing_can_be_written() -> None:
     (found,) = measured(Path("/proc/self"), 0)
     assert found.state in (State.PROBLEM, State.UNKNOWN) and found.advice

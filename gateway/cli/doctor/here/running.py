@@ -63,11 +63,11 @@ def judged(found: Running) -> Finding:
 
 def _accepts(address: str) -> bool:
     """Whether somebody accepts connections at a TCP address."""
-    where = parse_address(address)
     try:
+        where = parse_address(address)
         with socket.create_connection((where.host, where.port), _SECONDS):
             return True
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
@@ -81,7 +81,9 @@ def _addresses(file: Path) -> dict[str, str]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and {"http", "grpc"} <= found.keys() else {}
+    if not isinstance(found, dict) or not {"http", "grpc"} <= found.keys():
+        return {}
+    return {str(door): str(address) for door, address in found.items()}
 
 
 def _and(names: Iterable[str]) -> str:

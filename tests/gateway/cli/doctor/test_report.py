@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agentmem.checkup import Finding, State, ok, problem, unknown, warning
+from agentmem.checkup import Finding, ok, problem, unknown, warning
 from gateway.cli.doctor.report import as_json, print_report, status, summary
-from gateway.cli.doctor.together import together
 
 GOOD = ok("a", "fine")
 POOR = warning("b", "slow", "hurry")
@@ -37,13 +36,3 @@ def test_the_table_has_all_of_it_and_steers_no_terminal() -> None:
     assert "\x1b" not in told and r"taken \x1b[31m[red]" in told
     assert all(word in told for word in ("ok", "warning", "problem", "hurry", "choose another"))
     assert told.endswith("1 ok, 1 warning, 1 problem\n")
-
-
-def test_a_model_whose_agents_the_store_has_no_room_for() -> None:
-    store, small, large = (
-        ok("disk space", "", "", {"limit_bytes": 1000}),
-        *(ok(f"model {size}", "", "", {"agent_bytes": size}) for size in (1000, 1001)),
-    )
-    (found,) = together([store, small, large])
-    assert found.check == "model 1001" and found.state is State.PROBLEM and "WARM_BYTES" in found.advice
-    assert list(together([small, large])) == list(together([store, small])) == []
