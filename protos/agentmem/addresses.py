@@ -1,10 +1,13 @@
 """Addresses that a service may listen on: where nobody is asked for credentials, only Unix sockets and loopback."""
 
+import re
 from ipaddress import ip_address
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
+
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 
 
 class AddressError(Exception):
@@ -58,6 +61,12 @@ def collector_url(text: str) -> str:
     if url.path not in ("", "/"):
         raise ValueError(f"{problem}, and OTLP over gRPC has no path such as {url.path}")
     return f"{url.scheme}://{address}"
+
+
+def asked_host(header: str) -> str:
+    """The name or address in a Host header, in small letters and without its port; empty where it has none."""
+    found = _HOST.fullmatch(header.lower())
+    return "" if found is None else found[1] or found[2]
 
 
 def _any(text: str) -> str:
