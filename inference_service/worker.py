@@ -11,6 +11,7 @@ from agentmem import layout, logs
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
+from agentmem.notify import ServiceManager
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -49,14 +50,18 @@ from inference_service.turns.runner import TurnRunner
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.5
+_NOBODY = ServiceManager()
 _STORE_SERVICE = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
 
 
 class Worker:
     """One worker process. `start`, then `stop` once; `failed` is set when it cannot go on and should exit."""
 
-    def __init__(self, settings: WorkerSettings, metrics_registry: CollectorRegistry) -> None:
+    def __init__(
+        self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: ServiceManager = _NOBODY
+    ) -> None:
         self._settings = settings
+        self._manager = manager
         self._metrics = WorkerMetrics(metrics_registry)
         self._engine = EngineThread()
         registered = registry(settings.model, settings.adapter, settings.models)
@@ -126,6 +131,7 @@ class Worker:
         await self._server.start()
         self._engine.start()
         logs.event(log, "listening", address=self._settings.address)
+        self._manager.status("loading the model")
         await self._models.start()
         for work in (self._watch_health(), self._watch_engine(), self._watch_pools()):
             self._background.append(asyncio.create_task(work))
@@ -156,6 +162,10 @@ class Worker:
                     await self._find_transfer()
                 await self._server.set_serving(serving)
                 logs.event(log, "health", serving=serving, engine_alive=alive, store_answers=store)
+                if serving:
+                    self._manager.ready("serving")
+                else:
+                    self._manager.status("the cache store does not answer" if alive else "the engine has died")
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def _find_transfer(self) -> None:
