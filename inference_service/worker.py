@@ -7,11 +7,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from agentmem import layout, logs
+from agentmem import layout, logs, notify
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
-from agentmem.notify import ServiceManager
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -50,18 +49,17 @@ from inference_service.turns.runner import TurnRunner
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.5
-_NOBODY = ServiceManager()
 _STORE_SERVICE = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
+_NOBODY = notify.ServiceManager()
 
 
 class Worker:
     """One worker process. `start`, then `stop` once; `failed` is set when it cannot go on and should exit."""
 
     def __init__(
-        self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: ServiceManager = _NOBODY
+        self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: notify.ServiceManager = _NOBODY
     ) -> None:
         self._settings = settings
-        self._manager = manager
         self._metrics = WorkerMetrics(metrics_registry)
         self._engine = EngineThread()
         registered = registry(settings.model, settings.adapter, settings.models)
@@ -119,6 +117,7 @@ class Worker:
             ],
         )
         self._background: list[asyncio.Task[None]] = []
+        self._manager = manager
         self.failed = asyncio.Event()
 
     @property
