@@ -31,12 +31,14 @@ class Heard:
                         self.said.append(line)
         return self.said
 
-    async def wait_for(self, assignment: str) -> None:
-        """Until it has been said; what was said before and with it is forgotten."""
+    async def wait_for(self, assignment: str) -> list[str]:
+        """Until it has been said. What was said before it, which is forgotten with it."""
         async with asyncio.timeout(60):
             while assignment not in self.listen():
                 await asyncio.sleep(0.02)
-        del self.said[: self.said.index(assignment) + 1]
+        before = self.said[: self.said.index(assignment)]
+        del self.said[: len(before) + 1]
+        return before
 
     def __enter__(self) -> Self:
         return self

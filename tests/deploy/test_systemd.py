@@ -21,6 +21,16 @@ SERVICES = ("store", "worker", "gateway")
 EXPOSURE_PERCENT = 20
 """What `systemd-analyze security` may give a unit at most; under 50 is "OK", without hardening it is 96."""
 
+LOCKED = {
+    "NoNewPrivileges": "yes",
+    "CapabilityBoundingSet": "",
+    "ProtectSystem": "strict",
+    "ProtectHome": "yes",
+    "PrivateTmp": "yes",  # MLX runs what it finds in a directory of a known name there
+    "RestrictNamespaces": "yes",
+    "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6",
+}
+
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
 
@@ -49,6 +59,8 @@ def test_what_is_private(service: str) -> None:
     file = unit(service)
     assert file.one("RuntimeDirectoryMode") == "0700" and file.one("UMask") == "0077"
     assert file.one("RuntimeDirectoryPreserve") == "yes", "the others' sockets are there, too"
+    assert {key: file.one(key) for key in LOCKED} == LOCKED
+    assert file.all("SystemCallFilter")[:2] == ["@system-service", "~@privileged"]
     if file.all("StateDirectory"):
         assert file.one("StateDirectoryMode") == "0700"
 
