@@ -19,6 +19,7 @@ from agentmem.channels import connect
 from agentmem.exposition import MetricsServer
 from agentmem.layout import GATEWAY_FILE
 from agentmem.logs import event
+from agentmem.notify import ServiceManager
 from agentmem.server import GrpcServer
 from agentmem.settings import SettingsError
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
@@ -168,14 +169,19 @@ async def run(settings: GatewaySettings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    manager = ServiceManager.of_this_process()
     gateway = Gateway(settings)
     await gateway.start()
+    alive = asyncio.create_task(manager.keep_alive(lambda: True))
+    manager.ready(f"serving, HTTP on {gateway.addresses['http']}, gRPC on {gateway.addresses['grpc']}")
     stop, watched = asyncio.create_task(stopping.wait()), asyncio.create_task(gateway.watched())
     await asyncio.wait({stop, watched}, return_when=asyncio.FIRST_COMPLETED)
+    manager.stopping()
     if watched.done():
         watched.result()
     watched.cancel()
     await gateway.stop()
+    alive.cancel()
 
 
 class _HttpServer(uvicorn.Server):

@@ -7,7 +7,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from agentmem import layout, logs
+from agentmem import layout, logs, notify
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
@@ -50,12 +50,15 @@ log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.5
 _STORE_SERVICE = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
+_NOBODY = notify.ServiceManager()
 
 
 class Worker:
     """One worker process. `start`, then `stop` once; `failed` is set when it cannot go on and should exit."""
 
-    def __init__(self, settings: WorkerSettings, metrics_registry: CollectorRegistry) -> None:
+    def __init__(
+        self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: notify.ServiceManager = _NOBODY
+    ) -> None:
         self._settings = settings
         self._metrics = WorkerMetrics(metrics_registry)
         self._engine = EngineThread()
@@ -114,6 +117,7 @@ class Worker:
             ],
         )
         self._background: list[asyncio.Task[None]] = []
+        self._manager = manager
         self.failed = asyncio.Event()
 
     @property
@@ -126,6 +130,7 @@ class Worker:
         await self._server.start()
         self._engine.start()
         logs.event(log, "listening", address=self._settings.address)
+        self._manager.status("loading the model")
         await self._models.start()
         for work in (self._watch_health(), self._watch_engine(), self._watch_pools()):
             self._background.append(asyncio.create_task(work))
@@ -156,6 +161,10 @@ class Worker:
                     await self._find_transfer()
                 await self._server.set_serving(serving)
                 logs.event(log, "health", serving=serving, engine_alive=alive, store_answers=store)
+                if serving:
+                    self._manager.ready("serving")
+                else:
+                    self._manager.status("the cache store does not answer" if alive else "the engine has died")
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def _find_transfer(self) -> None:
