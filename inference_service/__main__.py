@@ -11,6 +11,7 @@ from agentmem import logs
 from agentmem.exposition import MetricsServer
 from agentmem.notify import ServiceManager
 from agentmem.service import BUG, run_service
+from inference_service.compiled import keep_private
 from inference_service.models.fetching import go_offline
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
@@ -33,6 +34,7 @@ async def serve(settings: WorkerSettings) -> int | None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    keep_private()
     if settings.offline:
         go_offline()
     registry = CollectorRegistry()
