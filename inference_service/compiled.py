@@ -1,8 +1,8 @@
 """Where MLX keeps what it compiles for CPUs: in a directory that nobody else can write.
 
-MLX loads libraries from `mlx/VERSION/cpu` of the directory for temporary files, if they are there, without a look at who
-put them there. In a /tmp that several users share that is somebody else's code, or a directory that the second user
-cannot write.
+MLX loads libraries from `mlx/VERSION/cpu` of the directory for temporary files, if they are there, without a look at
+who put them there. In a /tmp that several users share that is somebody else's code, or a directory that the second
+user cannot write.
 """
 
 import logging
