@@ -72,7 +72,10 @@ def programs() -> Programs:
 def _cache() -> Path:
     """A directory of this user's that outlives the tests, or at least belongs to nobody else."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for folder in (home / "agentmem" / "prometheus", Path(tempfile.gettempdir()) / f"agentmem-prometheus-{os.getuid()}"):
+    for folder in (
+        home / "agentmem" / "prometheus",
+        Path(tempfile.gettempdir()) / f"agentmem-prometheus-{os.getuid()}",
+    ):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError:
@@ -83,7 +86,7 @@ def _cache() -> Path:
 
 
 def _unpack(scratch: Path) -> Path:
-    """Fetch the package with the package lists that are there, or else with fresh ones, kept apart from the system's."""
+    """Fetch the package by the package lists that are there, or else by fresh ones, kept apart from the system's."""
     private = ["-o", f"Dir::State::Lists={scratch}/lists", "-o", f"Dir::Cache={scratch}/cache"]
     (scratch / "lists" / "partial").mkdir(parents=True)
     (scratch / "cache" / "archives" / "partial").mkdir(parents=True)
@@ -205,4 +208,14 @@ def metric_names(expression: str) -> set[str]:
     bare = re.sub(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", "", bare)
     bare = re.sub(r"\[[^\]]*\]|\boffset\s+\S+", "", bare)
     words = re.finditer(r"(?<![\w.$:])[a-zA-Z_:][\w:]*(?!\w|\s*\()", bare)
-    return {word[0] for word in words} - {"and", "or", "unless", "bool", "group_left", "group_right", "inf", "Inf", "NaN"}
+    return {word[0] for word in words} - {
+        "and",
+        "or",
+        "unless",
+        "bool",
+        "group_left",
+        "group_right",
+        "inf",
+        "Inf",
+        "NaN",
+    }
