@@ -1,7 +1,7 @@
 """Who remembers: agents by tier, their turns, how conversations found them, and workflows."""
 
 from deploy.grafana.panels import Board, lines, number
-from deploy.grafana.queries import MODEL, STACK, increase, rate, share, total
+from deploy.grafana.queries import MODEL, STACK, increase, rate, share, some, total
 
 
 def agents() -> Board:
@@ -13,7 +13,7 @@ def agents() -> Board:
         "Agents",
         number(
             "By tier",
-            "Agents by the best tier of the store that holds their KV, and those that are hot besides. none: their "
+            "Agents by the store's tier that holds their KV, and, counted once more, those that are hot. none: their "
             "next turn computes all of it. Many none that come back: raise --warm-bytes.",
             "short",
             (total("agentmem_cache_agents", "tier", STACK), "{{tier}}"),
@@ -81,10 +81,12 @@ def agents() -> Board:
             "that start anew.",
             "reqps",
             (
-                rate(
-                    "grpc_server_handled_total",
-                    "grpc_method",
-                    f'{STACK},service="gateway",grpc_service="agentmem.v1.AgentService"',
+                some(
+                    rate(
+                        "grpc_server_handled_total",
+                        "grpc_method",
+                        f'{STACK},service="gateway",grpc_service="agentmem.v1.AgentService"',
+                    )
                 ),
                 "{{grpc_method}}",
             ),

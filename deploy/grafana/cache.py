@@ -49,8 +49,8 @@ def cache() -> Board:
         ),
         lines(
             "Blocks of the pool",
-            "Blocks by state; each holds the KV of 256 tokens. Nothing free and nothing idle: what runs takes all, and "
-            "new requests wait for room (--room-wait).",
+            "Blocks by state; each holds the KV of 256 tokens. Used are also those of idle agents, who make room when "
+            "somebody needs it; requests that wait nonetheless wait for what runs (--room-wait).",
             "short",
             (total("agentmem_pool_blocks", "state"), "{{state}}"),
             stacked=True,

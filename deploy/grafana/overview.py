@@ -1,7 +1,7 @@
 """Are turns quick, how many are there, and how many wait?"""
 
 from deploy.grafana.panels import Board, Target, lines, number
-from deploy.grafana.queries import MODEL, STACK, quantile, rate, share, total
+from deploy.grafana.queries import MODEL, STACK, quantile, rate, share, some, total
 
 _FIRST = "agentmem_time_to_first_token_seconds"
 
@@ -122,7 +122,7 @@ def overview() -> Board:
             "Requests that ended, by how: stop, length and the like are good ends, names of gRPC codes are failures. "
             "Many failures: search the worker's log for the code, and see AgentmemErrors.",
             "reqps",
-            (rate("agentmem_requests_finished_total", "reason"), "{{reason}}"),
+            (some(rate("agentmem_requests_finished_total", "reason")), "{{reason}}"),
             stacked=True,
         ),
         lines(

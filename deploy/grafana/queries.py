@@ -14,6 +14,11 @@ def rate(metric: str, by: str = "", where: str = MODEL) -> str:
     return f"{_sum(by)}(rate({metric}{{{where}}}[$__rate_interval]))"
 
 
+def some(expression: str) -> str:
+    """Only what happens at all, of series of which most are always 0."""
+    return f"{expression} > 0"
+
+
 def increase(metric: str, by: str = "", where: str = MODEL) -> str:
     """What a counter gained in the range that the dashboard shows."""
     return f"{_sum(by)}(increase({metric}{{{where}}}[$__range]))"

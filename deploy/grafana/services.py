@@ -1,7 +1,7 @@
 """The three processes: their RPCs, the HTTP door, and what they take of the machine."""
 
 from deploy.grafana.panels import Board, lines, number
-from deploy.grafana.queries import STACK, quantile, rate, total
+from deploy.grafana.queries import STACK, quantile, rate, some, total
 
 _PROBES = 'route!~"/healthz|/readyz|/metrics"'
 _STREAMS = 'grpc_type!="unary"'
@@ -47,7 +47,7 @@ def services() -> Board:
             "Calls",
             "RPCs that ended, a second, by process and method. Explains load: who calls what.",
             "reqps",
-            (rate("grpc_server_handled_total", "service, grpc_method", STACK), "{{service}} {{grpc_method}}"),
+            (some(rate("grpc_server_handled_total", "service, grpc_method", STACK)), "{{service}} {{grpc_method}}"),
         ),
         lines(
             "Calls that failed",
@@ -55,7 +55,7 @@ def services() -> Board:
             "RESOURCE_EXHAUSTED: full. INTERNAL: a bug or a disk; search the log for the incident id.",
             "reqps",
             (
-                rate("grpc_server_handled_total", "service, grpc_code", f'{STACK},grpc_code!="OK"'),
+                some(rate("grpc_server_handled_total", "service, grpc_code", f'{STACK},grpc_code!="OK"')),
                 "{{service}} {{grpc_code}}",
             ),
             stacked=True,
@@ -103,7 +103,7 @@ def services() -> Board:
             "Requests",
             "HTTP requests answered a second, by route, without probes.",
             "reqps",
-            (rate("agentmem_http_requests_total", "route", f"{STACK},{_PROBES}"), "{{route}}"),
+            (some(rate("agentmem_http_requests_total", "route", f"{STACK},{_PROBES}")), "{{route}}"),
         ),
         lines(
             "Answers that are not 2xx",
@@ -111,7 +111,7 @@ def services() -> Board:
             "AgentmemErrors in deploy/RUNBOOK.md.",
             "reqps",
             (
-                rate("agentmem_http_requests_total", "route, code", f'{STACK},{_PROBES},code!~"2.."'),
+                some(rate("agentmem_http_requests_total", "route, code", f'{STACK},{_PROBES},code!~"2.."')),
                 "{{code}} {{route}}",
             ),
             stacked=True,
