@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -173,8 +172,8 @@ def running(config: Path, folder: Path) -> Iterator[Prometheus]:
     log = folder / "prometheus.log"
     address = f"127.0.0.1:{free_port()}"
     command = [
-        *(str(binary), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}", "--log.level=warn"),
-        *(f"--web.listen-address={address}", "--storage.tsdb.no-lockfile"),
+        *(str(binary), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
+        *(f"--web.listen-address={address}", "--log.level=warn"),
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
@@ -199,23 +198,3 @@ def _wait(process: subprocess.Popen[bytes], page: str, log: Path) -> None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise AssertionError(f"Prometheus did not become ready:\n{log.read_text(errors='replace')[-4000:]}")
         time.sleep(0.05)
-
-
-def metric_names(expression: str) -> set[str]:
-    """The names of metrics in an expression: what is no label, function, keyword, string or duration."""
-    bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
-    bare = re.sub(r"\{[^{}]*\}", "", bare)
-    bare = re.sub(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", "", bare)
-    bare = re.sub(r"\[[^\]]*\]|\boffset\s+\S+", "", bare)
-    words = re.finditer(r"(?<![\w.$:])[a-zA-Z_:][\w:]*(?!\w|\s*\()", bare)
-    return {word[0] for word in words} - {
-        "and",
-        "or",
-        "unless",
-        "bool",
-        "group_left",
-        "group_right",
-        "inf",
-        "Inf",
-        "NaN",
-    }
