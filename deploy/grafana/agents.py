@@ -36,7 +36,7 @@ def agents() -> Board:
     board.row(
         "Turns",
         lines(
-            "Turns",
+            "By tier used",
             "Turns that look for KV, a second, by the slowest tier used. none grows: new agents, or old ones that are "
             "not found again; look at the matches beside.",
             "reqps",

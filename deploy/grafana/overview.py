@@ -40,7 +40,7 @@ def overview() -> Board:
             (share(hits, asked), "reused"),
         ),
         number(
-            "Requests",
+            "Running and waiting",
             "Requests that run, and that wait. Many that wait while few run: the pool has no room, or a model is being "
             "swapped; see Pool in Agentmem / Cache.",
             "short",

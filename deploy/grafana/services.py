@@ -101,7 +101,7 @@ def services() -> Board:
         "HTTP",
         lines(
             "Requests",
-            "HTTP requests answered a second, by route, without probes.",
+            "HTTP requests answered a second, by route, without probes. What loads the gateway; compare it with calls.",
             "reqps",
             (some(rate("agentmem_http_requests_total", "route", f"{STACK},{_PROBES}")), "{{route}}"),
         ),
