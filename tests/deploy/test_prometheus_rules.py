@@ -20,7 +20,7 @@ ALERTS = {
     *("AgentmemProcessDown", "AgentmemNotReady", "AgentmemStoreUnreachable", "AgentmemWorkerUnreachable"),
     *("AgentmemRestarts", "AgentmemEngineStalled", "AgentmemQueueFull", "AgentmemSlowFirstToken", "AgentmemErrors"),
     *("AgentmemHitRateFalls", "AgentmemKvNotWritten", "AgentmemQuarantineGrows"),
-    *("AgentmemDiskNearLimit", "AgentmemDiskNearFloor", "AgentmemLedgerWritesFail"),
+    *("AgentmemDiskNearLimit", "AgentmemDiskNearFloor", "AgentmemLedgerWritesFail", "AgentmemQuotaFull"),
 }
 """Their names are what silences, routes and the runbook hold on to."""
 PROMETHEUS_OWN = {"up"}
