@@ -23,7 +23,7 @@ from tests.system.stack import free_port
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 """The configuration that is shipped."""
-_APT_SECONDS = 300
+_APT_SECONDS = 120
 _START_SECONDS = 60.0
 
 
@@ -101,7 +101,7 @@ def _unpack(scratch: Path) -> Path:
 
 def _apt(folder: Path, *arguments: str) -> str | None:
     """Run apt-get there; its last words where it fails."""
-    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=", "-o", "Acquire::Retries=2", *arguments]
+    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=", "-o", "Acquire::http::Timeout=20", *arguments]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_APT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
