@@ -49,6 +49,8 @@ def place() -> Iterator[Path]:
 class Running:
     registry: CollectorRegistry
     store_registry: CollectorRegistry
+    server: GrpcServer
+    """The store's."""
     inference: Any
     agents: Any
     models: Any
@@ -115,6 +117,7 @@ async def running(place: Path, **settings: Any) -> AsyncIterator[Running]:
             yield Running(
                 registry,
                 kept,
+                server,
                 inference_pb2_grpc.InferenceServiceStub(channel),
                 agent_pb2_grpc.AgentServiceStub(channel),
                 model_pb2_grpc.ModelServiceStub(channel),
@@ -274,6 +277,15 @@ async def _another_model(m: Running) -> None:
     assert m("model_loads_total", result="loaded", model_id="other") == 1
     assert m("requests_finished_total", reason="length") == finished, "counters stay"
     assert m.plain("model_load_seconds_count") == 2
+
+
+async def test_it_is_ready_while_its_store_answers(place: Path) -> None:
+    async with running(place) as m:
+        for serving in (1, 0, 1):
+            await m.server.set_serving(bool(serving))
+            async with asyncio.timeout(60):
+                while not m.plain("ready") == m.plain("peer_up", peer="store") == serving:
+                    await asyncio.sleep(0.01)
 
 
 async def test_namespaces_are_a_label_by_option(place: Path) -> None:
