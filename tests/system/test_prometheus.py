@@ -182,6 +182,12 @@ def test_every_alert_compares_data(recorded: Recorded) -> None:
             assert _has_data(recorded.at_end(with_bool(arm))), f"{rule['name']} has nothing to compare: {arm}"
 
 
+def test_what_has_no_data_is_noticed(recorded: Recorded) -> None:
+    assert not _has_data(recorded.drawn("agentmem_nothing"))
+    assert not _has_data(recorded.drawn("0 * agentmem_ready / 0")), "NaN is none"
+    assert not _has_data(recorded.at_end(with_bool("agentmem_ready > agentmem_nothing")))
+
+
 def test_alerts_under_load_are_those_of_what_was_broken(recorded: Recorded) -> None:
     drawn = recorded.drawn('ALERTS{alertstate="firing"}')
     assert {labels["alertname"] for labels, _ in drawn} - MISSED == {"AgentmemQuarantineGrows"}
