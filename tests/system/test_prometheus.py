@@ -52,13 +52,13 @@ class Recorded:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory, s3_endpoint: str) -> Iterator[Recorded]:
     """A small load was recorded, and the stack is gone."""
-    folder = tmp_path_factory.mktemp("prometheus")
-    bucket = s3.Bucket(s3_endpoint)
-    bucket.create()
     try:
         prometheus.programs()
     except prometheus.Unavailable as problem:
         pytest.skip(str(problem))
+    folder = tmp_path_factory.mktemp("prometheus")
+    bucket = s3.Bucket(s3_endpoint)
+    bucket.create()
     with pytest.MonkeyPatch.context() as environment, ExitStack() as running:
         for name, value in s3.ENVIRONMENT.items():
             environment.setenv(name, value)
