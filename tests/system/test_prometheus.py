@@ -49,14 +49,13 @@ class Recorded:
         return self.asked.query(expression, self.end)
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory, s3_endpoint: str) -> Iterator[Recorded]:
+@pytest.fixture
+def recorded(tmp_path: Path, s3_endpoint: str) -> Iterator[Recorded]:
     """A small load was recorded, and the stack is gone."""
     try:
         prometheus.programs()
     except prometheus.Unavailable as problem:
         pytest.skip(str(problem))
-    folder = tmp_path_factory.mktemp("prometheus")
     bucket = s3.Bucket(s3_endpoint)
     bucket.create()
     with pytest.MonkeyPatch.context() as environment, ExitStack() as running:
@@ -64,7 +63,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, s3_endpoint: str) -> Iter
             environment.setenv(name, value)
         environment.setenv("AGENTMEM_STORE_REMOTE", bucket.location())
         environment.setenv("AGENTMEM_STORE_REMOTE_ENDPOINT", bucket.endpoint)
-        yield asyncio.run(_record(folder, running))
+        yield asyncio.run(_record(tmp_path, running))
 
 
 async def _record(folder: Path, running: ExitStack) -> Recorded:
@@ -130,12 +129,27 @@ async def _mistakes(stack: Stack, client: Client) -> None:
         assert (await http.post("/v1/chat/completions", json=body | {"max_tokens": 4})).status_code == 200
 
 
+def test_every_panel_and_every_rule_has_data(recorded: Recorded, subtests: pytest.Subtests) -> None:
+    """One test, for the processes of a run would record each for itself what several tests ask about."""
+    for name in NAMES:
+        with subtests.test(dashboard=name):
+            every_panel_has_data(recorded, name)
+    for check in (
+        every_recording_rule_has_data_and_is_never_nan,
+        every_alert_compares_data,
+        what_has_no_data_is_noticed,
+        alerts_under_load_are_those_of_what_was_broken,
+        alerts_fire_when_the_stack_is_gone,
+    ):
+        with subtests.test(check.__name__):
+            check(recorded)
+
+
 def _has_data(series: list[Series]) -> bool:
     return any(not math.isnan(value) for _, points in series for _, value in points)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_panel_has_data(recorded: Recorded, name: str) -> None:
+def every_panel_has_data(recorded: Recorded, name: str) -> None:
     board = Dashboard(name)
     variables: dict[str, list[str]] = {}
     for variable, query in board.queries.items():
@@ -160,7 +174,7 @@ def _rules(recorded: Recorded, kind: str) -> list[dict[str, str]]:
     return [rule for group in groups for rule in group["rules"] if rule["type"] == kind]
 
 
-def test_every_recording_rule_has_data_and_is_never_nan(recorded: Recorded) -> None:
+def every_recording_rule_has_data_and_is_never_nan(recorded: Recorded) -> None:
     rules = _rules(recorded, "recording")
     assert len(rules) > 50
     for rule in rules:
@@ -172,7 +186,7 @@ def test_every_recording_rule_has_data_and_is_never_nan(recorded: Recorded) -> N
             assert not any(math.isnan(value) for value in values), rule["name"]
 
 
-def test_every_alert_compares_data(recorded: Recorded) -> None:
+def every_alert_compares_data(recorded: Recorded) -> None:
     """With `bool` a comparison answers where both sides have data, whatever it says; see tests/promql.py."""
     rules = _rules(recorded, "alerting")
     assert len(rules) >= 15
@@ -182,18 +196,18 @@ def test_every_alert_compares_data(recorded: Recorded) -> None:
             assert _has_data(recorded.at_end(with_bool(arm))), f"{rule['name']} has nothing to compare: {arm}"
 
 
-def test_what_has_no_data_is_noticed(recorded: Recorded) -> None:
+def what_has_no_data_is_noticed(recorded: Recorded) -> None:
     assert not _has_data(recorded.drawn("agentmem_nothing"))
     assert not _has_data(recorded.drawn("0 * agentmem_ready / 0")), "NaN is none"
     assert not _has_data(recorded.at_end(with_bool("agentmem_ready > agentmem_nothing")))
 
 
-def test_alerts_under_load_are_those_of_what_was_broken(recorded: Recorded) -> None:
+def alerts_under_load_are_those_of_what_was_broken(recorded: Recorded) -> None:
     drawn = recorded.drawn('ALERTS{alertstate="firing"}')
     assert {labels["alertname"] for labels, _ in drawn} - MISSED == {"AgentmemQuarantineGrows"}
 
 
-def test_alerts_fire_when_the_stack_is_gone(recorded: Recorded) -> None:
+def alerts_fire_when_the_stack_is_gone(recorded: Recorded) -> None:
     expected = {("AgentmemProcessDown", service) for service in SERVICES}
     deadline = time.monotonic() + 60
     while True:
