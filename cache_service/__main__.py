@@ -51,7 +51,7 @@ async def serve(settings: StoreSettings) -> None:
         metrics = MetricsServer(settings.metrics, registry)
         work = [asyncio.create_task(store.keep_up()), asyncio.create_task(manager.keep_alive(lambda: True))]
         try:
-            server = GrpcServer(settings.address, store.services)
+            server = GrpcServer(settings.address, store.services, metrics=store.process_metrics)
             await server.start()
             await server.set_serving(True)
             logs.event(log, "ready", address=settings.address, data=str(settings.data_directory))

@@ -31,7 +31,8 @@ from gateway.http.app import HttpDoor
 from gateway.http.connections import connection_type
 from gateway.keys.file import KeyFileError
 from gateway.keys.ring import DEFAULT_LIMITS, KeyRing
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import STORE, WORKER, GatewayMetrics
+from gateway.peers import Peers
 from gateway.settings import GatewaySettings
 from gateway.tls import Tls
 from gateway.workflows.records import Records
@@ -63,6 +64,7 @@ class Gateway:
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._http = _HttpServer(_uvicorn_config(self._door.app, settings, self._tls))
+        self._peers = Peers({WORKER: self._channel, STORE: self._store_channel}, self.metrics.process.answered)
         self._watching: asyncio.Task[None] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._exposition: MetricsServer | None = None
@@ -113,10 +115,10 @@ class Gateway:
             self._grpc.stop(self._settings.grace),
             *([self._serving] if self._serving else ()),
         )
-        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})
+        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
 
@@ -126,6 +128,9 @@ class Gateway:
         await asyncio.shield(self._watching)
 
     async def _watch(self) -> None:
+        await asyncio.gather(self._watch_keys(), self._peers.watch())
+
+    async def _watch_keys(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             if ended := self._admission.end(self._authenticator.stands):
@@ -136,7 +141,7 @@ class Gateway:
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
         forwarder = Forwarder(self._channel, settings.stream_queue, settings.stall_limit, self.metrics)
-        workflows = WorkflowServicer(self._runs, self.metrics, settings.stall_limit)
+        workflows = WorkflowServicer(self._runs, settings.stall_limit)
         return GrpcServer(
             settings.grpc,
             [
@@ -160,6 +165,7 @@ class Gateway:
                 "grpc.max_allowed_incoming_connections": settings.max_connections,
             },
             door=True,
+            metrics=self.metrics.process,
         )
 
 
