@@ -55,9 +55,19 @@ class GatewayMetrics:
             ["state"],
             registry=self.registry,
         )
+        self._peers = Gauge(
+            "agentmem_peer_up",
+            "1 while the process behind this one says that it serves.",
+            ["peer"],
+            registry=self.registry,
+        )
         for door in ("http", "grpc"):
             self._running.labels(door)
             self._latency.labels(door)
+
+    def peer_up(self, peer: str, up: bool) -> None:
+        """Whether "worker" or "store" serves."""
+        self._peers.labels(peer).set(up)
 
     def http_answered(self, route: str, method: str, code: int) -> None:
         """Count one HTTP answer. `route` is a route's pattern."""
