@@ -8,6 +8,7 @@ import grpc
 
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from gateway import upstream
+from gateway.metrics import STORE, WORKER
 
 LOOK_SECONDS: Final = 0.25
 """From an answer to the next question. With the time that an answer may take it is how old the truth may be."""
@@ -43,8 +44,8 @@ class Peers:
     async def look(self) -> None:
         """Ask both, now."""
         worker, store = await asyncio.gather(self._reason(*self._worker), self._reason(*self._store))
-        self._told("worker", not worker)
-        self._told("store", not store)
+        self._told(WORKER, not worker)
+        self._told(STORE, not store)
         self.unready = worker and "; ".join(filter(None, (worker, store)))  # the store may be to blame
         if self._serving != (not worker):
             self._serving = not worker

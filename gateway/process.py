@@ -57,7 +57,11 @@ class Gateway:
         self._channel = connect(settings.worker_target)
         self._store_channel = connect(settings.store_target)
         self._peers = Peers(
-            self._channel, self._store_channel, settings.ready_timeout, self.metrics.peer_up, self._worker_serves
+            self._channel,
+            self._store_channel,
+            settings.ready_timeout,
+            self.metrics.process.answered,
+            self._worker_serves,
         )
         self._door = HttpDoor(
             settings,
@@ -155,7 +159,7 @@ class Gateway:
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
         forwarder = Forwarder(self._channel, settings.stream_queue, settings.stall_limit, self.metrics)
-        workflows = WorkflowServicer(self._runs, self.metrics, settings.stall_limit)
+        workflows = WorkflowServicer(self._runs, settings.stall_limit)
         return GrpcServer(
             settings.grpc,
             [
@@ -179,6 +183,7 @@ class Gateway:
                 "grpc.max_allowed_incoming_connections": settings.max_connections,
             },
             door=True,
+            metrics=self.metrics.process,
         )
 
 
