@@ -38,7 +38,7 @@ from agentmem.v1 import (
 from gateway.cli.openblas import preload_here
 from tests.system.forked import Forked
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 _SPEEDS: dict[str, object] = {}
 """What workers have measured of this machine: two seconds of each first start, for the same figures."""
 
