@@ -1,17 +1,26 @@
 """What the store tells Prometheus. No agent ids and no namespaces in labels."""
 
+import logging
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agentmem.errors import AgentmemError
+from agentmem.logs import event
 from cache_service import agents, references
 from cache_service.database import Database, Failure
 from cache_service.files import DataDirectory, Kind, size_of
 from cache_service.limits import FixedLimits, Reason
 
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 1.0
+"""How long a page of metrics waits for the database, which may be in the middle of something long."""
 REASONS = ("digest", "header", "truncated", "io_error")
 
 
@@ -21,7 +30,7 @@ class StoreMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._quarantined = Counter(
             "agentmem_cache_quarantined",
-            "Files of KV that failed verification and were taken out of use.",
+            "Files of KV that failed verification and were taken out of use, by fault.",
             ["reason"],
             registry=registry,
         )
@@ -29,7 +38,8 @@ class StoreMetrics:
             self._quarantined.labels(reason)
         self._failures = Counter(
             "agentmem_ledger_failures",
-            "Times that the ledger could not be read or written: the disk is full, it fails, or rows are damaged.",
+            "Times that the ledger could not be read or written: the disk is full, it fails"
+            " (io_error), or rows are damaged.",
             ["reason"],
             registry=registry,
         )
@@ -37,7 +47,8 @@ class StoreMetrics:
             self._failures.labels(failure)
         self._evictions = Counter(
             "agentmem_cache_evictions",
-            "Agents whose KV was dropped from a tier.",
+            "Agents whose KV was dropped from the disk (warm): for the limit (capacity), the disk's floor, a quota, a ttl,"
+            " or on request.",
             ["tier", "reason"],
             registry=registry,
         )
@@ -55,6 +66,15 @@ class StoreMetrics:
     def quarantined(self, reason: str) -> None:
         """Count a file; unknown reasons share one label."""
         self._quarantined.labels(reason if reason in REASONS else "other").inc()
+
+
+@contextmanager
+def unless_it_fails(what: str) -> Iterator[None]:
+    """Leave out of the page what cannot be read now: the rest of it is wanted all the more."""
+    try:
+        yield
+    except (AgentmemError, sqlite3.Error, OSError) as error:
+        event(log, "metrics are left out", logging.WARNING, of=what, error=str(error) or type(error).__name__)
 
 
 class DiskCollector(Collector):
@@ -75,27 +95,31 @@ class DiskCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
         disk, limit, free, floor, tiers = self._families()
-        sizes = self._database.read_blocking(references.sizes)
-        database = self._directory.database
-        ledger = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal")]
-        disk.add_metric(["blocks"], sizes.get(Kind.BLOCK, 0))
-        disk.add_metric(["windows"], sizes.get(Kind.WINDOW, 0))
-        disk.add_metric(["staging"], size_of(self._directory.staging))
-        disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
-        disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         limit.add_metric([], self._limits.warm_bytes)
         floor.add_metric([], self._limits.free_bytes_floor)
-        free.add_metric([], self._free())
-        warm, remote, without = self._database.read_blocking(agents.count)
-        tiers.add_metric(["warm"], warm)
-        tiers.add_metric(["remote"], remote)
-        tiers.add_metric(["none"], without)
+        with unless_it_fails("store.db"):
+            sizes, (warm, remote, without) = self._database.read_in_time(_counts, PATIENCE_SECONDS)
+            disk.add_metric(["blocks"], sizes.get(Kind.BLOCK, 0))
+            disk.add_metric(["windows"], sizes.get(Kind.WINDOW, 0))
+            tiers.add_metric(["warm"], warm)
+            tiers.add_metric(["remote"], remote)
+            tiers.add_metric(["none"], without)
+        with unless_it_fails("the data directory"):
+            free.add_metric([], self._free())
+            database = self._directory.database
+            ledger = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal")]
+            disk.add_metric(["staging"], size_of(self._directory.staging))
+            disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
+            disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         yield from (disk, limit, free, floor, tiers)
 
     def _families(self) -> tuple[GaugeMetricFamily, ...]:
         return (
             GaugeMetricFamily(
-                "agentmem_cache_disk_bytes", "Bytes in the data directory, by what they are.", labels=["kind"]
+                "agentmem_cache_disk_bytes",
+                "Bytes in the data directory: blocks, windows, staging and quarantine count for"
+                " the limit, the ledger does not.",
+                labels=["kind"],
             ),
             GaugeMetricFamily(
                 "agentmem_cache_disk_limit_bytes", "Bytes that all files of KV together may take.", labels=[]
@@ -108,5 +132,13 @@ class DiskCollector(Collector):
                 "Bytes that must stay free on it: below that agents are evicted and no new files taken.",
                 labels=[],
             ),
-            GaugeMetricFamily("agentmem_cache_agents", "Agents, by the tier that holds their KV.", labels=["tier"]),
+            GaugeMetricFamily(
+                "agentmem_cache_agents",
+                "Agents, by the tier that holds their KV: warm (disk), remote (object store), or none.",
+                labels=["tier"],
+            ),
         )
+
+
+def _counts(connection: sqlite3.Connection) -> tuple[dict[Kind, int], tuple[int, int, int]]:
+    return references.sizes(connection), agents.count(connection)

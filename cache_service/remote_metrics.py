@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from cache_service import objects
 from cache_service.database import Database
+from cache_service.metrics import PATIENCE_SECONDS, unless_it_fails
 
 
 class Operation(StrEnum):
@@ -42,7 +43,10 @@ class RemoteMetrics:
         self.upload_bytes = Counter("agentmem_remote_upload_bytes", "Bytes that were uploaded.", registry=registry)
         self.deletions = Counter("agentmem_remote_deletions", "Objects that were deleted.", registry=registry)
         self.fetches = Counter(
-            "agentmem_remote_fetches", "Files that were asked of the object store.", ["result"], registry=registry
+            "agentmem_remote_fetches",
+            "Files that were asked of the object store: warm (they are here now), missing, damaged or failed.",
+            ["result"],
+            registry=registry,
         )
         self.fetch_bytes = Counter(
             "agentmem_remote_fetch_bytes", "Bytes that were fetched and found good.", registry=registry
@@ -72,16 +76,19 @@ class RemoteCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
         waiting, size = self._families()
-        backlog = self._database.read_blocking(objects.backlog)
-        waiting.add_metric(["uploads"], backlog.uploads)
-        waiting.add_metric(["deletions"], backlog.deletions)
-        size.add_metric([], backlog.bytes)
+        with unless_it_fails("store.db"):
+            backlog = self._database.read_in_time(objects.backlog, PATIENCE_SECONDS)
+            waiting.add_metric(["uploads"], backlog.uploads)
+            waiting.add_metric(["deletions"], backlog.deletions)
+            size.add_metric([], backlog.bytes)
         yield from (waiting, size)
 
     def _families(self) -> tuple[GaugeMetricFamily, ...]:
         return (
             GaugeMetricFamily(
-                "agentmem_remote_backlog", "Files to upload, and objects to delete.", labels=["operation"]
+                "agentmem_remote_backlog",
+                "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",
+                labels=["operation"],
             ),
             GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[]),
         )

@@ -132,10 +132,10 @@ class Gateway:
             self._grpc.stop(self._settings.grace),
             *([self._serving] if self._serving else ()),
         )
-        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})
+        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
 
