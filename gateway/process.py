@@ -140,9 +140,12 @@ class Gateway:
             await asyncio.to_thread(self._exposition.stop)
 
     async def watched(self) -> None:
-        """Raises whatever ends the watch for revoked keys: nothing may be served without it."""
+        """Raises whatever ends the watch for revoked keys, or for the peers: nothing may be served without them."""
         assert self._watching is not None
-        await asyncio.shield(self._watching)
+        assert self._looking is not None
+        ended, _ = await asyncio.wait({self._watching, self._looking}, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
 
     async def _worker_serves(self, serving: bool) -> None:
         await self._grpc.set_serving(serving)
