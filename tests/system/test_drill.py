@@ -1,7 +1,8 @@
 """A fault drill under continuous load: processes killed, stopped and ended, a quota filled; the stack heals by itself.
 
-What is acknowledged is kept token for token, /readyz tells the truth within seconds, and clients hear of nothing but
-what they can try again. With AGENTMEM_FULL_MATRIX=1 there are 21 kills, else 6.
+What is acknowledged is kept token for token, /readyz tells the truth within seconds, clients hear of nothing but what
+they can try again, and the alert rules, run over what a real Prometheus recorded, fire. With AGENTMEM_FULL_MATRIX=1
+there are 21 kills, else 6.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
 import openai
@@ -23,7 +25,10 @@ import pytest
 from agentmem import errors
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, cache_store_pb2, cache_store_pb2_grpc, types_pb2
+from tests import prometheus
 from tests.full_matrix import FULL
+from tests.recorded import Expected
+from tests.recorded import check as check_alerts
 from tests.system.stack import Client, serving
 from tests.system.supervised import Supervised, Watched, supervised
 from tests.system.test_kill_loop import Told, check
@@ -34,6 +39,7 @@ AGENTS = 3
 TRUTH_SECONDS = 2.0
 """How soon /readyz must have noticed, in the median: this test shares its machine."""
 QUOTA = 6_000_000
+QUIET_SECONDS = 4.0
 PASSING = (errors.Unavailable, errors.Aborted)
 
 
@@ -128,44 +134,102 @@ async def serves(stack: Supervised) -> float:
     return time.monotonic()
 
 
-@pytest.mark.timeout(900)
-async def test_the_stack_heals_by_itself() -> None:
-    rng = random.Random(int(os.environ.get("AGENTMEM_TEST_SEED", "20260101")))
-    noticed, recovered = [], []
-    async with supervised(AGENTMEM_STORE_NAMESPACE_BYTES=str(QUOTA)) as stack, load(stack) as (talking, watched):
-        faults = [(signal.SIGKILL, victims) for victims in rng.sample(KILLS, len(KILLS))]
-        for number, victims in faults + [(signal.SIGTERM, victims) for victims in RESTARTS]:
-            await asyncio.sleep(rng.uniform(0.0, 0.4))
-            began = time.monotonic()
-            await stack.signal(*victims, number=number)
-            noticed.append(await watched.until(False, began, 30))
-            recovered.append(await watched.until(True, await serves(stack), 30))
-            await talking.check()
-            await talking.goes_on()
+@dataclass
+class Drill:
+    """The faults, one after the other; each heals, and is remembered for the alert that it should raise."""
 
-        began = time.monotonic()
-        await stack.signal("store", number=signal.SIGSTOP)
-        noticed.append(await watched.until(False, began, 30))
-        await asyncio.sleep(max(0.0, began + 10 - time.monotonic()))
-        await stack.signal("store", number=signal.SIGCONT)
-        recovered.append(await watched.until(True, time.monotonic(), 30))
-        await talking.goes_on()
-        await talking.check()
+    stack: Supervised
+    talking: Load
+    watched: Watched
+    noticed: list[float] = field(default_factory=list)
+    recovered: list[float] = field(default_factory=list)
+    expected: list[Expected] = field(default_factory=list)
 
-        told = len(talking.refusals)
-        filled = await fill(stack)
+    async def quiet(self) -> None:
+        """Nothing happens, and no alert fires."""
+        await asyncio.sleep(QUIET_SECONDS)
+        await self.talking.goes_on()
+        self.expected.append(Expected(".*", time.time() - QUIET_SECONDS, time.time(), fires=False))
+
+    async def end(self, *victims: str, number: signal.Signals) -> None:
+        """Kill or stop services, which are started again."""
+        began, wall = time.monotonic(), time.time()
+        await self.stack.signal(*victims, number=number)
+        await self._down(began)
+        await self._healed(await serves(self.stack))
+        if "worker" in victims:  # A store is back between two scrapes.
+            self.expected.append(Expected("AgentmemProcessDown", wall, time.time()))
+
+    async def freeze(self, seconds: float) -> None:
+        """The store is there, and answers nobody."""
+        began, wall = time.monotonic(), time.time()
+        await self.stack.signal("store", number=signal.SIGSTOP)
+        await self._down(began)
+        await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
+        await self.stack.signal("store", number=signal.SIGCONT)
+        await self._healed(time.monotonic())
+        self.expected.append(Expected("AgentmemStoreUnreachable", wall, time.time()))
+
+    async def fill(self) -> None:
+        """The quota of the namespace is full, until agents are deleted."""
+        wall = time.time()
+        filled = await fill(self.stack)
         async with asyncio.timeout(60):
-            await talking.full.wait()
-        assert await stack.says_ready(), "it serves others"
-        client = await stack.client("gateway")
+            await self.talking.full.wait()
+        await asyncio.sleep(QUIET_SECONDS)
+        assert await self.stack.says_ready(), "other namespaces are served"
+        client = await self.stack.client("gateway")
         for key in filled:
             await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), timeout=30)
-        await talking.goes_on()
-        await talking.check()
-        assert {type(refusal) for refusal in talking.refusals[:told]} <= set(PASSING)
-        assert talking.refusals[:told], "clients were told of outages"
-    assert statistics.median(noticed) < TRUTH_SECONDS, noticed
-    assert statistics.median(recovered) < TRUTH_SECONDS, recovered
+        await self.talking.goes_on()
+        await self.talking.check()
+        self.expected.append(Expected("AgentmemQuotaFull", wall, time.time()))
+
+    async def _down(self, began: float) -> None:
+        self.noticed.append(await self.watched.until(False, began, 60))
+
+    async def _healed(self, since: float) -> None:
+        self.recovered.append(await self.watched.until(True, since, 60))
+        await self.talking.check()
+        await self.talking.goes_on()
+
+
+@pytest.mark.timeout(900)
+async def test_the_stack_heals_by_itself(tmp_path: Path) -> None:
+    rng = random.Random(int(os.environ.get("AGENTMEM_TEST_SEED", "20260101")))
+    async with supervised(AGENTMEM_STORE_NAMESPACE_BYTES=str(QUOTA)) as stack, recorded(stack, tmp_path) as record:
+        async with load(stack) as (talking, watched):
+            drill = Drill(stack, talking, watched)
+            await drill.quiet()
+            began = time.time()
+            for victims in rng.sample(KILLS, len(KILLS)):
+                await asyncio.sleep(rng.uniform(0.0, 0.4))
+                await drill.end(*victims, number=signal.SIGKILL)
+            for victims in RESTARTS:
+                await drill.end(*victims, number=signal.SIGTERM)
+            drill.expected.append(Expected("AgentmemRestarts", began, time.time()))
+            await drill.freeze(10)
+            told = list(talking.refusals)
+            await drill.fill()
+        record(drill.expected)
+    assert told, "clients heard of outages"
+    assert {type(refusal) for refusal in told} <= set(PASSING)
+    assert statistics.median(drill.noticed) < TRUTH_SECONDS, drill.noticed
+    assert statistics.median(drill.recovered) < TRUTH_SECONDS, drill.recovered
+
+
+@asynccontextmanager
+async def recorded(stack: Supervised, folder: Path) -> AsyncIterator[Callable[[Sequence[Expected]], None]]:
+    """A Prometheus that watches; what it gives has promtool run the alerts over what it saw."""
+    try:
+        found = await asyncio.to_thread(prometheus.programs)
+    except prometheus.Unavailable as problem:
+        reason = str(problem)
+        yield lambda _: pytest.skip(f"the stack has healed, but nobody could look at alerts: {reason}")
+        return
+    addresses = {name: f"127.0.0.1:{stack.ports[name]}" for name in ("gateway", "worker", "store")}
+    with prometheus.running(prometheus.shipped_config(folder, addresses), folder) as running:
+        yield lambda expected: check_alerts(found, running, folder, expected)
 
 
 async def fill(stack: Supervised) -> list[types_pb2.AgentKey]:
