@@ -49,7 +49,7 @@ from inference_service.turns.runner import TurnRunner
 
 log = logging.getLogger(__name__)
 
-_WATCH_SECONDS = 0.5
+_WATCH_SECONDS = 0.25
 _STORE = "store"
 _STORE_SERVICE = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
 _NOBODY = notify.ServiceManager()

@@ -137,7 +137,6 @@ def test_the_image_for_gpus_changes_services_that_there_are(services: dict[str, 
     assert context / services["pod"]["build"]["dockerfile"] == DOCKERFILE
 
 
-@pytest.mark.skipif(not (DEPLOY / "prometheus").exists(), reason="deploy/prometheus is not there")
 def test_prometheus_and_grafana_find_what_they_need(services: dict[str, Any]) -> None:
     for name in ("prometheus", "grafana"):
         for source in volumes(services[name]).values():
