@@ -51,7 +51,11 @@ def test_children_do_not_speak_for_their_parent() -> None:
     assert environment == {"HOME": "/"}
 
 
-@pytest.mark.parametrize(("pid", "pings"), [(str(os.getpid()), True), ("", True), (str(os.getppid()), False)])
+@pytest.mark.parametrize(
+    ("pid", "pings"),
+    [(str(os.getpid()), True), ("", True), (str(os.getppid()), False)],
+    ids=["ours", "anybody's", "another's"],
+)
 async def test_the_watchdog_of_this_process_only(
     run_dir: Path, pid: str, pings: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
