@@ -1,0 +1,82 @@
+"""Figures of the processes: whether they are up, what they take, and their RPCs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from gateway.cli.top.figures import DoorFigures, ProcessFigures, State
+from gateway.cli.top.history import Observation
+from gateway.cli.top.interval import Interval
+from gateway.cli.top.page import START, Page
+from gateway.cli.top.reading import Service, Silence
+
+FAILED: Final = (
+    *("UNKNOWN", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"),
+    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
+)
+"""Statuses that say that the server could not, where others say that the client should not have."""
+_HANDLED: Final = "grpc_server_handled_total"
+_ANSWERED: Final = "agentmem_http_requests_total"
+
+
+def process_figures(service: Service, address: str, seen: Observation, now: datetime) -> ProcessFigures:
+    """Those of one process, whose page is at `address`."""
+    page, interval = seen.page, seen.interval
+    state, why = _state(page)
+    if isinstance(page, Silence):
+        page = Page()
+    started = page.total(START)
+    codes = {} if interval is None else interval.increases("grpc_code", _HANDLED)
+    served = None if interval is None else interval.rate(_HANDLED)
+    memory = page.total("process_resident_memory_bytes")
+    return ProcessFigures(
+        service=service,
+        address=address,
+        state=state,
+        why=why,
+        version=next(iter(page.values_of("version", "agentmem_build_info")), None),
+        interval_seconds=None if interval is None else interval.seconds,
+        memory_bytes=None if memory is None else int(memory),
+        cpu_cores=None if interval is None else interval.rate("process_cpu_seconds_total"),
+        uptime_seconds=None if started is None else max(0.0, now.timestamp() - started),
+        restarts=seen.restarts,
+        rpcs_per_second=served,
+        failed_rpcs_per_second=None
+        if served is None
+        else _per_second(interval, {code: codes.get(code, 0.0) for code in FAILED}),
+        peers={peer: up > 0 for peer, up in page.by("peer", "agentmem_peer_up").items()},
+    )
+
+
+def door_figures(seen: Observation) -> DoorFigures | None:
+    """Those of the gateway's doors; None where its page cannot be read."""
+    if isinstance(seen.page, Silence):
+        return None
+    interval, workflows = seen.interval, seen.page.total("agentmem_gateway_workflows_running")
+    streams = seen.page.by("door", "agentmem_gateway_num_requests_running")
+    answered = None if interval is None else interval.increases("code", _ANSWERED)
+    failed = {code: count for code, count in (answered or {}).items() if code >= "500"}
+    return DoorFigures(
+        streams={door: int(count) for door, count in streams.items()},
+        http_requests_per_second=None if answered is None else _per_second(interval, answered),
+        http_failures_per_second=None if answered is None else _per_second(interval, failed),
+        workflows_running=None if workflows is None else int(workflows),
+    )
+
+
+def _state(page: Page | Silence) -> tuple[State, str | None]:
+    if isinstance(page, Silence):
+        return "down", page.why
+    unreachable = [peer for peer, up in page.by("peer", "agentmem_peer_up").items() if not up]
+    missing = f"does not reach the {' and the '.join(unreachable)}" if unreachable else None
+    if page.total("agentmem_ready") == 0:
+        return "not_ready", missing or "it says that it is not serving; its log says why"
+    return "up", missing
+
+
+def _per_second(interval: Interval | None, counts: Mapping[str, float]) -> float | None:
+    if interval is None or interval.seconds <= 0:
+        return None
+    return sum(counts.values()) / interval.seconds
