@@ -13,11 +13,11 @@ def count(value: int | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Something per second: "0", "0.04", "3.2", "1,234"."""
+    """Something per second: "0", "<0.01", "0.04", "3.2", "1,234"."""
     if value is None:
         return UNKNOWN
-    if value <= 0:
-        return "0"
+    if value < 0.01:
+        return "<0.01" if value > 0 else "0"
     return f"{value:.2f}" if value < 0.095 else f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"
 
 

@@ -21,12 +21,15 @@ _FEWEST_AGENTS: Final = 3
 def plain(figures: Figures, gateway: str, width: int) -> list[Text]:
     """All there is, for a pipe or a terminal that scrolls."""
     parts = (sections.processes, sections.models, sections.latencies, sections.storage, sections.agents)
-    return _spaced([_head(figures, gateway, width, ""), *(part(figures, width) for part in parts)])
+    return _spaced([[_head(figures, gateway, width, "")], *(part(figures, width) for part in parts)])
 
 
 def fitted(figures: Figures, gateway: str, width: int, height: int) -> list[Text]:
     """What fits: `height` lines at most. Blank lines go first, then agents, times, storage, and models at the end."""
-    head = _head(figures, gateway, width, _QUIT)
+    head = [_head(figures, gateway, width, _QUIT)]
+    if figures.silent:
+        head.append(Text(NOTHING_ANSWERS, "bold red", no_wrap=True, overflow="ellipsis"))
+        head[-1].truncate(width, overflow="ellipsis")
     told = [sections.processes(figures, width), sections.models(figures, width)]
     times, storage, agents = (part(figures, width) for part in (sections.latencies, sections.storage, sections.agents))
     fewest = agents[:_FEWEST_AGENTS]
@@ -43,7 +46,7 @@ def fitted(figures: Figures, gateway: str, width: int, height: int) -> list[Text
     return _together([head, sections.states(figures, width), told[1]])[: max(0, height)]
 
 
-def _head(figures: Figures, gateway: str, width: int, right: str) -> list[Text]:
+def _head(figures: Figures, gateway: str, width: int, right: str) -> Text:
     at = datetime.fromisoformat(figures.time).astimezone()
     over = f"last {figures.interval_seconds:.1f} s" if figures.interval_seconds else "measuring …"
     head = Text(no_wrap=True, overflow="ellipsis").append("agentmem top", "bold")
@@ -52,11 +55,7 @@ def _head(figures: Figures, gateway: str, width: int, right: str) -> list[Text]:
     free = width - head.cell_len - len(right)
     if right and free >= 2:
         head.append(" " * free).append(right, "dim")
-    if not figures.silent:
-        return [head]
-    hint = Text(NOTHING_ANSWERS, "bold red", no_wrap=True, overflow="ellipsis")
-    hint.truncate(width, overflow="ellipsis")
-    return [head, hint]
+    return head
 
 
 def _spaced(parts: list[list[Text]]) -> list[Text]:

@@ -100,6 +100,8 @@ def storage(figures: Figures, width: int) -> Lines:
 
 def agents(figures: Figures, width: int) -> Lines:
     """The agents that were used last, the last one first."""
+    if figures.agents_error == figures.models_error is not None:
+        return []  # said already
     if figures.agents_error:
         return [_line(width, (f"agents: {printable(figures.agents_error)}", "yellow"))]
     if not figures.recent_agents:
