@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 from rich.text import Text
 
 _GAP: Final = 2
-_NARROWEST: Final = 8
-"""Of the first column, before other columns go."""
+_NARROW: Final = 16
+"""Cells that the first column keeps while there are other columns to leave out."""
+_NARROWEST: Final = 4
 
 
 class Column(NamedTuple):
@@ -35,13 +36,13 @@ class Grid:
         kept = self._kept(widths, width)
         first = kept[0]
         others = sum(_GAP + widths[index] for index in kept[1:])
-        widths[first] = max(1, min(widths[first], max(_NARROWEST, width - others)))
+        widths[first] = min(widths[first], max(_NARROWEST, width - others))
         return [self._line(row, kept, widths, width) for row in cells]
 
     def _kept(self, widths: Sequence[int], width: int) -> list[int]:
         kept = list(range(len(self.columns)))
         while True:
-            needed = min(widths[kept[0]], _NARROWEST) + sum(_GAP + widths[index] for index in kept[1:])
+            needed = min(widths[kept[0]], _NARROW) + sum(_GAP + widths[index] for index in kept[1:])
             last = max(kept[1:], key=lambda index: (self.columns[index].rank, index), default=0)
             if needed <= width or not last or not self.columns[last].rank:
                 return kept

@@ -72,17 +72,25 @@ def storage(figures: Figures, width: int) -> Lines:
     """The doors, agents by tier, the disk, and what was dropped."""
     told = figures.storage
     tiers = [f"{tier} {figures.agents_by_tier[tier]:,}" for tier in _TIERS if tier in figures.agents_by_tier]
-    lines = [_joined(width, ("agents: " + (" · ".join(tiers) or amounts.UNKNOWN), ""))]
-    lines.append(_disk(told, width))
-    lines.append(
+    known = f"{'' if figures.agents_all_listed else 'more than '}{counted(figures.agents_known or 0, 'agent')} to list"
+    lines = [
+        _joined(
+            width,
+            ("agents: " + (" · ".join(tiers) or amounts.UNKNOWN), ""),
+            *([(known, "dim")] if figures.agents_known else []),
+        ),
+        _disk(told, width),
         _joined(
             width,
             (f"KV: loads {amounts.size(told.load_bytes_per_second)}/s", ""),
             (f"stores {amounts.size(told.store_bytes_per_second)}/s", ""),
-            _dropped("evicted", _all(told.evictions), _all(told.evictions_since_start), "yellow"),
+        ),
+        _joined(
+            width,
             _dropped("quarantined", told.quarantined, told.quarantined_since_start, "bold red"),
-        )
-    )
+            _dropped("evicted", _all(told.evictions), _all(told.evictions_since_start), "yellow"),
+        ),
+    ]
     if figures.doors:
         doors = figures.doors
         failed = doors.http_failures_per_second or 0
