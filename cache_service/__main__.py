@@ -48,7 +48,7 @@ async def serve(settings: StoreSettings) -> None:
         metrics = MetricsServer(settings.metrics, registry)
         upkeep = asyncio.create_task(store.keep_up())
         try:
-            server = GrpcServer(settings.address, store.services)
+            server = GrpcServer(settings.address, store.services, metrics=store.process_metrics)
             await server.start()
             await server.set_serving(True)
             logs.event(log, "ready", address=settings.address, data=str(settings.data_directory))

@@ -1,6 +1,6 @@
 """What the store tells Prometheus. No agent ids and no namespaces in labels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
@@ -60,10 +60,13 @@ class StoreMetrics:
 class DiskCollector(Collector):
     """Sizes and counts, read from the database and the directory at each scrape, on the scraper's thread."""
 
-    def __init__(self, directory: DataDirectory, database: Database, limits: FixedLimits) -> None:
+    def __init__(
+        self, directory: DataDirectory, database: Database, limits: FixedLimits, free: Callable[[], int]
+    ) -> None:
         self._directory = directory
         self._database = database
         self._limits = limits
+        self._free = free
 
     def describe(self) -> Iterator[Metric]:
         """The families without values, so that registering doesn't read the disk."""
@@ -71,7 +74,7 @@ class DiskCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
-        disk, limit, tiers = self._families()
+        disk, limit, free, floor, tiers = self._families()
         sizes = self._database.read_blocking(references.sizes)
         database = self._directory.database
         ledger = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal")]
@@ -81,11 +84,13 @@ class DiskCollector(Collector):
         disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
         disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         limit.add_metric([], self._limits.warm_bytes)
+        floor.add_metric([], self._limits.free_bytes_floor)
+        free.add_metric([], self._free())
         warm, remote, without = self._database.read_blocking(agents.count)
         tiers.add_metric(["warm"], warm)
         tiers.add_metric(["remote"], remote)
         tiers.add_metric(["none"], without)
-        yield from (disk, limit, tiers)
+        yield from (disk, limit, free, floor, tiers)
 
     def _families(self) -> tuple[GaugeMetricFamily, ...]:
         return (
@@ -94,6 +99,14 @@ class DiskCollector(Collector):
             ),
             GaugeMetricFamily(
                 "agentmem_cache_disk_limit_bytes", "Bytes that all files of KV together may take.", labels=[]
+            ),
+            GaugeMetricFamily(
+                "agentmem_cache_disk_free_bytes", "Bytes that are free on the data directory's disk.", labels=[]
+            ),
+            GaugeMetricFamily(
+                "agentmem_cache_disk_free_floor_bytes",
+                "Bytes that must stay free on it: below that agents are evicted and no new files taken.",
+                labels=[],
             ),
             GaugeMetricFamily("agentmem_cache_agents", "Agents, by the tier that holds their KV.", labels=["tier"]),
         )

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from agentmem.errors import AgentmemError
 from agentmem.logs import event
+from agentmem.process_metrics import ProcessMetrics
 from agentmem.server import Register
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc
 from cache_service import schema
@@ -73,6 +74,8 @@ class Store:
                 raise
         last_use = LastUse()
         self._database.before_commit(last_use.flush)
+        self.process_metrics = ProcessMetrics(registry, "store")
+        """Of the process that this store is; for its GrpcServer."""
         metrics = StoreMetrics(registry)
         self._database.on_failure = metrics.ledger_failed
         self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits, quotas)
@@ -93,7 +96,7 @@ class Store:
                 with suppress(AgentmemError, sqlite3.Error):  # a disk that fails now fails again
                     self.close()
             raise
-        registry.register(DiskCollector(self._directory, self._database, self.warm.limits))
+        registry.register(DiskCollector(self._directory, self._database, self.warm.limits, self.warm.free))
         ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
         cache_store = CacheStoreServicer(
             self._directory,

@@ -23,7 +23,7 @@ from gateway.callers import caller
 from gateway.discretion import discreet, may_name_directories
 from gateway.metrics import GatewayMetrics
 from gateway.namespaces import claim
-from gateway.rpcs import counted, write_in_time
+from gateway.rpcs import generation, write_in_time
 
 if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
@@ -59,7 +59,7 @@ class Forwarder:
 
     def _unary(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(request: Any, context: _Context) -> bytes:
-            with counted(self.metrics, method):
+            with generation(self.metrics, method):
                 claim(request, caller().namespace)
                 answer: bytes = await upstream.result(stub(request, timeout=context.time_remaining()))
                 return _discreet(method, answer)
@@ -68,7 +68,7 @@ class Forwarder:
 
     def _upload(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(requests: AsyncIterator[Any], context: _Context) -> bytes:
-            with counted(self.metrics, method):
+            with generation(self.metrics, method):
                 outgoing = stub(timeout=context.time_remaining())
                 try:
                     async for request in requests:
@@ -91,7 +91,7 @@ class Forwarder:
 
     def _stream(self, method: MethodDescriptor, stub: Any) -> Any:
         async def call(request: Any, context: _Context) -> AsyncIterator[bytes]:
-            with counted(self.metrics, method):
+            with generation(self.metrics, method):
                 claim(request, caller().namespace)
                 async with upstream.read_ahead(
                     stub(request, timeout=context.time_remaining()), self.stream_queue

@@ -3,6 +3,11 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agentmem.exposition import LATENCY_BUCKETS
+from agentmem.process_metrics import ProcessMetrics
+
+WORKER = "worker"
+STORE = "store"
+"""The gateway's peers."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -15,16 +20,11 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.process = ProcessMetrics(self.registry, "gateway", [WORKER, STORE])
         self._http = Counter(
             "agentmem_http_requests_total",
             "HTTP requests answered, by route, method and status code (499: the client went away first).",
             ["route", "method", "code"],
-            registry=self.registry,
-        )
-        self._grpc = Counter(
-            "grpc_server_handled_total",
-            "RPCs of the contract that ended at the gRPC door, by status.",
-            ["grpc_service", "grpc_method", "grpc_code"],
             registry=self.registry,
         )
         self._latency = Histogram(
@@ -58,14 +58,14 @@ class GatewayMetrics:
         for door in ("http", "grpc"):
             self._running.labels(door)
             self._latency.labels(door)
+        for how in ("named", "retried", "continued", "forked", "new", "none"):
+            self._agents.labels(how)
+        for state in ("succeeded", "failed", "cancelled", "interrupted"):
+            self._workflows_ended.labels(state)
 
     def http_answered(self, route: str, method: str, code: int) -> None:
         """Count one HTTP answer. `route` is a route's pattern."""
         self._http.labels(route, method if method in _METHODS else "other", str(code)).inc()
-
-    def rpc_ended(self, service: str, method: str, code: str) -> None:
-        """Count one RPC; `code` is the status's name."""
-        self._grpc.labels(service, method, code).inc()
 
     def agent_resolved(self, how: str) -> None:
         """A request has its agent, or none; `how` is one of the words in the metric's help."""

@@ -135,7 +135,7 @@ class Gateway:
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
         forwarder = Forwarder(self._channel, settings.stream_queue, settings.stall_limit, self.metrics)
-        workflows = WorkflowServicer(self._runs, self.metrics, settings.stall_limit)
+        workflows = WorkflowServicer(self._runs, settings.stall_limit)
         return GrpcServer(
             settings.grpc,
             [
@@ -159,6 +159,7 @@ class Gateway:
                 "grpc.max_allowed_incoming_connections": settings.max_connections,
             },
             door=True,
+            metrics=self.metrics.process,
         )
 
 

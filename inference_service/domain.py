@@ -111,10 +111,14 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """One generated token: its log-probability before filters, the most likely others, what text and calls it ended."""
+    """One generated token: its log-probability before filters, the most likely others, what text and calls it ended.
+
+    It was sampled `at` that time of the monotonic clock, in seconds.
+    """
 
     token_id: int
     logprob: float | None
     top: tuple[tuple[int, float], ...]
     text: str
     calls: tuple[ToolCall, ...] = ()
+    at: float = 0.0

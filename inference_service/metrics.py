@@ -1,8 +1,17 @@
-"""The worker's metrics. No agent id in a label; all counters in base units."""
+"""The worker's metrics. No agent id in a label; all counters in base units.
+
+What has to do with turns has the label `model_id`, of registered models only. With `namespace_label` what is counted
+turn by turn also has `namespace`; it is the operator who knows whether there are few.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from agentmem import errors
 from agentmem.exposition import LATENCY_BUCKETS
+from agentmem.keys import AgentKey
 from agentmem.v1 import types_pb2
 from inference_service.memory.match import Reason
 
@@ -12,12 +21,23 @@ TIERS = {
     types_pb2.TIER_WARM: "warm",
     types_pb2.TIER_REMOTE: "remote",
 }
+REPLAYED = "replayed"
+_ERRORS = (
+    *(errors.InvalidArgument, errors.NotFound, errors.Aborted, errors.FailedPrecondition, errors.ResourceExhausted),
+    *(errors.Unavailable, errors.DeadlineExceeded, errors.DataLoss, errors.Cancelled, errors.Internal),
+)
+"""What turns end with. Others would have series of their own, too, once they happen."""
 
 
 class WorkerMetrics:
-    """Every metric of the worker, in one registry."""
+    """Every metric of the worker, in one registry. `models` are the registered ones, whose series begin at 0."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, models: Iterable[str] = (), *, namespace_label: bool = False
+    ) -> None:
+        per_turn = ("model_id", "namespace") if namespace_label else ("model_id",)
+        self._namespace_label = namespace_label
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"agentmem_{name}", text, labels, registry=registry)
 
@@ -27,54 +47,183 @@ class WorkerMetrics:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"agentmem_{name}", text, labels, registry=registry)
 
-        self.running = gauge("num_requests_running", "Requests that the engine works on.")
-        self.waiting = gauge("num_requests_waiting", "Requests that wait for their agent or for the engine.")
-        self.queries = counter("prefix_cache_queries", "Prompt tokens of requests that may reuse KV.")
-        self.hits = counter("prefix_cache_hits", "Prompt tokens whose KV was reused.", "tier")
-        self.lookups = counter(
-            "cache_lookups", "Requests by match, slowest tier used and miss reason.", "match", "tier", "reason"
+        self.running = gauge("num_requests_running", "Requests that the engine works on now.", "model_id")
+        self.waiting = gauge(
+            "num_requests_waiting", "Requests that wait now: for their model, agent, memory or the engine.", "model_id"
         )
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, reused ones included.")
-        self.prompt_tokens_cached = counter("prompt_tokens_cached", "Prompt tokens that were not computed.", "tier")
-        self.generation_tokens = counter("generation_tokens", "Tokens sampled.")
+        self.requests_limit = gauge(
+            "requests_limit", "Requests that may run or wait, of all models together, before others are refused."
+        )
+        self.queries = counter(
+            "prefix_cache_queries", "Prompt tokens of requests that may reuse KV, when they are taken up.", *per_turn
+        )
+        self.hits = counter(
+            "prefix_cache_hits", "Those of these tokens whose KV was reused, by where it was.", *per_turn, "tier"
+        )
+        self.lookups = counter(
+            "cache_lookups",
+            "Requests that may reuse KV, when they are taken up: by how the prompt relates to the ledger, the slowest"
+            " tier used, and why not more was reused (empty: all that could be was).",
+            *per_turn,
+            *("match", "tier", "reason"),
+        )
+        self.prompt_tokens = counter(
+            "prompt_tokens", "Prompt tokens of all requests taken up, reused ones included.", *per_turn
+        )
+        self.prompt_tokens_cached = counter(
+            "prompt_tokens_cached", "Prompt tokens that were not computed, by where their KV was.", *per_turn, "tier"
+        )
+        self.generation_tokens = counter(
+            "generation_tokens", "Tokens sampled, as they are; those of replayed turns are not.", *per_turn
+        )
         self.time_to_first_token = histogram(
-            "time_to_first_token", "From arrival at the worker to the first token, by slowest tier used.", "tier"
+            "time_to_first_token",
+            "Seconds from a request's arrival at the worker to its first token, by the slowest tier used; requests that"
+            " went well.",
+            *per_turn,
+            "tier",
         )
         self.inter_token_latency = histogram(
-            "inter_token_latency", "Mean time between two tokens of a request, observed once at its end."
+            "inter_token_latency", "Seconds between a token of a request and the next one: every gap.", *per_turn
         )
-        self.e2e_latency = histogram("e2e_request_latency", "From arrival at the worker to the end of the request.")
+        self.e2e_latency = histogram(
+            "e2e_request_latency",
+            "Seconds from a request's arrival at the worker to its end; requests that went well.",
+            *per_turn,
+        )
         self.queue_time = histogram(
-            "request_queue_time", "From arrival at the worker until the engine took the request up."
+            "request_queue_time",
+            "Seconds from a request's arrival at the worker until the engine took it up, loading KV included.",
+            *per_turn,
         )
-        self.prefill_time = histogram("request_prefill_time", "Computing the prompt's KV that was not reused.")
-        self.finished = counter("requests_finished", "Requests that ended, by how.", "reason")
-        self.load_seconds = histogram("cache_load", "Reading, verifying and assembling KV from disk.")
-        self.load_bytes = counter("cache_load_bytes", "Bytes of KV read from disk.")
-        self.store_seconds = histogram("cache_store", "Writing and publishing the KV of one turn.")
-        self.store_bytes = counter("cache_store_bytes", "Bytes of KV written to disk.")
+        self.prefill_time = histogram(
+            "request_prefill_time",
+            "Seconds of computing the prompt's KV that was not reused; requests that went well.",
+            *per_turn,
+        )
+        self.finished = counter(
+            "requests_finished",
+            "Requests for registered models that ended, by how: a finish reason, replayed, or the code of an error in"
+            " small letters; refused ones count at once.",
+            *per_turn,
+            "reason",
+        )
+        self.load_seconds = histogram(
+            "cache_load", "Seconds of reading, verifying and assembling KV from disk, where there was any.", "model_id"
+        )
+        self.load_bytes = counter("cache_load_bytes", "Bytes of KV files that were read and used.", "model_id")
+        self.load_failures = counter(
+            "cache_load_failures", "Files of KV that could not be used, by fault; each is a miss.", "model_id", "reason"
+        )
+        self.store_seconds = histogram(
+            "cache_store", "Seconds of writing and publishing the KV of one turn, once it is done.", "model_id"
+        )
+        self.store_bytes = counter("cache_store_bytes", "Bytes of KV files written and published.", "model_id")
         self.store_failures = counter(
-            "cache_store_failures", "Turns whose KV could not be written; the ledger has them."
+            "cache_store_failures", "Turns whose KV could not be written; the ledger has them.", "model_id"
         )
-        self.evictions = counter("cache_evictions", "Agents whose KV was dropped from a tier.", "tier", "reason")
-        self.load_failures = counter("cache_load_failures", "Files that could not be used, by fault.", "reason")
         self.store_transfer = gauge("store_transfer", "1 for how files of KV travel to and from the store.", "transfer")
-        self.hot_agents = gauge("cache_agents", "Agents whose KV is in a tier.", "tier")
-        self.pool_blocks = gauge("pool_blocks", "Blocks of the pool of full-attention layers.", "state")
-        self.cache_usage = gauge("kv_cache_usage_ratio", "Share of the pool's blocks that somebody uses.")
-        self.mlx_memory = gauge("mlx_memory_bytes", "Memory as MLX counts it.", "kind")
-        self.batch_size = gauge("batch_size", "Sequences that decode together now.")
+        self.evictions = counter(
+            "cache_evictions", "Agents whose KV was dropped from a tier, by why.", "model_id", "tier", "reason"
+        )
+        self.hot_agents = gauge("cache_agents", "Agents whose KV is in the tier now.", "model_id", "tier")
+        self.pool_blocks = gauge(
+            "pool_blocks", "Blocks of a loaded model's pool of full-attention layers.", "model_id", "state"
+        )
+        self.cache_usage = gauge(
+            "kv_cache_usage_ratio", "Share of a loaded model's pool that somebody uses, from 0 to 1.", "model_id"
+        )
+        self.batch_size = gauge("batch_size", "Sequences of a loaded model that decode together now.", "model_id")
+        self.engine_steps = counter(
+            "engine_steps",
+            "Steps of the engine, when they are done: one chunk of a prompt (prefill), or one token for each sequence"
+            " of a batch (decode).",
+            "kind",
+        )
+        self.engine_alive = gauge("engine_alive", "1 while the thread runs that owns MLX, else 0.")
+        self.mlx_memory = gauge("mlx_memory_bytes", "Bytes of memory as MLX counts them.", "kind")
         self.model_info = gauge("model_info", "1 for each model that is loaded.", "model_id")
         self.model_loads = counter("model_loads", "Models that were loaded, or could not be.", "model_id", "result")
         self.model_unloads = counter("model_unloads", "Models that were unloaded, by why.", "model_id", "reason")
         self.model_load_seconds = histogram(
-            "model_load", "Reading a model, proving it and taking its memory; not waiting for others to go."
+            "model_load", "Seconds of reading a model, proving it and taking its memory; not of waiting for others."
         )
+        self.models = frozenset(models)
+        for kind in ("prefill", "decode"):
+            self.engine_steps.labels(kind)
+        for transfer in ("path", "stream"):
+            self.store_transfer.labels(transfer)
+        for model_id in self.models:
+            self._begin(model_id)
 
-    def looked_up(self, match: types_pb2.Match.ValueType, tier: types_pb2.Tier.ValueType, reason: Reason) -> None:
+    def turn(self, key: AgentKey) -> tuple[str, ...]:
+        """The labels that all metrics of turns begin with."""
+        return (key.model_id, key.namespace) if self._namespace_label else (key.model_id,)
+
+    def looked_up(
+        self, key: AgentKey, match: types_pb2.Match.ValueType, tier: types_pb2.Tier.ValueType, reason: Reason
+    ) -> None:
         """Count one lookup."""
-        self.lookups.labels(
-            types_pb2.Match.Name(match).removeprefix("MATCH_").lower(),
-            TIERS[tier],
-            "" if not reason else types_pb2.MissReason.Name(reason).removeprefix("MISS_REASON_").lower(),
-        ).inc()
+        self.lookups.labels(*self.turn(key), _match(match), TIERS[tier], _reason(reason)).inc()
+
+    def _begin(self, model_id: str) -> None:
+        """Series of a registered model exist before anything happens; those of a namespace cannot be known."""
+        for metric in (self.running, self.waiting):
+            metric.labels(model_id)
+        for counter in (self.load_bytes, self.store_bytes, self.store_failures):
+            counter.labels(model_id)
+        for histogram in (self.load_seconds, self.store_seconds):
+            histogram.labels(model_id)
+        for reason in ("capacity", "unload"):
+            self.evictions.labels(model_id, "hot", reason)
+        for result in ("loaded", "failed"):
+            self.model_loads.labels(model_id, result)
+        for reason in ("swap", "request", "ttl"):
+            self.model_unloads.labels(model_id, reason)
+        if self._namespace_label:
+            return
+        for counter in (self.queries, self.prompt_tokens, self.generation_tokens):
+            counter.labels(model_id)
+        for histogram in (self.inter_token_latency, self.e2e_latency, self.queue_time, self.prefill_time):
+            histogram.labels(model_id)
+        for tier in TIERS.values():
+            self.time_to_first_token.labels(model_id, tier)
+            if tier != TIERS[types_pb2.TIER_NONE]:
+                self.hits.labels(model_id, tier)
+                self.prompt_tokens_cached.labels(model_id, tier)
+        for labels in _lookups():
+            self.lookups.labels(model_id, *labels)
+        for reason in _reasons():
+            self.finished.labels(model_id, reason)
+
+
+def reason_of(error: Exception) -> str:
+    """How a turn that failed counts in `requests_finished`."""
+    return error.code.name.lower() if isinstance(error, errors.AgentmemError) else "internal"
+
+
+def finish_reason(reason: types_pb2.FinishReason.ValueType) -> str:
+    """How a turn that went well counts in `requests_finished`."""
+    return types_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
+
+
+def _match(match: types_pb2.Match.ValueType) -> str:
+    return types_pb2.Match.Name(match).removeprefix("MATCH_").lower()
+
+
+def _reason(reason: Reason) -> str:
+    return types_pb2.MissReason.Name(reason).removeprefix("MISS_REASON_").lower() if reason else ""
+
+
+def _lookups() -> Iterator[tuple[str, str, str]]:
+    """Matches with every tier where nothing was missing, and with every reason where nothing was there."""
+    matches = [_match(match) for match in types_pb2.Match.values() if match]
+    yield from product(matches, TIERS.values(), [""])
+    yield from product(matches, ["none"], [_reason(reason) for reason in types_pb2.MissReason.values() if reason])
+
+
+def _reasons() -> Iterator[str]:
+    """All that `requests_finished` can say."""
+    yield from (finish_reason(reason) for reason in types_pb2.FinishReason.values() if reason)
+    yield REPLAYED
+    yield from (error.code.name.lower() for error in _ERRORS)

@@ -35,6 +35,9 @@ class WorkerSettings(ModelSettings):
     metrics: OptionalLoopbackAddress = Field(
         layout.metrics(layout.WORKER_METRICS), description="HOST:PORT of /metrics; empty: none"
     )
+    namespace_label: bool = Field(
+        False, description="metrics of turns have the label namespace; for a few namespaces, because each has series"
+    )
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shut-down")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="compute dtype; auto is float32 on CPU and the model's own elsewhere"

@@ -11,6 +11,7 @@ from agentmem import layout, logs
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
+from agentmem.process_metrics import ProcessMetrics
 from agentmem.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -49,6 +50,7 @@ from inference_service.turns.runner import TurnRunner
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.5
+_STORE = "store"
 _STORE_SERVICE = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
 
 
@@ -57,9 +59,11 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings, metrics_registry: CollectorRegistry) -> None:
         self._settings = settings
-        self._metrics = WorkerMetrics(metrics_registry)
-        self._engine = EngineThread()
         registered = registry(settings.model, settings.adapter, settings.models)
+        self._metrics = WorkerMetrics(metrics_registry, registered, namespace_label=settings.namespace_label)
+        self._process = ProcessMetrics(metrics_registry, "worker", [_STORE])
+        self._engine = EngineThread()
+        self._metrics.engine_alive.set_function(lambda: self._engine.alive)
         self._channel = connect(settings.store_target)
         store = StoreClient(self._channel)
         self._transfers = Transfers(store, settings.store_transfer, self._metrics)
@@ -112,6 +116,7 @@ class Worker:
                     ModelServicer(self._models, loader),
                 ),
             ],
+            metrics=self._process,
         )
         self._background: list[asyncio.Task[None]] = []
         self.failed = asyncio.Event()
@@ -150,6 +155,7 @@ class Worker:
         serving: bool | None = None
         while True:
             alive, store = self._engine.alive, await _is_serving(health)
+            self._process.answered(_STORE, store)
             if (alive and store) != serving:
                 serving = alive and store
                 if serving:

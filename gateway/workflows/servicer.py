@@ -1,7 +1,7 @@
 """WorkflowService at the gRPC door."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractContextManager, aclosing
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -11,62 +11,53 @@ from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from gateway.callers import caller
-from gateway.metrics import GatewayMetrics
 from gateway.namespaces import claim
-from gateway.rpcs import counted, write_in_time
+from gateway.rpcs import write_in_time
 from gateway.workflows.runs import Runs
 
 if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
 
-_SERVICE = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"]
-
 
 class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     """Runs, and what becomes of them. `stall_limit` is as in GatewaySettings."""
 
-    def __init__(self, runs: Runs, metrics: GatewayMetrics, stall_limit: float) -> None:
+    def __init__(self, runs: Runs, stall_limit: float) -> None:
         self._runs = runs
-        self._metrics = metrics
         self._stall_limit = stall_limit
 
     async def RunWorkflow(
         self, request: workflow_pb2.RunWorkflowRequest, context: "_Context"
     ) -> AsyncIterator[workflow_pb2.RunWorkflowResponse]:
-        with self._counted("RunWorkflow"):
-            claim(request, caller().namespace)
-            async with aclosing(await self._events(request)) as events:
-                async for event in events:
-                    await write_in_time(context, event, self._stall_limit)
+        claim(request, caller().namespace)
+        async with aclosing(await self._events(request)) as events:
+            async for event in events:
+                await write_in_time(context, event, self._stall_limit)
         return
         yield workflow_pb2.RunWorkflowResponse()  # a generator, as servers demand; only write() shows a stalled reader
 
     async def GetWorkflow(
         self, request: workflow_pb2.GetWorkflowRequest, context: "_Context"
     ) -> workflow_pb2.GetWorkflowResponse:
-        with self._counted("GetWorkflow"):
-            return workflow_pb2.GetWorkflowResponse(workflow=await self._runs.get(*_named(request)))
+        return workflow_pb2.GetWorkflowResponse(workflow=await self._runs.get(*_named(request)))
 
     async def ListWorkflows(
         self, request: workflow_pb2.ListWorkflowsRequest, context: "_Context"
     ) -> workflow_pb2.ListWorkflowsResponse:
-        with self._counted("ListWorkflows"):
-            claim(request, caller().namespace)
-            runs, token = await self._runs.page(request.namespace, paging.asked_size(request), request.page_token)
-            return workflow_pb2.ListWorkflowsResponse(workflows=runs, next_page_token=token)
+        claim(request, caller().namespace)
+        runs, token = await self._runs.page(request.namespace, paging.asked_size(request), request.page_token)
+        return workflow_pb2.ListWorkflowsResponse(workflows=runs, next_page_token=token)
 
     async def CancelWorkflow(
         self, request: workflow_pb2.CancelWorkflowRequest, context: "_Context"
     ) -> workflow_pb2.CancelWorkflowResponse:
-        with self._counted("CancelWorkflow"):
-            return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(*_named(request)))
+        return workflow_pb2.CancelWorkflowResponse(workflow=await self._runs.cancel(*_named(request)))
 
     async def DeleteWorkflow(
         self, request: workflow_pb2.DeleteWorkflowRequest, context: "_Context"
     ) -> workflow_pb2.DeleteWorkflowResponse:
-        with self._counted("DeleteWorkflow"):
-            await self._runs.delete(*_named(request))
-            return workflow_pb2.DeleteWorkflowResponse()
+        await self._runs.delete(*_named(request))
+        return workflow_pb2.DeleteWorkflowResponse()
 
     async def _events(
         self, request: workflow_pb2.RunWorkflowRequest
@@ -85,9 +76,6 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
                 return await self._runs.resume(caller(), workflow_id, request.after_sequence)
             case _:
                 raise InvalidArgument("source", "is required: definition_yaml or resume_workflow_id")
-
-    def _counted(self, name: str) -> AbstractContextManager[None]:
-        return counted(self._metrics, _SERVICE.methods_by_name[name])
 
 
 def _named(

@@ -60,6 +60,8 @@ class BatchEngine:
         self._rows_changed = False
         self._next_uid = 0
         self._tokens_per_second = 0.0
+        self.stepped: Callable[[str], object] = _nothing
+        """Told, on the engine's thread, of each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
 
     @property
     def running(self) -> int:
@@ -140,6 +142,7 @@ class BatchEngine:
         mx.eval([cache.state for cache in job.caches])
         if len(chunk) >= 128:
             self._tokens_per_second = len(chunk) / (time.monotonic() - started)
+        self.stepped("prefill")
         job.computed()
 
     def _join(self, job: TurnJob) -> None:
@@ -178,7 +181,9 @@ class BatchEngine:
         ended: list[int] = []
         errors: dict[TurnJob, Exception] = {}
         failed: list[int] = []
-        for response in group.next():
+        responses = group.next()
+        self.stepped("decode")
+        for response in responses:
             job = self._running[response.uid]
             self._guarded(
                 partial(job.take, response.token, response.logprobs, self._tokenizer), partial(errors.__setitem__, job)
@@ -237,6 +242,10 @@ class BatchEngine:
             work()
         except Exception as error:  # noqa: BLE001 - the rim of a turn: it, and only it, gets the error
             failed(error)
+
+
+def _nothing(_: str) -> None:
+    """Nobody counts."""
 
 
 def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:

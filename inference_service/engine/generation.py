@@ -169,14 +169,15 @@ class TurnJob:
         assert self.decoding is not None
         result, decoding = self.result, self.decoding
         self.sampler.check(len(result.token_ids))
-        result.first_token_at = result.first_token_at or time.monotonic()
+        now = time.monotonic()
+        result.first_token_at = result.first_token_at or now
         result.token_ids.append(token_id)
         ends = token_id in tokenizer.eos_ids
         piece = b"" if ends else tokenizer.token_bytes(token_id)
         said = self._answer.feed(piece, visible=token_id not in tokenizer.special_ids)
         wanted = decoding.top_logprobs
         logprob, top = (None, ()) if wanted is None else top_logprobs(logprobs, token_id, wanted)
-        self._emit(TokenEvent(token_id, logprob, top, said.text, said.calls))
+        self._emit(TokenEvent(token_id, logprob, top, said.text, said.calls, now))
         if self._answer.matched is not None:
             result.reason = types_pb2.FINISH_REASON_STOP_STRING
         elif ends and not decoding.sampling.ignore_eos:

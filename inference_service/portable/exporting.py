@@ -104,7 +104,7 @@ class Exporter:
         places = manifest.places
         for part in (*parts.blocks, *([parts.window] if parts.window is not None else [])):
             file = (opened.windows if part.window else opened.files)[part.chain_hash]
-            good, _ = await self._fetcher.read(geometry, manifest.key.namespace, [(part, file)])
+            good, _ = await self._fetcher.read(geometry, manifest.key.namespace, manifest.key.model_id, [(part, file)])
             name = FileName.of(part)
             if name not in good:
                 return name

@@ -49,7 +49,11 @@ class Fetcher:
             return {}
 
     async def read(
-        self, geometry: Geometry, namespace: str, wanted: Sequence[tuple[BlockHeader, cache_store_pb2.StoredFile]]
+        self,
+        geometry: Geometry,
+        namespace: str,
+        model_id: str,
+        wanted: Sequence[tuple[BlockHeader, cache_store_pb2.StoredFile]],
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
         """The good ones of these files, and what is wrong with the others."""
         if not wanted:
@@ -68,6 +72,7 @@ class Fetcher:
             name = FileName.of(header)
             if isinstance(result, BlockMiss):
                 bad[name] = result.reason
+                self._metrics.load_failures.labels(model_id, result.fault).inc()
                 await self._refuse(namespace, name, file.digest, result)
             elif isinstance(result, BaseException):
                 raise result
@@ -77,7 +82,6 @@ class Fetcher:
 
     async def _refuse(self, namespace: str, name: FileName, digest: bytes, miss: BlockMiss) -> None:
         logs.event(log, "block refused", logging.WARNING, fault=miss.fault, chain_hash=name.chain_hash.hex())
-        self._metrics.load_failures.labels(miss.fault).inc()
         if not miss.damaged:
             return
         try:

@@ -4,11 +4,11 @@ import logging
 import time
 
 from agentmem import logs
-from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.answers import duration
+from inference_service.domain import TurnRequest
 from inference_service.engine.generation import Generated
-from inference_service.metrics import TIERS, WorkerMetrics
+from inference_service.metrics import REPLAYED, TIERS, WorkerMetrics, finish_reason, reason_of
 from inference_service.turns.planned import Prepared
 from inference_service.turns.running import RunningTurn
 
@@ -22,27 +22,35 @@ class TurnMeasures:
         self._metrics = metrics
         self._taken_up: dict[RunningTurn, tuple[float, float]] = {}
 
-    def arrived(self) -> None:
+    def refused(self, request: TurnRequest, error: Exception) -> None:
+        """A turn was not even begun. Who asks for a model that nobody registered is not counted here."""
+        if request.key.model_id in self._metrics.models:
+            self._metrics.finished.labels(*self._metrics.turn(request.key), reason_of(error)).inc()
+
+    def arrived(self, turn: RunningTurn) -> None:
         """A turn waits."""
-        self._metrics.waiting.inc()
+        self._metrics.waiting.labels(turn.request.key.model_id).inc()
 
     def taken_up(self, turn: RunningTurn, prepared: Prepared, at: float, load_seconds: float) -> None:
         """The engine works on a turn, since `at`; its caches took `load_seconds` there. Count what it reuses."""
-        load_seconds += prepared.reuse.load_seconds
-        self._taken_up[turn] = at - prepared.reuse.load_seconds - turn.arrived, load_seconds
-        if prepared.reuse.load_bytes:
-            self._metrics.load_seconds.observe(load_seconds)
-        self._metrics.waiting.dec()
-        self._metrics.running.inc()
-        self._metrics.queue_time.observe(at - turn.arrived)
-        tokens, reuse = len(prepared.plan.sequence), prepared.reuse
-        self._metrics.prompt_tokens.inc(tokens)
+        metrics, key, reuse = self._metrics, turn.request.key, prepared.reuse
+        labels = metrics.turn(key)
+        load_seconds += reuse.load_seconds
+        self._taken_up[turn] = at - reuse.load_seconds - turn.arrived, load_seconds
+        if reuse.load_bytes:
+            metrics.load_seconds.labels(key.model_id).observe(load_seconds)
+        metrics.waiting.labels(key.model_id).dec()
+        metrics.running.labels(key.model_id).inc()
+        metrics.queue_time.labels(*labels).observe(at - turn.arrived)
+        tokens = len(prepared.plan.sequence)
+        metrics.prompt_tokens.labels(*labels).inc(tokens)
         if turn.request.cache_policy != inference_pb2.CACHE_POLICY_RECOMPUTE:
-            self._metrics.queries.inc(tokens)
-            self._metrics.looked_up(prepared.plan.kind, reuse.tier, prepared.miss_reason)
+            metrics.queries.labels(*labels).inc(tokens)
+            metrics.looked_up(key, prepared.plan.kind, reuse.tier, prepared.miss_reason)
         for found in reuse.by_tier:
-            self._metrics.hits.labels(TIERS[found.tier]).inc(found.tokens)
-            self._metrics.prompt_tokens_cached.labels(TIERS[found.tier]).inc(found.tokens)
+            metrics.hits.labels(*labels, TIERS[found.tier]).inc(found.tokens)
+            metrics.prompt_tokens_cached.labels(*labels, TIERS[found.tier]).inc(found.tokens)
+        turn.sampled = _TokenMeasures(metrics, labels).sampled
 
     def finished(self, turn: RunningTurn, prepared: Prepared, generated: Generated) -> inference_pb2.Finished:
         """The turn's last event, without a version."""
@@ -68,16 +76,14 @@ class TurnMeasures:
 
     def completed(self, turn: RunningTurn, prepared: Prepared, generated: Generated) -> None:
         """The turn went well: count it, and log one line without content."""
-        metrics, reuse = self._metrics, prepared.reuse
-        metrics.prefill_time.observe(generated.prefill_seconds)
+        metrics, key, reuse = self._metrics, turn.request.key, prepared.reuse
+        labels = metrics.turn(key)
+        metrics.prefill_time.labels(*labels).observe(generated.prefill_seconds)
         if generated.first_token_at is not None:
-            metrics.time_to_first_token.labels(TIERS[reuse.tier]).observe(generated.first_token_at - turn.arrived)
-        if generated.sampled > 1:
-            metrics.inter_token_latency.observe(generated.decode_seconds / (generated.sampled - 1))
-        metrics.finished.labels(
-            types_pb2.FinishReason.Name(generated.reason).removeprefix("FINISH_REASON_").lower()
-        ).inc()
-        key = turn.request.key
+            seconds = generated.first_token_at - turn.arrived
+            metrics.time_to_first_token.labels(*labels, TIERS[reuse.tier]).observe(seconds)
+        metrics.e2e_latency.labels(*labels).observe(time.monotonic() - turn.arrived)
+        metrics.finished.labels(*labels, finish_reason(generated.reason)).inc()
         if turn.request.commits and prepared.retokenized:
             logs.event(
                 log,
@@ -115,18 +121,30 @@ class TurnMeasures:
             total_ms=round((time.monotonic() - turn.arrived) * 1000, 1),
         )
 
-    def replayed(self) -> None:
+    def replayed(self, turn: RunningTurn) -> None:
         """A committed turn was answered again."""
-        self._metrics.finished.labels("replayed").inc()
+        self._metrics.finished.labels(*self._metrics.turn(turn.request.key), REPLAYED).inc()
 
     def ended(self, turn: RunningTurn) -> None:
         """The caller was told that the turn is over, one way or another."""
-        if self._taken_up.pop(turn, None) is None:
-            self._metrics.waiting.dec()
-        else:
-            self._metrics.running.dec()
-        self._metrics.generation_tokens.inc(len(turn.tokens))
-        self._metrics.e2e_latency.observe(time.monotonic() - turn.arrived)
+        metrics, key = self._metrics, turn.request.key
+        was_taken_up = self._taken_up.pop(turn, None) is not None
+        (metrics.running if was_taken_up else metrics.waiting).labels(key.model_id).dec()
         if turn.error is not None:
-            code = turn.error.code.name.lower() if isinstance(turn.error, AgentmemError) else "internal"
-            self._metrics.finished.labels(code).inc()
+            metrics.finished.labels(*metrics.turn(key), reason_of(turn.error)).inc()
+
+
+class _TokenMeasures:
+    """Counts one turn's tokens as they come, so that a stall shows while it lasts. Event loop only."""
+
+    def __init__(self, metrics: WorkerMetrics, labels: tuple[str, ...]) -> None:
+        self._tokens = metrics.generation_tokens.labels(*labels)
+        self._gaps = metrics.inter_token_latency.labels(*labels)
+        self._last: float | None = None
+
+    def sampled(self, at: float) -> None:
+        """A token was sampled, at that time of the engine's."""
+        self._tokens.inc()
+        if self._last is not None:
+            self._gaps.observe(at - self._last)
+        self._last = at

@@ -119,7 +119,7 @@ class Persister:
             self._waiting.remove(state)
             _let_go(state)
         if given_up:
-            self._metrics.store_failures.inc(len(given_up))
+            self._metrics.store_failures.labels(model.model_id).inc(len(given_up))
             log.warning("the KV of %d turns is given up unwritten, to make room; the ledger has them", len(given_up))
 
     async def leave(self, model: LoadedModel, seconds: float) -> None:
@@ -163,12 +163,13 @@ class Persister:
             tracing.enter(self._writing.trace)
             written = asyncio.create_task(self._write(self._writing))
             await asyncio.wait([written])
+            model_id = self._writing.key.model_id
             _let_go(self._writing)
             self._writing = None
             self._written.set()
             self._written = asyncio.Event()
             if error := written.exception():
-                self._metrics.store_failures.inc()
+                self._metrics.store_failures.labels(model_id).inc()
                 known = isinstance(error, AgentmemError | OSError)
                 message = "blocks were not written; the ledger has the turn"
                 log.warning("%s: %s", message, error, exc_info=None if known else error)
@@ -198,8 +199,9 @@ class Persister:
         finally:
             if not done:
                 await transfer.abandon(paths.values())
-        self._metrics.store_seconds.observe(time.monotonic() - started)
-        self._metrics.store_bytes.inc(sum(file.size_bytes for file, _ in written.values()))
+        model_id = state.key.model_id
+        self._metrics.store_seconds.labels(model_id).observe(time.monotonic() - started)
+        self._metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
 
     async def _write_file(self, transfer: Transfer, state: State, header: BlockHeader, path: str) -> Written | None:
         data = await self._engine.call(lambda: state.read(header))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from typing import NamedTuple
 
 from agentmem.errors import NotFound
@@ -81,7 +82,10 @@ class Prefetcher:
         reuse = await self._restorer.find(key, model, planned, room)
         if not held < reuse.tokens <= room.tokens:  # More files than a moment ago are for the next turn.
             return Prefetched(held, 0)
+        began = time.monotonic()
         caches = await self._engine.call(reuse.caches)
+        if reuse.load_bytes:
+            self._restorer.loaded(model, reuse.load_seconds + time.monotonic() - began)
         sequence = planned.ledger.token_ids[: reuse.tokens]
         blocks = await asyncio.to_thread(lambda: list(headers(model.fingerprint, key.namespace, sequence)))
         table = await self._keeper.pool(model, room, caches, reuse.tokens, blocks)

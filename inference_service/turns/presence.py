@@ -26,15 +26,18 @@ class Presence:
         self._metrics = metrics
         self._broken = broken
         self._watching: dict[str, asyncio.Task[None]] = {}
-        self._models: dict[str, LoadedModel] = {}
-        self._set_gauges()
+        metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
+        metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
+        metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:
         """Its pool makes room for requests, by giving up what is unwritten if need be, and counts."""
-        self._models[model.model_id] = model
         memory, metrics = model.memory, self._metrics
         memory.admission.last_resort = lambda: self._persister.give_up(model)
-        memory.admission.evicted = metrics.evictions.labels("hot", "capacity").inc
+        memory.admission.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
+        steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
+        model.engine.stepped = lambda kind: steps[kind].inc()
+        self._set_gauges(model)
         metrics.model_info.labels(model.model_id).set(1)
         metrics.model_loads.labels(model.model_id, "loaded").inc()
         metrics.model_load_seconds.observe(seconds)
@@ -65,10 +68,10 @@ class Presence:
         for key in agents:
             model.memory.hot.drop(key)
         if agents:
-            self._metrics.evictions.labels("hot", "unload").inc(len(agents))
+            self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(len(agents))
         self._watching.pop(model.model_id).cancel()
         model.memory.admission.last_resort = _nothing  # It held the model, and the model holds it.
-        del self._models[model.model_id]
+        self._remove_gauges(model.model_id)
 
     def left(self, model: LoadedModel, reason: str) -> None:
         """It counts no more."""
@@ -88,32 +91,28 @@ class Presence:
         await model.memory.pool.broken.wait()
         self._broken()
 
-    def _set_gauges(self) -> None:
-        """All loaded models together."""
-        metrics, models = self._metrics, self._models
-        metrics.hot_agents.labels("hot").set_function(lambda: sum(len(m.memory.hot) for m in _all(models)))
-        metrics.pool_blocks.labels("free").set_function(lambda: _blocks(models)[1])
-        metrics.pool_blocks.labels("used").set_function(lambda: _blocks(models)[0] - _blocks(models)[1])
-        metrics.cache_usage.set_function(lambda: _usage(*_blocks(models)))
-        metrics.batch_size.set_function(lambda: sum(m.engine.running for m in _all(models)))
-        metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
-        metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
-        metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
+    def _set_gauges(self, model: LoadedModel) -> None:
+        """Series of a model that is loaded. Who reads them is on another thread."""
+        metrics, model_id = self._metrics, model.model_id
+        hot, pool, engine = model.memory.hot, model.memory.pool.full, model.engine
+        metrics.hot_agents.labels(model_id, "hot").set_function(lambda: len(hot))
+        metrics.pool_blocks.labels(model_id, "free").set_function(lambda: pool.free)
+        metrics.pool_blocks.labels(model_id, "used").set_function(lambda: pool.capacity - pool.free)
+        metrics.cache_usage.labels(model_id).set_function(lambda: _usage(pool.capacity, pool.free))
+        metrics.batch_size.labels(model_id).set_function(lambda: engine.running)
+
+    def _remove_gauges(self, model_id: str) -> None:
+        """A model that is not loaded has no such series; and they held it."""
+        metrics = self._metrics
+        metrics.hot_agents.remove(model_id, "hot")
+        for state in ("free", "used"):
+            metrics.pool_blocks.remove(model_id, state)
+        metrics.cache_usage.remove(model_id)
+        metrics.batch_size.remove(model_id)
 
 
 def _nothing() -> None:
     """There is nothing left to give up."""
-
-
-def _all(models: dict[str, LoadedModel]) -> list[LoadedModel]:
-    """A copy: who reads a gauge is on another thread."""
-    return list(models.values())
-
-
-def _blocks(models: dict[str, LoadedModel]) -> tuple[int, int]:
-    """Blocks of all pools, and those of them that are free."""
-    pools = [model.memory.pool.full for model in _all(models)]
-    return sum(pool.capacity for pool in pools), sum(pool.free for pool in pools)
 
 
 def _usage(capacity: int, free: int) -> float:

@@ -44,7 +44,7 @@ class Restorer:
         wanted = search.wanted(choice)
         size = sum(file.size_bytes for _, file in wanted)
         remote = search.remote_tokens(choice)
-        self._metrics.load_bytes.inc(size)
+        self._metrics.load_bytes.labels(model.model_id).inc(size)
         return Reuse(
             _Maker(model, search, choice, {name: files[name] for name in (FileName.of(h) for h, _ in wanted)}),
             reason,
@@ -55,6 +55,10 @@ class Restorer:
             time.monotonic() - started if wanted else 0.0,
             search.windows_on_disk(planned.plan.keep_tokens),
         )
+
+    def loaded(self, model: LoadedModel, seconds: float) -> None:
+        """Count that what `find` found was assembled, where no turn does."""
+        self._metrics.load_seconds.labels(model.model_id).observe(seconds)
 
     async def probe(self, key: AgentKey, model: LoadedModel, planned: Planned) -> Reuse:
         """What `find` would reuse if every file is good. Holds nothing, reads no file, and counts as no use."""
@@ -104,7 +108,8 @@ class Restorer:
                     search.refuse(name)
                 continue
             wanted = [(header, file) for header, file in search.wanted(choice) if FileName.of(header) not in files]
-            read, bad = await self._fetcher.read(search.model.geometry, search.namespace, wanted)
+            model = search.model
+            read, bad = await self._fetcher.read(model.geometry, search.namespace, model.model_id, wanted)
             files |= read
             if not bad:
                 return choice, fault or below

@@ -16,6 +16,7 @@ from agentmem import layout
 from agentmem.conversations import message_hashes
 from agentmem.errors import (
     Aborted,
+    AgentmemError,
     Cancelled,
     Internal,
     InvalidArgument,
@@ -79,12 +80,27 @@ class TurnRunner:
         self._locks = locks
         self._hints = hints
         self._max_requests = max_requests
+        metrics.requests_limit.set(max_requests)
         self._stream_buffer = stream_buffer
         self._turns: set[RunningTurn] = set()
         self._draining = False
 
     def start(self, request: TurnRequest) -> RunningTurn:
         """Begin a turn. Raises what is wrong with it, without side effect."""
+        try:
+            self._check_room(request)
+        except AgentmemError as error:
+            self._measures.refused(request, error)
+            raise
+        turn = RunningTurn(request, self._stream_buffer, self._hints.of(request.key))
+        self._turns.add(turn)
+        self._measures.arrived(turn)
+        turn.task = asyncio.create_task(self._run(turn))
+        turn.interrupt = turn.task.cancel
+        turn.task.add_done_callback(lambda task: self._done(turn, task))
+        return turn
+
+    def _check_room(self, request: TurnRequest) -> None:
         if self._draining:
             raise Unavailable("the worker is shutting down")
         if not self._engine.alive:
@@ -94,13 +110,6 @@ class TurnRunner:
             raise ResourceExhausted(
                 f"{self._max_requests} requests run or wait already; try again later, or raise --max-requests"
             )
-        turn = RunningTurn(request, self._stream_buffer, self._hints.of(request.key))
-        self._turns.add(turn)
-        self._measures.arrived()
-        turn.task = asyncio.create_task(self._run(turn))
-        turn.interrupt = turn.task.cancel
-        turn.task.add_done_callback(lambda task: self._done(turn, task))
-        return turn
 
     def abort(self, namespace: str, request_id: str) -> bool:
         """Cancel the turns with this request id; whether there were any."""
@@ -155,7 +164,7 @@ class TurnRunner:
             if opened.turn is not None:
                 _replay(turn, model, opened.turn)
                 self._end_hint(turn)
-                self._measures.replayed()
+                self._measures.replayed(turn)
                 return
             if hot is not None and hot.version != opened.version:
                 model.memory.hot.drop(request.key)

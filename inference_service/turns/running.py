@@ -30,6 +30,8 @@ class RunningTurn:
         self.task: asyncio.Task[None] | None = None
         self.interrupt: Callable[[], object] | None = None
         """What ends the wait that the turn is in, if it is in one: for its agent, for the store, for the engine."""
+        self.sampled: Callable[[float], object] | None = None
+        """Who is told of each token, and when it was sampled."""
         self._loop = asyncio.get_running_loop()
         self._buffer = buffer
         self._taken = 0
@@ -109,6 +111,8 @@ class RunningTurn:
 
     def _take_token(self, event: TokenEvent) -> None:
         self.tokens.append(event)
+        if self.sampled is not None:
+            self.sampled(event.at)
         if len(self.tokens) - self._taken > self._buffer and not self.cancelled.is_set():
             self.cancel(_stalled(self._buffer))
         self._changed.set()

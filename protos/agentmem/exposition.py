@@ -8,7 +8,7 @@ from agentmem.addresses import AddressError, parse_address
 
 LATENCY_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0),
+    *(1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 300.0),
 )
 """Seconds, for all histograms of all processes, so that they can be summed and compared."""
 

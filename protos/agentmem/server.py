@@ -1,4 +1,4 @@
-"""A gRPC server as all three processes start it: health, reflection, tracing, errors, and a socket that is really ours.
+"""A gRPC server as all three processes start it: health, reflection, metrics, tracing, errors, and a socket of its own.
 
 A second grpc server silently steals a Unix socket and unlinks it when it stops; so the socket is guarded by a lock on
 `<socket>.lock`, held as long as the process lives.
@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from agentmem.addresses import AddressError
 from agentmem.channels import SERVER_OPTIONS
 from agentmem.interceptors import ErrorInterceptor
+from agentmem.process_metrics import ProcessMetrics
 from agentmem.traced_calls import TracingInterceptor
 
 MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
@@ -34,7 +35,7 @@ class GrpcServer:
 
     `services` are (full service name, add_…_to_server, servicer). Health says NOT_SERVING until `set_serving(True)`.
     `credentials` are for TLS. `options` go before SERVER_OPTIONS. `door`: the callers are not ours; they get the
-    request's id back, and each call has a line in the log.
+    request's id back, and each call has a line in the log. `metrics` count the services' RPCs, and follow the health.
     """
 
     def __init__(
@@ -46,14 +47,19 @@ class GrpcServer:
         options: Mapping[str, int | str] | None = None,
         *,
         door: bool = False,
+        metrics: ProcessMetrics | None = None,
     ) -> None:
         self.address = address
         self._credentials = credentials
         self.port = 0
         self._lock: IO[str] | None = None
         self._names = [name for name, _, _ in services]
+        self._metrics = metrics
+        counting = () if metrics is None else (metrics.rpcs.interceptor,)
+        if metrics is not None:
+            metrics.rpcs.serve(self._names)
         self._server = grpc.aio.server(
-            interceptors=(TracingInterceptor(door=door), *interceptors, ErrorInterceptor()),
+            interceptors=(*counting, TracingInterceptor(door=door), *interceptors, ErrorInterceptor()),
             options=list({**dict(SERVER_OPTIONS), **(options or {})}.items()),
         )
         self._health = HealthServicer()
@@ -85,14 +91,20 @@ class GrpcServer:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._names):
             await self._health.set(name, status)
+        self._tell(serving)
 
     async def stop(self, grace: float) -> None:
         """Health NOT_SERVING, no new calls, running ones get `grace` seconds; then the socket's lock is let go."""
         await self._health.enter_graceful_shutdown()
+        self._tell(False)
         await self._server.stop(grace)
         if self._lock is not None:
             await asyncio.to_thread(self._lock.close)
             self._lock = None
+
+    def _tell(self, serving: bool) -> None:
+        if self._metrics is not None:
+            self._metrics.serving(serving)
 
 
 def _lock_socket(path: Path) -> IO[str]:

@@ -34,5 +34,6 @@ async def test_sizes_and_counts_follow_the_directory(store: Running) -> None:
 async def test_every_metric_has_a_help_text_and_no_agent_in_a_label(store: Running) -> None:
     await store.cache.CommitTurn(kv.turn([1], agent=kv.key("somebody")))
     for family in store.registry.collect():
-        assert family.name.startswith("agentmem_") and family.documentation
-        assert {label for sample in family.samples for label in sample.labels} <= {"kind", "tier", "reason"}
+        assert family.name.startswith(("agentmem_", "grpc_server_", "process_")) and family.documentation
+        labels = {label for sample in family.samples for label in sample.labels}
+        assert labels <= {"kind", "tier", "reason", "service", "version"}

@@ -288,7 +288,7 @@ async def test_rpcs_are_counted_by_status(worker: ScriptedWorker, gateway: Gatew
         await read_all(generate(channel))
     registry = gateway.metrics.registry
     for code in ("OK", "NOT_FOUND"):
-        labels = {"grpc_service": "agentmem.v1.InferenceService", "grpc_method": "Generate", "grpc_code": code}
-        assert registry.get_sample_value("grpc_server_handled_total", labels) == 1
+        rpc = {"grpc_service": "agentmem.v1.InferenceService", "grpc_method": "Generate", "grpc_type": "server_stream"}
+        assert registry.get_sample_value("grpc_server_handled_total", {**rpc, "grpc_code": code}) == 1
     assert registry.get_sample_value("agentmem_gateway_num_requests_running", {"door": "grpc"}) == 0
     assert registry.get_sample_value("agentmem_gateway_e2e_request_latency_seconds_count", {"door": "grpc"}) == 2

@@ -20,6 +20,7 @@ from pathlib import Path
 import grpc
 import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from agentmem.blockfile import chain_hashes
 from agentmem.channels import connect
@@ -274,14 +275,11 @@ class Stack:
             await channel.close(None)
 
     async def metric(self, service: str, name: str, **labels: str) -> float:
-        """One sample of a service's metrics page; 0 where it does not exist yet."""
+        """A sample of a service's metrics page, summed over labels that are not named; 0 where there is none yet."""
         async with httpx.AsyncClient() as http:
             page = (await http.get(f"http://{self._address(service)}/metrics")).text
-        for line in page.splitlines():
-            wanted = all(f'{key}="{value}"' in line for key, value in labels.items())
-            if wanted and line.startswith((f"{name} ", f"{name}{{")):
-                return float(line.rsplit(" ", 1)[1])
-        return 0.0
+        samples = (each for family in text_string_to_metric_families(page) for each in family.samples)
+        return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 
     def logs(self, name: str) -> str:
         """What a process wrote."""

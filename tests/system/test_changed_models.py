@@ -91,7 +91,7 @@ class Running:
 
     def lookups(self, **labels: str) -> float:
         """How often the cache was looked up with this outcome."""
-        return self.registry.get_sample_value("agentmem_cache_lookups_total", labels) or 0.0
+        return self.registry.get_sample_value("agentmem_cache_lookups_total", {"model_id": "tiny", **labels}) or 0.0
 
 
 @asynccontextmanager

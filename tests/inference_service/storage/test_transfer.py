@@ -284,17 +284,17 @@ async def test_the_fetcher_quarantines_what_is_bad_and_leaves_what_is_out_of_rea
         await world.write("stream", header, seed)
     wanted = [(header, await world.find(header)) for header in (good, bad, tail)]
     flip(Path(wanted[1][1].path))
-    read, refused = await fetcher.read(GEOMETRY, "ns", wanted)
+    read, refused = await fetcher.read(GEOMETRY, "ns", "m", wanted)
     assert set(read) == {FileName.of(good), FileName.of(tail)} and refused == {FileName.of(bad): MISS_REASON_CORRUPT}
     assert len(list((world.data / "quarantine").glob("*.safetensors"))) == 1
-    assert registry.get_sample_value("agentmem_cache_load_failures_total", {"reason": "digest"}) == 1
+    assert registry.get_sample_value("agentmem_cache_load_failures_total", {"model_id": "m", "reason": "digest"}) == 1
     process.send_signal(signal.SIGKILL)
     await process.wait()
-    read, refused = await fetcher.read(GEOMETRY, "ns", wanted[:1])
+    read, refused = await fetcher.read(GEOMETRY, "ns", "m", wanted[:1])
     assert (read, refused) == ({}, {FileName.of(good): MISS_REASON_IO_ERROR})
     assert Path(wanted[0][1].path).exists()
     unknown = Fetcher(world.store, Transfers(world.store, "auto", metrics), metrics)
-    assert await unknown.read(GEOMETRY, "ns", wanted[:1]) == ({}, {FileName.of(good): MISS_REASON_IO_ERROR})
+    assert await unknown.read(GEOMETRY, "ns", "m", wanted[:1]) == ({}, {FileName.of(good): MISS_REASON_IO_ERROR})
 
 
 class Endless(cache_store_pb2_grpc.CacheStoreServiceServicer):

@@ -113,7 +113,9 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
     engine.start()
     arenas = await engine.call(lambda: Arenas(GEOMETRY, 12, 24))
     pool = KVPool(Space(12, 24), GEOMETRY.window_pieces)
-    model = SimpleNamespace(geometry=GEOMETRY, fingerprint="f", arenas=arenas, memory=SimpleNamespace(pool=pool))
+    model = SimpleNamespace(
+        model_id="m", geometry=GEOMETRY, fingerprint="f", arenas=arenas, memory=SimpleNamespace(pool=pool)
+    )
     metrics = WorkerMetrics(registry)
     persister = Persister(engine, cast(Any, store), Transfers(cast(Any, store), "path", metrics), metrics)
     try:
@@ -155,7 +157,7 @@ async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhil
             expected = window_bytes(buffers or [caches[0].buffers])
             assert {name: tensor.tobytes() for name, tensor in read.items()} == expected
         size = sum(path.stat().st_size for path in tmp_path.iterdir())
-        assert w.registry.get_sample_value("agentmem_cache_store_bytes_total") == size
+        assert w.registry.get_sample_value("agentmem_cache_store_bytes_total", {"model_id": "m"}) == size
         assert digest(Path(files[0].path).read_bytes()) == files[0].digest
         for other, _ in others:
             w.release(other)
@@ -273,5 +275,5 @@ async def test_a_failed_publish_leaves_no_file_and_is_counted(
         await w.persister.flush(10)
         w.release(state)
         assert not list(tmp_path.iterdir())
-        assert w.registry.get_sample_value("agentmem_cache_store_failures_total") == 1
+        assert w.registry.get_sample_value("agentmem_cache_store_failures_total", {"model_id": "m"}) == 1
         assert "blocks were not written" in caplog.text
