@@ -29,7 +29,8 @@ def processes(figures: Figures, width: int) -> Lines:
     lines = Grid(columns, [_process(one) for one in figures.processes]).lines(width)
     for one in figures.processes:
         if one.why:
-            lines.append(_line(width, (f"{one.service}: {printable(one.why)}", _STATES[one.state][1])))
+            style = "bold red" if one.state == "down" else "yellow"
+            lines.append(_line(width, (f"{one.service}: {printable(one.why)}", style)))
     return lines
 
 

@@ -26,7 +26,8 @@ def test_columns_are_aligned() -> None:
 
 def test_names_are_cut_before_a_column_goes_and_then_the_one_of_the_highest_rank() -> None:
     assert told(47)[2] == "a-long-name-that-…   1,234  longer note       –"
-    assert told(45)[2] == "a-long-name-that-goe…   1,234  longer note"
+    assert told(45)[2] == "a-long-name-tha…   1,234  longer note       –"
+    assert told(44)[2] == "a-long-name-that-goes-…   1,234  longer note"
     assert told(35)[2] == "a-long-name-that-goes-on   1,234"
     assert told(20)[2] == "a-long-name…   1,234"
     assert told(10)[2] == "a-l…   1,…"
