@@ -128,6 +128,14 @@ class Database:
         """`read` for a thread that isn't the event loop's."""
         return self._thread.submit(self._read, work).result()
 
+    def read_in_time(self, work: Work[_T], seconds: float) -> _T:
+        """`read_blocking` for who would rather go without: raises TimeoutError, too."""
+        reading = self._thread.submit(self._read, work)
+        try:
+            return reading.result(seconds)
+        finally:
+            reading.cancel()
+
     def write_blocking(self, work: Work[_T], erases: Callable[[_T], bool] = _nothing) -> _T:
         """`write` for a thread that isn't the event loop's."""
         return self._thread.submit(self._write, work, erases).result()

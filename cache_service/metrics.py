@@ -1,17 +1,26 @@
 """What the store tells Prometheus. No agent ids and no namespaces in labels."""
 
+import logging
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agentmem.errors import AgentmemError
+from agentmem.logs import event
 from cache_service import agents, references
 from cache_service.database import Database, Failure
 from cache_service.files import DataDirectory, Kind, size_of
 from cache_service.limits import FixedLimits, Reason
 
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 1.0
+"""How long a page of metrics waits for the database, which may be in the middle of something long."""
 REASONS = ("digest", "header", "truncated", "io_error")
 
 
@@ -57,6 +66,15 @@ class StoreMetrics:
         self._quarantined.labels(reason if reason in REASONS else "other").inc()
 
 
+@contextmanager
+def unless_it_fails(what: str) -> Iterator[None]:
+    """Leave out of the page what cannot be read now: the rest of it is wanted all the more."""
+    try:
+        yield
+    except (AgentmemError, sqlite3.Error, OSError) as error:
+        event(log, "metrics are left out", logging.WARNING, of=what, error=str(error) or type(error).__name__)
+
+
 class DiskCollector(Collector):
     """Sizes and counts, read from the database and the directory at each scrape, on the scraper's thread."""
 
@@ -75,21 +93,22 @@ class DiskCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
         disk, limit, free, floor, tiers = self._families()
-        sizes = self._database.read_blocking(references.sizes)
-        database = self._directory.database
-        ledger = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal")]
-        disk.add_metric(["blocks"], sizes.get(Kind.BLOCK, 0))
-        disk.add_metric(["windows"], sizes.get(Kind.WINDOW, 0))
-        disk.add_metric(["staging"], size_of(self._directory.staging))
-        disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
-        disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         limit.add_metric([], self._limits.warm_bytes)
         floor.add_metric([], self._limits.free_bytes_floor)
-        free.add_metric([], self._free())
-        warm, remote, without = self._database.read_blocking(agents.count)
-        tiers.add_metric(["warm"], warm)
-        tiers.add_metric(["remote"], remote)
-        tiers.add_metric(["none"], without)
+        with unless_it_fails("store.db"):
+            sizes, (warm, remote, without) = self._database.read_in_time(_counts, PATIENCE_SECONDS)
+            disk.add_metric(["blocks"], sizes.get(Kind.BLOCK, 0))
+            disk.add_metric(["windows"], sizes.get(Kind.WINDOW, 0))
+            tiers.add_metric(["warm"], warm)
+            tiers.add_metric(["remote"], remote)
+            tiers.add_metric(["none"], without)
+        with unless_it_fails("the data directory"):
+            free.add_metric([], self._free())
+            database = self._directory.database
+            ledger = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal")]
+            disk.add_metric(["staging"], size_of(self._directory.staging))
+            disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
+            disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         yield from (disk, limit, free, floor, tiers)
 
     def _families(self) -> tuple[GaugeMetricFamily, ...]:
@@ -110,3 +129,7 @@ class DiskCollector(Collector):
             ),
             GaugeMetricFamily("agentmem_cache_agents", "Agents, by the tier that holds their KV.", labels=["tier"]),
         )
+
+
+def _counts(connection: sqlite3.Connection) -> tuple[dict[Kind, int], tuple[int, int, int]]:
+    return references.sizes(connection), agents.count(connection)

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from cache_service import objects
 from cache_service.database import Database
+from cache_service.metrics import PATIENCE_SECONDS, unless_it_fails
 
 
 class Operation(StrEnum):
@@ -72,10 +73,11 @@ class RemoteCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
         waiting, size = self._families()
-        backlog = self._database.read_blocking(objects.backlog)
-        waiting.add_metric(["uploads"], backlog.uploads)
-        waiting.add_metric(["deletions"], backlog.deletions)
-        size.add_metric([], backlog.bytes)
+        with unless_it_fails("store.db"):
+            backlog = self._database.read_in_time(objects.backlog, PATIENCE_SECONDS)
+            waiting.add_metric(["uploads"], backlog.uploads)
+            waiting.add_metric(["deletions"], backlog.deletions)
+            size.add_metric([], backlog.bytes)
         yield from (waiting, size)
 
     def _families(self) -> tuple[GaugeMetricFamily, ...]:

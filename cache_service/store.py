@@ -96,7 +96,7 @@ class Store:
                 with suppress(AgentmemError, sqlite3.Error):  # a disk that fails now fails again
                     self.close()
             raise
-        registry.register(DiskCollector(self._directory, self._database, self.warm.limits, self.warm.free))
+        registry.register(DiskCollector(self._directory, self._database, self.warm.limits, lambda: self.warm.free()))
         ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
         cache_store = CacheStoreServicer(
             self._directory,

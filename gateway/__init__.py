@@ -20,7 +20,7 @@ the worker, and what it knows of workflow runs is in the store. Where to read:
     enums.py          names of the contract's enum values in JSON
     memory_report.py  what a turn tells of the agent's memory, as JSON; of a model: model_report.py
     finish_reasons.py why a turn ended, in words
-    metrics.py        what the doors count
+    metrics.py        what the doors count; peers.py asks the processes behind them whether they serve
     openapi/          the OpenAPI document of the HTTP door
     http/             the HTTP door: routes, limits, error pages, server-sent events
     openai/           OpenAI's dialect, as pure translation

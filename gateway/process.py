@@ -30,7 +30,8 @@ from gateway.http.app import HttpDoor
 from gateway.http.connections import connection_type
 from gateway.keys.file import KeyFileError
 from gateway.keys.ring import DEFAULT_LIMITS, KeyRing
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import STORE, WORKER, GatewayMetrics
+from gateway.peers import Peers
 from gateway.settings import GatewaySettings
 from gateway.tls import Tls
 from gateway.workflows.records import Records
@@ -62,7 +63,8 @@ class Gateway:
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._http = _HttpServer(_uvicorn_config(self._door.app, settings, self._tls))
-        self._watching: asyncio.Task[None] | None = None
+        self._peers = Peers({WORKER: self._channel, STORE: self._store_channel}, self.metrics.process.answered)
+        self._watching: asyncio.Future[Any] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._exposition: MetricsServer | None = None
         self.addresses: dict[str, str] = {}
@@ -80,7 +82,7 @@ class Gateway:
                 await asyncio.to_thread(self._exposition.stop)
             raise
         self._serving = asyncio.create_task(self._http.serve([http]))
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.gather(self._watch(), self._peers.watch())
         await self._grpc.set_serving(True)
         self.addresses = {
             "http": str(parse_address(settings.http)._replace(port=http.getsockname()[1])),
@@ -112,10 +114,10 @@ class Gateway:
             self._grpc.stop(self._settings.grace),
             *([self._serving] if self._serving else ()),
         )
-        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})
+        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
 

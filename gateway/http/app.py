@@ -122,7 +122,8 @@ class HttpDoor:
         return document(self.app.routes)
 
     async def _metrics_page(self, _: Request) -> Response:
-        return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        page = await asyncio.to_thread(generate_latest, self._metrics.registry)  # some ms, in which tokens would wait
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 async def _kept_response(_: Request) -> Response:

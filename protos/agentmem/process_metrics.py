@@ -23,8 +23,7 @@ class ProcessMetrics:
         if peers:
             up = Gauge(
                 "agentmem_peer_up",
-                "1 while another process that this one calls answers that it is SERVING, as of the last time it was"
-                " asked, a second ago or less; else 0.",
+                "1 while another process that this one calls says SERVING, else 0; asked every second or more often.",
                 ["peer"],
                 registry=registry,
             )
