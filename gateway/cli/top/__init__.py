@@ -5,6 +5,7 @@ watching.py     readings at regular times
 sources.py      a reading: the three metrics pages, and what the gateway tells of models and agents
 reading.py      what a reading holds
 page.py         one metrics page, parsed
+names.py        the metrics that are read
 interval.py     what happened between two pages of a process: increases, rates, quantiles
 quantiles.py    quantiles of a histogram
 history.py      readings one after the other: what is compared with what, restarts

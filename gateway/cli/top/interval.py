@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from gateway.cli.top.page import START, Page, summed
+from gateway.cli.top.names import START
+from gateway.cli.top.page import Page, summed
 from gateway.cli.top.quantiles import histogram_quantile
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentmem.v1 import model_pb2
+from gateway.cli.top import names
 from gateway.cli.top.figures import HitRate, Latency, ModelFigures, Pool, Tokens
 from gateway.cli.top.history import Observation
 from gateway.cli.top.interval import Interval
@@ -14,22 +15,15 @@ from gateway.cli.top.reading import Silence
 from gateway.model_report import state_name
 
 TIERS: Final = ("hot", "warm", "remote", "none")
-_FIRST: Final = "agentmem_time_to_first_token_seconds"
-_BETWEEN: Final = "agentmem_inter_token_latency_seconds"
-_PROMPT: Final = "agentmem_prompt_tokens_total"
-_CACHED: Final = "agentmem_prompt_tokens_cached_total"
-_QUERIES: Final = "agentmem_prefix_cache_queries_total"
-_HITS: Final = "agentmem_prefix_cache_hits_total"
-_GENERATED: Final = "agentmem_generation_tokens_total"
 
 
 def model_figures(seen: Observation, listed: Sequence[model_pb2.Model] | Silence) -> list[ModelFigures]:
     """Those of all registered models; of those that the worker's page names where the gateway does not list them."""
     page = Page() if isinstance(seen.page, Silence) else seen.page
     if isinstance(listed, Silence):
-        loaded = page.values_of("model_id", "agentmem_model_info")
-        names = page.values_of("model_id", "agentmem_num_requests_running")
-        return [_model(name, "loaded" if name in loaded else None, False, page, seen.interval) for name in names]
+        loaded = page.values_of("model_id", names.LOADED)
+        known = page.values_of("model_id", names.RUNNING)
+        return [_model(name, "loaded" if name in loaded else None, False, page, seen.interval) for name in known]
     return [_model(one.model_id, state_name(one), one.is_default, page, seen.interval) for one in listed]
 
 
@@ -38,25 +32,23 @@ def _model(name: str, state: str | None, default: bool, page: Page, interval: In
         model_id=name,
         state=state,
         default=default,
-        running=_gauge(page, "agentmem_num_requests_running", name),
-        waiting=_gauge(page, "agentmem_num_requests_waiting", name),
-        batch_size=_gauge(page, "agentmem_batch_size", name),
-        requests_per_second=None
-        if interval is None
-        else interval.rate("agentmem_requests_finished_total", model_id=name),
-        decode_tokens_per_second=None if interval is None else interval.rate(_GENERATED, model_id=name),
+        running=_gauge(page, names.RUNNING, name),
+        waiting=_gauge(page, names.WAITING, name),
+        batch_size=_gauge(page, names.BATCH, name),
+        requests_per_second=None if interval is None else interval.rate(names.FINISHED, model_id=name),
+        decode_tokens_per_second=None if interval is None else interval.rate(names.GENERATED, model_id=name),
         prefill_tokens_per_second=None if interval is None else _prefill_rate(interval, name),
         time_to_first_token={} if interval is None else _first_tokens(interval, name),
-        inter_token_latency=None if interval is None else _latency(interval, _BETWEEN, model_id=name),
+        inter_token_latency=None if interval is None else _latency(interval, names.BETWEEN_TOKENS, model_id=name),
         hit_rate=HitRate(
             interval=None
             if interval is None
-            else _share(*(interval.increase(n, model_id=name) for n in (_HITS, _QUERIES))),
-            since_start=_share(page.total(_HITS, model_id=name), page.total(_QUERIES, model_id=name)),
+            else _share(*(interval.increase(n, model_id=name) for n in (names.HITS, names.QUERIES))),
+            since_start=_share(page.total(names.HITS, model_id=name), page.total(names.QUERIES, model_id=name)),
         ),
         tokens=_tokens(page, name),
         pool=_pool(page, name),
-        hot_agents=_gauge(page, "agentmem_cache_agents", name),
+        hot_agents=_gauge(page, names.AGENTS, name),
     )
 
 
@@ -66,12 +58,12 @@ def _gauge(page: Page, metric: str, model: str) -> int | None:
 
 
 def _prefill_rate(interval: Interval, model: str) -> float | None:
-    prompt = interval.rate(_PROMPT, model_id=model)
-    return None if prompt is None else max(0.0, prompt - (interval.rate(_CACHED, model_id=model) or 0.0))
+    prompt = interval.rate(names.PROMPT, model_id=model)
+    return None if prompt is None else max(0.0, prompt - (interval.rate(names.REUSED, model_id=model) or 0.0))
 
 
 def _first_tokens(interval: Interval, model: str) -> dict[str, Latency]:
-    by_tier = {tier: _latency(interval, _FIRST, model_id=model, tier=tier) for tier in TIERS}
+    by_tier = {tier: _latency(interval, names.FIRST_TOKEN, model_id=model, tier=tier) for tier in TIERS}
     return {tier: latency for tier, latency in by_tier.items() if latency is not None and latency.count}
 
 
@@ -88,19 +80,19 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def _tokens(page: Page, model: str) -> Tokens | None:
-    prompt = page.total(_PROMPT, model_id=model)
+    prompt = page.total(names.PROMPT, model_id=model)
     if prompt is None:
         return None
-    reused = page.by("tier", _CACHED, model_id=model)
+    reused = page.by("tier", names.REUSED, model_id=model)
     return Tokens(
         prompt=int(prompt),
         reused={tier: int(count) for tier, count in reused.items() if count},
-        generated=int(page.total(_GENERATED, model_id=model) or 0),
+        generated=int(page.total(names.GENERATED, model_id=model) or 0),
     )
 
 
 def _pool(page: Page, model: str) -> Pool | None:
-    blocks = page.by("state", "agentmem_pool_blocks", model_id=model)
+    blocks = page.by("state", names.POOL, model_id=model)
     if not blocks:
         return None
     return Pool(used_blocks=int(blocks.get("used", 0)), free_blocks=int(blocks.get("free", 0)))

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from gateway.cli.top import names
 from gateway.cli.top.figures import DoorFigures, ProcessFigures, State
 from gateway.cli.top.history import Observation
 from gateway.cli.top.interval import Interval
-from gateway.cli.top.page import START, Page
+from gateway.cli.top.page import Page
 from gateway.cli.top.reading import Service, Silence
 
 FAILED: Final = (
@@ -17,8 +18,6 @@ FAILED: Final = (
     *("INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
 )
 """Statuses that say that the server could not, where others say that the client should not have."""
-_HANDLED: Final = "grpc_server_handled_total"
-_ANSWERED: Final = "agentmem_http_requests_total"
 
 
 def process_figures(service: Service, address: str, seen: Observation, now: datetime) -> ProcessFigures:
@@ -27,26 +26,26 @@ def process_figures(service: Service, address: str, seen: Observation, now: date
     state, why = _state(page)
     if isinstance(page, Silence):
         page = Page()
-    started = page.total(START)
-    codes = {} if interval is None else interval.increases("grpc_code", _HANDLED)
-    served = None if interval is None else interval.rate(_HANDLED)
-    memory = page.total("process_resident_memory_bytes")
+    started = page.total(names.START)
+    codes = {} if interval is None else interval.increases("grpc_code", names.RPCS)
+    served = None if interval is None else interval.rate(names.RPCS)
+    memory = page.total(names.MEMORY)
     return ProcessFigures(
         service=service,
         address=address,
         state=state,
         why=why,
-        version=next(iter(page.values_of("version", "agentmem_build_info")), None),
+        version=next(iter(page.values_of("version", names.BUILD)), None),
         interval_seconds=None if interval is None else interval.seconds,
         memory_bytes=None if memory is None else int(memory),
-        cpu_cores=None if interval is None else interval.rate("process_cpu_seconds_total"),
+        cpu_cores=None if interval is None else interval.rate(names.CPU),
         uptime_seconds=None if started is None else max(0.0, now.timestamp() - started),
         restarts=seen.restarts,
         rpcs_per_second=served,
         failed_rpcs_per_second=None
         if served is None
         else _per_second(interval, {code: codes.get(code, 0.0) for code in FAILED}),
-        peers={peer: up > 0 for peer, up in page.by("peer", "agentmem_peer_up").items()},
+        peers={peer: up > 0 for peer, up in page.by("peer", names.PEERS).items()},
     )
 
 
@@ -54,9 +53,9 @@ def door_figures(seen: Observation) -> DoorFigures | None:
     """Those of the gateway's doors; None where its page cannot be read."""
     if isinstance(seen.page, Silence):
         return None
-    interval, workflows = seen.interval, seen.page.total("agentmem_gateway_workflows_running")
-    streams = seen.page.by("door", "agentmem_gateway_num_requests_running")
-    answered = None if interval is None else interval.increases("code", _ANSWERED)
+    interval, workflows = seen.interval, seen.page.total(names.WORKFLOWS)
+    streams = seen.page.by("door", names.STREAMS)
+    answered = None if interval is None else interval.increases("code", names.HTTP)
     failed = {code: count for code, count in (answered or {}).items() if code >= "500"}
     return DoorFigures(
         streams={door: int(count) for door, count in streams.items()},
@@ -69,9 +68,9 @@ def door_figures(seen: Observation) -> DoorFigures | None:
 def _state(page: Page | Silence) -> tuple[State, str | None]:
     if isinstance(page, Silence):
         return "down", page.why
-    unreachable = [peer for peer, up in page.by("peer", "agentmem_peer_up").items() if not up]
+    unreachable = [peer for peer, up in page.by("peer", names.PEERS).items() if not up]
     missing = f"does not reach the {' and the '.join(unreachable)}" if unreachable else None
-    if page.total("agentmem_ready") == 0:
+    if page.total(names.READY) == 0:
         return "not_ready", missing or "it says that it is not serving; its log says why"
     return "up", missing
 

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
+from gateway.cli.top import names
 from gateway.cli.top.figures import StorageFigures
 from gateway.cli.top.history import Observation
 from gateway.cli.top.page import Page
 from gateway.cli.top.reading import Silence
-
-_EVICTIONS: Final = "agentmem_cache_evictions_total"
-_QUARANTINED: Final = "agentmem_cache_quarantined_total"
 
 
 def storage_figures(worker: Observation, store: Observation) -> StorageFigures:
     """Those of loads, stores, the disk, and what was dropped."""
     page, both = _page(store), (worker, store)
     return StorageFigures(
-        disk_bytes=_whole(page.by("kind", "agentmem_cache_disk_bytes")),
-        disk_limit_bytes=_bytes(page, "agentmem_cache_disk_limit_bytes"),
-        disk_free_bytes=_bytes(page, "agentmem_cache_disk_free_bytes"),
-        disk_free_floor_bytes=_bytes(page, "agentmem_cache_disk_free_floor_bytes"),
-        load_bytes_per_second=_rate(worker, "agentmem_cache_load_bytes_total"),
-        store_bytes_per_second=_rate(worker, "agentmem_cache_store_bytes_total"),
+        disk_bytes=_whole(page.by("kind", names.DISK)),
+        disk_limit_bytes=_bytes(page, names.DISK_LIMIT),
+        disk_free_bytes=_bytes(page, names.DISK_FREE),
+        disk_free_floor_bytes=_bytes(page, names.DISK_FLOOR),
+        load_bytes_per_second=_rate(worker, names.LOADS),
+        store_bytes_per_second=_rate(worker, names.STORES),
         evictions=_merged(*(_evicted(seen) for seen in both)),
         evictions_since_start=_merged(*(_evicted_ever(_page(seen)) for seen in both)),
-        quarantined=_counted(store.interval.increases("reason", _QUARANTINED) if store.interval else {}),
-        quarantined_since_start=_counted(page.by("reason", _QUARANTINED)),
+        quarantined=_counted(store.interval.increases("reason", names.QUARANTINED) if store.interval else {}),
+        quarantined_since_start=_counted(page.by("reason", names.QUARANTINED)),
     )
 
 
 def agents_by_tier(worker: Observation, store: Observation) -> dict[str, int]:
     """The worker's hot agents, and the store's by the tier that has their KV. Tiers nobody tells of are absent."""
-    tiers = {**_page(worker).by("tier", "agentmem_cache_agents"), **_page(store).by("tier", "agentmem_cache_agents")}
+    tiers = {**_page(worker).by("tier", names.AGENTS), **_page(store).by("tier", names.AGENTS)}
     return _whole({tier: tiers[tier] for tier in ("hot", "warm", "remote", "none") if tier in tiers})
 
 
@@ -53,12 +50,15 @@ def _rate(seen: Observation, metric: str) -> float | None:
 def _evicted(seen: Observation) -> dict[str, dict[str, int]]:
     if seen.interval is None:
         return {}
-    tiers = seen.interval.increases("tier", _EVICTIONS)
-    return {tier: _counted(seen.interval.increases("reason", _EVICTIONS, tier=tier)) for tier in tiers}
+    tiers = seen.interval.increases("tier", names.EVICTIONS)
+    return {tier: _counted(seen.interval.increases("reason", names.EVICTIONS, tier=tier)) for tier in tiers}
 
 
 def _evicted_ever(page: Page) -> dict[str, dict[str, int]]:
-    return {tier: _counted(page.by("reason", _EVICTIONS, tier=tier)) for tier in page.values_of("tier", _EVICTIONS)}
+    return {
+        tier: _counted(page.by("reason", names.EVICTIONS, tier=tier))
+        for tier in page.values_of("tier", names.EVICTIONS)
+    }
 
 
 def _merged(*parts: Mapping[str, dict[str, int]]) -> dict[str, dict[str, int]]:

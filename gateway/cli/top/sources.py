@@ -13,6 +13,7 @@ import grpc
 
 from agentmem.addresses import parse_address
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
+from gateway.cli.top import names
 from gateway.cli.top.page import Page, PageError
 from gateway.cli.top.reading import Agents, Reading, Service, Silence, latest
 
@@ -52,7 +53,9 @@ class Sources:
         """A reading. Takes a little more than PATIENCE at most, and no failure of a source raises."""
         at, now = time.monotonic(), datetime.now(UTC)
         pages, models, agents = await asyncio.gather(
-            asyncio.gather(*(asyncio.to_thread(read_page, address) for address in self._pages.values())),
+            asyncio.gather(
+                *(asyncio.to_thread(read_page, service, address) for service, address in self._pages.items())
+            ),
             self._told(self._registered),
             self._recent_agents(),
         )
@@ -91,17 +94,22 @@ class Sources:
             return Silence(f"the gateway does not answer within {PATIENCE:g} seconds")
 
 
-def read_page(address: str) -> Page | Silence:
-    """The metrics page at "host:port", or why it cannot be read. Blocks, for PATIENCE at each step at most."""
+def read_page(service: Service, address: str) -> Page | Silence:
+    """The service's metrics page at "host:port", or why it cannot be read. Blocks, at each step for PATIENCE."""
     host, port = parse_address(address)
     connection = HTTPConnection(host, port, timeout=PATIENCE)
     try:
         connection.request("GET", "/metrics", headers={"Accept": "text/plain; version=0.0.4"})
-        answer = connection.getresponse()
-        body = answer.read(_LARGEST_PAGE)
-        if answer.status != 200:
-            return Silence(f"{address} answers with status {answer.status}; is that its page of metrics?")
-        return Page.parse(body.decode("utf-8"), time.monotonic())
+        with connection.getresponse() as answer:
+            status, body = answer.status, answer.read(_LARGEST_PAGE)
+        if status != 200:
+            return Silence(f"{address} answers with status {status}; is that its page of metrics?")
+        page = Page.parse(body.decode("utf-8"), time.monotonic())
+        owners = page.values_of("service", names.BUILD)
+        if owners != [service]:
+            whose = f"the {owners[0]}'s page" if owners else "another program's page"
+            return Silence(f"{address} has {whose}, not the {service}'s; give the address that it really has")
+        return page  # noqa: TRY300
     except TimeoutError:
         return Silence(f"{address} does not answer within {PATIENCE:g} seconds")
     except ConnectionRefusedError:

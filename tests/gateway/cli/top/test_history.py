@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from gateway.cli.top.history import History
+from gateway.cli.top.names import GENERATED
 from gateway.cli.top.page import Page
 from gateway.cli.top.reading import Silence
 
@@ -9,7 +10,7 @@ from .pages import DOWN, Process, reading
 
 def worker(tokens: int, started: float, at: float) -> Page:
     process = Process(started)
-    process.count("tokens", tokens)
+    process.count("agentmem_generation_tokens", tokens)
     return process.page(at)
 
 
@@ -27,7 +28,7 @@ def test_the_first_reading_has_nothing_to_compare_with() -> None:
     seen = history.processes["worker"]
     assert history.seconds == 2
     assert seen.interval is not None
-    assert seen.interval.rate("tokens_total") == 4 / 2.5
+    assert seen.interval.rate(GENERATED) == 4 / 2.5
     assert seen.restarts == 0
 
 
@@ -39,7 +40,7 @@ def test_a_page_that_was_missed_is_compared_with_the_one_before() -> None:
     tell(history, 4, worker(25, 1.0, 4.0))
     seen = history.processes["worker"]
     assert seen.interval is not None
-    assert seen.interval.rate("tokens_total") == 5
+    assert seen.interval.rate(GENERATED) == 5
     assert seen.interval.seconds == 4
     assert seen.restarts == 0
 
@@ -51,7 +52,7 @@ def test_a_restart_is_counted_once_and_what_came_after_it_is_all_new() -> None:
     seen = history.processes["worker"]
     assert seen.restarts == 1
     assert seen.interval is not None
-    assert seen.interval.rate("tokens_total") == 30  # in the two seconds since it was down
+    assert seen.interval.rate(GENERATED) == 30  # in the two seconds since it was down
     tell(history, 8, worker(61, 5.0, 8.0))
     tell(history, 10, DOWN)
     assert history.processes["worker"].restarts == 1

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli.top.interval import Interval, restarted
+from gateway.cli.top.names import FIRST_TOKEN, HITS, RUNNING
 from gateway.cli.top.page import Page
 
 from .pages import Process
@@ -17,9 +18,9 @@ counters = st.dictionaries(st.tuples(st.sampled_from("abc"), st.sampled_from(["h
 
 def page(values: dict[tuple[str, str], float], started: float | None, at: float) -> Page:
     process = Process(started)
-    process.set("up", 1)
+    process.set(RUNNING, 1)
     for (model, tier), value in values.items():
-        process.count("hits", value, model_id=model, tier=tier)
+        process.count("agentmem_prefix_cache_hits", value, model_id=model, tier=tier)
     return process.page(at)
 
 
@@ -32,23 +33,23 @@ def test_no_increase_and_no_rate_is_ever_negative(
     seconds: float,
 ) -> None:
     interval = Interval(page(before, was, 100.0), page(after, now, 100.0 + seconds))
-    increase = interval.increase("hits_total")
+    increase = interval.increase(HITS)
     assert (increase is None) == (not after)
     assert increase is None or 0 <= increase <= math.fsum(after.values()) * (1 + 1e-9)
-    assert all(value >= 0 for value in interval.increases("tier", "hits_total").values())
-    assert (interval.rate("hits_total") or 0.0) >= 0
+    assert all(value >= 0 for value in interval.increases("tier", HITS).values())
+    assert (interval.rate(HITS) or 0.0) >= 0
 
 
 @given(st.lists(st.lists(amounts.map(round), max_size=5), min_size=1, max_size=6))
 def test_increases_add_up_to_what_happened(readings: list[list[int]]) -> None:
     process = Process()
-    process.count("hits", 0, tier="hot")
+    process.count("agentmem_prefix_cache_hits", 0, tier="hot")
     before, seen = process.page(), 0.0
     for amounts_since in readings:
         for amount in amounts_since:
-            process.count("hits", amount, tier="hot")
+            process.count("agentmem_prefix_cache_hits", amount, tier="hot")
         after = process.page()
-        seen += Interval(before, after).increase("hits_total") or 0.0
+        seen += Interval(before, after).increase(HITS) or 0.0
         before = after
     assert seen == sum(map(sum, readings))
 
@@ -57,8 +58,8 @@ def test_increases_add_up_to_what_happened(readings: list[list[int]]) -> None:
 def test_a_restarted_process_counts_from_zero(before: int, after: int) -> None:
     values = [{("a", "hot"): float(number)} for number in (before, after)]
     interval = Interval(page(values[0], 5.0, 0.0), page(values[1], 6.0, 1.0))
-    assert interval.increase("hits_total") == after
-    assert Interval(page(values[0], 5.0, 0.0), page(values[1], 5.0, 1.0)).increase("hits_total") == (
+    assert interval.increase(HITS) == after
+    assert Interval(page(values[0], 5.0, 0.0), page(values[1], 5.0, 1.0)).increase(HITS) == (
         after - before if after >= before else after
     )
 
@@ -76,30 +77,30 @@ def test_one_series_that_became_smaller_makes_all_series_begin_at_zero() -> None
     """Else what a quick new process has counted beyond the old one's count would be taken for all of it."""
     before = page({("a", "hot"): 3.0, ("b", "hot"): 100.0}, None, 0)
     after = page({("a", "hot"): 5.0, ("b", "hot"): 1.0}, None, 1)
-    assert Interval(before, after).increase("hits_total") == 6
+    assert Interval(before, after).increase(HITS) == 6
 
 
 def test_rates_are_of_the_time_between_the_pages() -> None:
     before, after = page({("a", "hot"): 3.0}, 5.0, 10.0), page({("a", "hot"): 11.0}, 5.0, 12.0)
-    assert Interval(before, after).rate("hits_total", tier="hot") == 4
-    assert Interval(before, after).rate("hits_total", tier="warm") is None
-    assert Interval(before, after, since=11.0).rate("hits_total") == 8
-    assert Interval(before, after, since=1.0).rate("hits_total") == 4
-    assert Interval(before, page({("a", "hot"): 11.0}, 5.0, 10.0)).rate("hits_total") is None
+    assert Interval(before, after).rate(HITS, tier="hot") == 4
+    assert Interval(before, after).rate(HITS, tier="warm") is None
+    assert Interval(before, after, since=11.0).rate(HITS) == 8
+    assert Interval(before, after, since=1.0).rate(HITS) == 4
+    assert Interval(before, page({("a", "hot"): 11.0}, 5.0, 10.0)).rate(HITS) is None
 
 
 def test_quantiles_are_of_what_was_observed_in_the_interval() -> None:
     process = Process()
-    process.observe("first_token", [100.0] * 50, tier="none", model_id="a")
+    process.observe(FIRST_TOKEN, [100.0] * 50, tier="none", model_id="a")
     before = process.page()
-    process.observe("first_token", [0.02] * 9, tier="hot", model_id="a")
-    process.observe("first_token", [0.4], tier="none", model_id="a")
+    process.observe(FIRST_TOKEN, [0.02] * 9, tier="hot", model_id="a")
+    process.observe(FIRST_TOKEN, [0.4], tier="none", model_id="a")
     interval = Interval(before, process.page())
-    assert interval.increase("first_token_count") == 10
-    assert interval.quantile(0.5, "first_token", tier="none") == pytest.approx(0.375)
-    p50, p95 = (interval.quantile(quantile, "first_token", model_id="a") for quantile in (0.5, 0.95))
+    assert interval.increase(f"{FIRST_TOKEN}_count") == 10
+    assert interval.quantile(0.5, FIRST_TOKEN, tier="none") == pytest.approx(0.375)
+    p50, p95 = (interval.quantile(quantile, FIRST_TOKEN, model_id="a") for quantile in (0.5, 0.95))
     assert p50 is not None
     assert 0.01 <= p50 <= 0.025
     assert p95 is not None
     assert 0.25 <= p95 <= 0.5
-    assert interval.quantile(0.5, "first_token", tier="warm") is None
+    assert interval.quantile(0.5, FIRST_TOKEN, tier="warm") is None

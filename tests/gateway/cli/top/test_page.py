@@ -15,11 +15,11 @@ agentmem_prefix_cache_hits_total{model_id="b \\"c\\"",tier="hot"} 1
 # TYPE agentmem_pool_blocks gauge
 agentmem_pool_blocks{state="free"} NaN
 agentmem_pool_blocks{state="used"} 3
-# TYPE agentmem_load_seconds histogram
-agentmem_load_seconds_bucket{le="1.0"} 2
-agentmem_load_seconds_bucket{le="+Inf"} 2
-agentmem_load_seconds_sum 1.5
-agentmem_load_seconds_count 2
+# TYPE agentmem_inter_token_latency_seconds histogram
+agentmem_inter_token_latency_seconds_bucket{le="1.0"} 2
+agentmem_inter_token_latency_seconds_bucket{le="+Inf"} 2
+agentmem_inter_token_latency_seconds_sum 1.5
+agentmem_inter_token_latency_seconds_count 2
 """
 HITS = "agentmem_prefix_cache_hits_total"
 
@@ -39,7 +39,11 @@ def test_series_are_found_by_some_of_their_labels_and_added_up() -> None:
 
 def test_what_only_grows_is_told_apart_from_what_does_not() -> None:
     names = {name for name, _, _ in Page.parse(TEXT, 0).cumulative}
-    assert names == {HITS, *(f"agentmem_load_seconds_{part}" for part in ("bucket", "sum", "count"))}
+    assert names == {HITS, *(f"agentmem_inter_token_latency_seconds_{part}" for part in ("bucket", "count"))}
+
+
+def test_what_no_figure_is_made_of_is_passed_over() -> None:
+    assert Page.parse(TEXT, 0).total("agentmem_inter_token_latency_seconds_sum") is None
 
 
 @pytest.mark.parametrize(

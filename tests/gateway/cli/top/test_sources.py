@@ -22,6 +22,9 @@ from tests.gateway.scripted import ScriptedWorker
 
 from .example import Processes, agent
 
+NOT_THAT = ", not the store's; give the address that it really has"
+GATEWAYS = b'agentmem_build_info{service="gateway",version="1"} 1\n'
+
 
 def explain(error: grpc.aio.AioRpcError) -> str:
     return explanation(error, "here", key="", tls=None)
@@ -109,7 +112,7 @@ async def test_agents_are_not_asked_for_in_vain_nor_without_end(
 
 async def test_no_source_has_to_be_there(gateway: object, channel: grpc.aio.Channel) -> None:
     """The gateway has no worker here."""
-    with answering(200, b"# TYPE up gauge\nup 1\n") as page, listening() as silent:
+    with answering(200, GATEWAYS) as page, listening() as silent:
         addresses: dict[Service, str] = {"gateway": page, "worker": silent, "store": "127.0.0.1:1"}
         reading = await Sources(addresses, channel, explain, 5).read()
     assert isinstance(reading.pages["gateway"], Page)
@@ -124,14 +127,16 @@ async def test_no_source_has_to_be_there(gateway: object, channel: grpc.aio.Chan
     ("status", "body", "why"),
     [
         (404, b"not found", "ADDRESS answers with status 404; is that its page of metrics?"),
-        (200, b"<html></html>", "what ADDRESS answers is no page of metrics; another program may have its port"),
+        (200, b"<html></html>", "what ADDRESS answers has no metrics; another program may have its port"),
+        (200, b"process_start_time_seconds 1\n", f"ADDRESS has another program's page{NOT_THAT}"),
+        (200, GATEWAYS, f"ADDRESS has the gateway's page{NOT_THAT}"),
         (200, b"", "what ADDRESS answers has no metrics; another program may have its port"),
-        (200, b'up{a="\xff"} 1\n', "what ADDRESS answers is no page of metrics; another program may have its port"),
+        (200, b"up\xff 1\n", "what ADDRESS answers is no page of metrics; another program may have its port"),
     ],
 )
 def test_what_is_no_page_is_said(status: int, body: bytes, why: str) -> None:
     with answering(status, body) as address:
-        assert read_page(address) == Silence(why.replace("ADDRESS", address))
+        assert read_page("store", address) == Silence(why.replace("ADDRESS", address))
 
 
 def test_a_server_that_speaks_no_http() -> None:
@@ -146,12 +151,12 @@ def test_a_server_that_speaks_no_http() -> None:
 
         thread = threading.Thread(target=slam)
         thread.start()
-        told = read_page(address)
+        told = read_page("store", address)
         thread.join()
     assert told == Silence(f"{address} cannot be read: the connection broke (BadStatusLine)")
 
 
 def test_a_host_without_a_name() -> None:
-    told = read_page("no-such-host.invalid:9464")
+    told = read_page("store", "no-such-host.invalid:9464")
     assert isinstance(told, Silence)
     assert told.why.startswith("no-such-host.invalid:9464 cannot be read: ")
