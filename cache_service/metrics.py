@@ -30,7 +30,7 @@ class StoreMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._quarantined = Counter(
             "agentmem_cache_quarantined",
-            "Files of KV that failed verification and were taken out of use.",
+            "Files of KV that failed verification and were taken out of use, by fault.",
             ["reason"],
             registry=registry,
         )
@@ -38,7 +38,8 @@ class StoreMetrics:
             self._quarantined.labels(reason)
         self._failures = Counter(
             "agentmem_ledger_failures",
-            "Times that the ledger could not be read or written: the disk is full, it fails, or rows are damaged.",
+            "Times that the ledger could not be read or written: the disk is full, it fails"
+            " (io_error), or rows are damaged.",
             ["reason"],
             registry=registry,
         )
@@ -46,7 +47,8 @@ class StoreMetrics:
             self._failures.labels(failure)
         self._evictions = Counter(
             "agentmem_cache_evictions",
-            "Agents whose KV was dropped from a tier.",
+            "Agents whose KV was dropped from the disk (warm): for the limit (capacity), the disk's floor, a quota, a ttl,"
+            " or on request.",
             ["tier", "reason"],
             registry=registry,
         )
@@ -114,7 +116,10 @@ class DiskCollector(Collector):
     def _families(self) -> tuple[GaugeMetricFamily, ...]:
         return (
             GaugeMetricFamily(
-                "agentmem_cache_disk_bytes", "Bytes in the data directory, by what they are.", labels=["kind"]
+                "agentmem_cache_disk_bytes",
+                "Bytes in the data directory: blocks, windows, staging and quarantine count for"
+                " the limit, the ledger does not.",
+                labels=["kind"],
             ),
             GaugeMetricFamily(
                 "agentmem_cache_disk_limit_bytes", "Bytes that all files of KV together may take.", labels=[]
@@ -127,7 +132,11 @@ class DiskCollector(Collector):
                 "Bytes that must stay free on it: below that agents are evicted and no new files taken.",
                 labels=[],
             ),
-            GaugeMetricFamily("agentmem_cache_agents", "Agents, by the tier that holds their KV.", labels=["tier"]),
+            GaugeMetricFamily(
+                "agentmem_cache_agents",
+                "Agents, by the tier that holds their KV: warm (disk), remote (object store), or none.",
+                labels=["tier"],
+            ),
         )
 
 

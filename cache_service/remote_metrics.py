@@ -43,7 +43,10 @@ class RemoteMetrics:
         self.upload_bytes = Counter("agentmem_remote_upload_bytes", "Bytes that were uploaded.", registry=registry)
         self.deletions = Counter("agentmem_remote_deletions", "Objects that were deleted.", registry=registry)
         self.fetches = Counter(
-            "agentmem_remote_fetches", "Files that were asked of the object store.", ["result"], registry=registry
+            "agentmem_remote_fetches",
+            "Files that were asked of the object store: warm (they are here now), missing, damaged or failed.",
+            ["result"],
+            registry=registry,
         )
         self.fetch_bytes = Counter(
             "agentmem_remote_fetch_bytes", "Bytes that were fetched and found good.", registry=registry
@@ -83,7 +86,9 @@ class RemoteCollector(Collector):
     def _families(self) -> tuple[GaugeMetricFamily, ...]:
         return (
             GaugeMetricFamily(
-                "agentmem_remote_backlog", "Files to upload, and objects to delete.", labels=["operation"]
+                "agentmem_remote_backlog",
+                "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",
+                labels=["operation"],
             ),
             GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[]),
         )

@@ -58,7 +58,11 @@ class WorkerMetrics:
             "prefix_cache_queries", "Prompt tokens of requests that may reuse KV, when they are taken up.", *per_turn
         )
         self.hits = counter(
-            "prefix_cache_hits", "Those of these tokens whose KV was reused, by where it was.", *per_turn, "tier"
+            "prefix_cache_hits",
+            "Prompt tokens of requests whose KV was reused, by where it was: hot (pool),"
+            " warm (disk), remote (object store).",
+            *per_turn,
+            "tier",
         )
         self.lookups = counter(
             "cache_lookups",
@@ -113,7 +117,11 @@ class WorkerMetrics:
         )
         self.load_bytes = counter("cache_load_bytes", "Bytes of KV files that were read and used.", "model_id")
         self.load_failures = counter(
-            "cache_load_failures", "Files of KV that could not be used, by fault; each is a miss.", "model_id", "reason"
+            "cache_load_failures",
+            "Files of KV that could not be used, by fault, such as digest, header,"
+            " truncated, missing, io_error; each a miss.",
+            "model_id",
+            "reason",
         )
         self.store_seconds = histogram(
             "cache_store", "Seconds of writing and publishing the KV of one turn, once it is done.", "model_id"
@@ -122,13 +130,28 @@ class WorkerMetrics:
         self.store_failures = counter(
             "cache_store_failures", "Turns whose KV could not be written; the ledger has them.", "model_id"
         )
-        self.store_transfer = gauge("store_transfer", "1 for how files of KV travel to and from the store.", "transfer")
-        self.evictions = counter(
-            "cache_evictions", "Agents whose KV was dropped from a tier, by why.", "model_id", "tier", "reason"
+        self.store_transfer = gauge(
+            "store_transfer",
+            "1 for how files of KV travel to and from the store, path or stream; 0 for the"
+            " other, and until it is known.",
+            "transfer",
         )
-        self.hot_agents = gauge("cache_agents", "Agents whose KV is in the tier now.", "model_id", "tier")
+        self.evictions = counter(
+            "cache_evictions",
+            "Agents whose KV left the pool (hot): for others' room (capacity), on request,"
+            " or with their model (unload).",
+            "model_id",
+            "tier",
+            "reason",
+        )
+        self.hot_agents = gauge(
+            "cache_agents", "Agents whose KV is in a loaded model's pool now (hot).", "model_id", "tier"
+        )
         self.pool_blocks = gauge(
-            "pool_blocks", "Blocks of a loaded model's pool of full-attention layers.", "model_id", "state"
+            "pool_blocks",
+            "Blocks of a loaded model's pool of full-attention layers: free or used.",
+            "model_id",
+            "state",
         )
         self.cache_usage = gauge(
             "kv_cache_usage_ratio", "Share of a loaded model's pool that somebody uses, from 0 to 1.", "model_id"
@@ -141,10 +164,19 @@ class WorkerMetrics:
             "kind",
         )
         self.engine_alive = gauge("engine_alive", "1 while the thread runs that owns MLX, else 0.")
-        self.mlx_memory = gauge("mlx_memory_bytes", "Bytes of memory as MLX counts them.", "kind")
+        self.mlx_memory = gauge(
+            "mlx_memory_bytes", "Bytes of memory as MLX counts them: active, the peak of that, and its cache.", "kind"
+        )
         self.model_info = gauge("model_info", "1 for each model that is loaded.", "model_id")
-        self.model_loads = counter("model_loads", "Models that were loaded, or could not be.", "model_id", "result")
-        self.model_unloads = counter("model_unloads", "Models that were unloaded, by why.", "model_id", "reason")
+        self.model_loads = counter(
+            "model_loads", "Models that were loaded, or could not be (failed).", "model_id", "result"
+        )
+        self.model_unloads = counter(
+            "model_unloads",
+            "Models that were unloaded: for another (swap), on request, or unused for their ttl.",
+            "model_id",
+            "reason",
+        )
         self.model_load_seconds = histogram(
             "model_load", "Seconds of reading a model, proving it and taking its memory; not of waiting for others."
         )
@@ -174,7 +206,7 @@ class WorkerMetrics:
             counter.labels(model_id)
         for histogram in (self.load_seconds, self.store_seconds):
             histogram.labels(model_id)
-        for reason in ("capacity", "unload"):
+        for reason in ("capacity", "request", "unload"):
             self.evictions.labels(model_id, "hot", reason)
         for result in ("loaded", "failed"):
             self.model_loads.labels(model_id, result)

@@ -1,6 +1,6 @@
 """The memory of one model: its pool, its idle agents, and who may begin."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.hints import TurnHints
@@ -23,12 +23,16 @@ class ModelMemory:
         self.pool = KVPool(sizes.space, geometry.window_pieces)
         self.hot = HotAgents(self.pool, hints)
         self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes)
+        self.evicted: Callable[[], object] = lambda: None
+        """Told of each agent whose KV was dropped because somebody asked for it."""
         self._geometry = geometry
         self._weight_bytes = weight_bytes
 
     def evict(self, key: AgentKey) -> int:
         """Forget an idle agent's KV; the bytes of the pool that are free now because of it."""
         blocks, pieces = self.pool.full.free, self.pool.sliding.free
+        if key in self.hot:
+            self.evicted()
         self.hot.drop(key)
         freed_blocks, freed_pieces = self.pool.full.free - blocks, self.pool.sliding.free - pieces
         return freed_blocks * BLOCK_TOKENS * self._geometry.bytes_per_token + freed_pieces * self._geometry.piece_bytes

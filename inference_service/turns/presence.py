@@ -36,6 +36,7 @@ class Presence:
         memory.admission.last_resort = lambda: self._persister.give_up(model)
         memory.admission.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
+        memory.evicted = metrics.evictions.labels(model.model_id, "hot", "request").inc
         model.engine.stepped = lambda kind: steps[kind].inc()
         self._set_gauges(model)
         metrics.model_info.labels(model.model_id).set(1)

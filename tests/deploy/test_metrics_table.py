@@ -1,0 +1,73 @@
+"""METRICS.md is what the three processes export, and what design and dashboards rest on is in it."""
+
+import sys
+
+import pytest
+
+from deploy.metrics_table import TABLE, Row, differences, exported, markdown
+
+DESIGNED = """
+num_requests_running num_requests_waiting kv_cache_usage_ratio prefix_cache_queries_total prefix_cache_hits_total
+cache_lookups_total prompt_tokens_total prompt_tokens_cached_total generation_tokens_total time_to_first_token_seconds
+inter_token_latency_seconds e2e_request_latency_seconds request_queue_time_seconds request_prefill_time_seconds
+batch_size requests_finished_total cache_load_seconds cache_load_bytes_total cache_store_seconds cache_store_bytes_total
+cache_evictions_total cache_quarantined_total cache_disk_bytes cache_disk_limit_bytes cache_agents pool_blocks
+mlx_memory_bytes model_info
+"""
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return exported()
+
+
+def test_the_table_is_what_is_exported(rows: list[Row]) -> None:
+    table = TABLE.read_text(encoding="utf-8")
+    if sys.platform != "linux":  # which alone has all of process_*
+        table = "\n".join(line for line in table.splitlines() if "`process_" not in line)
+        rows = [row for row in rows if not row.name.startswith("process_")]
+    todo = differences(table, rows)
+    assert not todo, "METRICS.md is stale; run python -m deploy.metrics_table, or\n" + "\n".join(todo)
+    if sys.platform == "linux":
+        assert table == markdown(rows)
+
+
+def test_a_difference_names_the_line(rows: list[Row]) -> None:
+    table = markdown(rows)
+    assert differences(table, rows) == []
+    for row in rows:
+        assert differences(table.replace(f"{row}\n", ""), rows) == [f"add    {row}"]
+        assert differences(table, [other for other in rows if other != row]) == [f"remove {row}"]
+    for changed in (
+        rows[0]._replace(name="agentmem_other"),
+        rows[0]._replace(type="summary"),
+        rows[0]._replace(labels=("agent_id",)),
+        rows[0]._replace(process="worker"),
+        rows[0]._replace(meaning="Something else."),
+    ):
+        assert differences(table, [changed, *rows[1:]]) == [f"add    {changed}", f"remove {rows[0]}"]
+
+
+def test_all_that_is_designed_is_there(rows: list[Row]) -> None:
+    names = {row.name for row in rows}
+    assert {f"agentmem_{name}" for name in DESIGNED.split()} | {"grpc_server_handled_total"} <= names
+
+
+def test_names_say_what_they_are(rows: list[Row]) -> None:
+    for row in rows:
+        assert row.name.startswith(("agentmem_", "grpc_server_", "process_")), row
+        assert row.meaning.endswith("."), row
+        assert (row.type == "counter") == row.name.endswith("_total"), row
+        assert row.type in ("counter", "gauge", "histogram"), row
+        if row.type == "histogram":
+            assert row.name.endswith("_seconds"), row
+
+
+def test_labels_are_bounded(rows: list[Row]) -> None:
+    """No agent, no request, no caller; namespaces by option."""
+    labels = {label for row in rows for label in row.labels}
+    assert labels == {
+        *("grpc_type", "grpc_service", "grpc_method", "grpc_code", "service", "version", "peer"),
+        *("model_id", "namespace", "match", "tier", "reason", "state", "kind", "transfer", "result"),
+        *("route", "method", "code", "door", "how", "operation"),
+    }
