@@ -68,13 +68,15 @@ class Sources:
     async def _recent_agents(self) -> Agents | Silence | None:
         began = time.monotonic()
         if self._wanted and began >= self._list_again:
-            self._listed = await self._told(self._all_agents)
+            found: list[agent_pb2.Agent] = []
+            listed = await self._told(lambda: self._list(found))
+            silent = isinstance(listed, Silence)
+            self._listed = latest(found, self._wanted, all_listed=False) if silent and found else listed
             ended = time.monotonic()
-            self._list_again = ended + _SHARE * (ended - began)
+            self._list_again = ended + (1 if silent else _SHARE) * (ended - began)
         return self._listed
 
-    async def _all_agents(self) -> Agents:
-        found: list[agent_pb2.Agent] = []
+    async def _list(self, found: list[agent_pb2.Agent]) -> Agents:
         request = agent_pb2.ListAgentsRequest(page_size=_AGENTS_A_PAGE)
         for _ in range(_MOST_PAGES):
             page = await self._agents.ListAgents(request)

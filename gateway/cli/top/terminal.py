@@ -53,7 +53,11 @@ class Screen:
         if self._keyboard is not None:
             self._modes = termios.tcgetattr(self._keyboard)
             tty.setcbreak(self._keyboard)
-        self._live.start(refresh=True)
+        try:
+            self._live.start(refresh=True)
+        except BaseException:
+            self._give_back()
+            raise
 
     def _give_back(self) -> None:
         self._live.stop()

@@ -7,12 +7,13 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import grpc
 import pytest
 
 from agentmem.exposition import MetricsServer
-from agentmem.v1 import agent_pb2
+from agentmem.v1 import agent_pb2, agent_pb2_grpc
 from gateway.cli.client import explanation
 from gateway.cli.top import sources
 from gateway.cli.top.page import Page
@@ -108,6 +109,33 @@ async def test_agents_are_not_asked_for_in_vain_nor_without_end(
     assert isinstance(first.agents, Agents)
     assert first.agents.known == len(first.agents.recent)
     assert first.agents.all_listed == (first.agents.known == 5)
+
+
+async def test_agents_that_came_in_time_are_shown(
+    pages: dict[Service, str],
+    worker: ScriptedWorker,
+    channel: grpc.aio.Channel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second page fails."""
+
+    class OnePage:
+        def __init__(self, real: agent_pb2_grpc.AgentServiceStub) -> None:
+            self.real, self.asked = real, 0
+
+        async def list_agents(self, request: agent_pb2.ListAgentsRequest) -> agent_pb2.ListAgentsResponse:
+            self.asked += 1
+            return await self.real.ListAgents(request, timeout=10 if self.asked == 1 else 1e-6)
+
+    worker.agents = [agent(f"agent-{number}", 100 - number) for number in range(5)]
+    asked = Sources(pages, channel, explain, 9)
+    stub = OnePage(agent_pb2_grpc.AgentServiceStub(channel))
+    monkeypatch.setattr(asked, "_agents", SimpleNamespace(ListAgents=stub.list_agents))
+    told = (await asked.read()).agents
+    assert stub.asked == 2
+    assert isinstance(told, Agents)
+    assert not told.all_listed
+    assert 0 < told.known < 5
 
 
 async def test_no_source_has_to_be_there(gateway: object, channel: grpc.aio.Channel) -> None:
