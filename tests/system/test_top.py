@@ -60,9 +60,10 @@ class Watched:
         raise AssertionError("it ended")
 
     def model_sum(self, rate: str) -> float:
-        """What happened in all lines by a rate of the model's."""
-        worker = (one for line in self.lines for one in line["processes"] if one["service"] == "worker")
-        rates = (line["models"][0][rate] for line in self.lines)
+        """What happened after the first line by a rate of the model's."""
+        lines = self.lines[1:]
+        worker = (one for line in lines for one in line["processes"] if one["service"] == "worker")
+        rates = (line["models"][0][rate] for line in lines)
         return sum(value * one["interval_seconds"] for one, value in zip(worker, rates, strict=True) if value)
 
 

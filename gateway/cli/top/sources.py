@@ -17,8 +17,8 @@ from gateway.cli.top import names
 from gateway.cli.top.page import Page, PageError
 from gateway.cli.top.reading import Agents, Reading, Service, Silence, latest
 
-PATIENCE: Final = 2.0
-"""Seconds that a source has to answer."""
+PATIENCE: Final = 5.0
+"""Seconds that a source has to answer: a machine that is busy is not to be shown as down."""
 _LARGEST_PAGE: Final = 16 * 1024 * 1024
 _AGENTS_A_PAGE: Final = 1000
 _MOST_PAGES: Final = 10

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,13 @@ def test_a_usual_terminal() -> None:
     assert head.startswith(f"agentmem top · {GATEWAY} · ")
     assert head.split(" · ")[-1].split() == ["last", "2.0", "s", "q", "quits"]
     assert len(head) == 80
+
+
+def test_the_readme_shows_it() -> None:
+    readme = (Path(__file__).parents[4] / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("### agentmem top")[2].partition("```\n")[2].partition("```")[0].splitlines()
+    assert shown[0].startswith("agentmem top · ")  # with a time
+    assert shown[1:] == texts(AT_WORK, 80, len(shown))[1:]
 
 
 @pytest.mark.parametrize(
