@@ -47,8 +47,8 @@ class StoreMetrics:
             self._failures.labels(failure)
         self._evictions = Counter(
             "agentmem_cache_evictions",
-            "Agents whose KV was dropped from the disk (warm): for the limit (capacity), the disk's floor, a quota, a ttl,"
-            " or on request.",
+            "Agents whose KV was dropped from the disk (warm): for the limit (capacity), the disk's floor, a quota, a"
+            " ttl, or on request.",
             ["tier", "reason"],
             registry=registry,
         )

@@ -64,7 +64,7 @@ class Gateway:
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._http = _HttpServer(_uvicorn_config(self._door.app, settings, self._tls))
         self._peers = Peers({WORKER: self._channel, STORE: self._store_channel}, self.metrics.process.answered)
-        self._watching: asyncio.Future[Any] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._exposition: MetricsServer | None = None
         self.addresses: dict[str, str] = {}
@@ -82,7 +82,7 @@ class Gateway:
                 await asyncio.to_thread(self._exposition.stop)
             raise
         self._serving = asyncio.create_task(self._http.serve([http]))
-        self._watching = asyncio.gather(self._watch(), self._peers.watch())
+        self._watching = asyncio.create_task(self._watch())
         await self._grpc.set_serving(True)
         self.addresses = {
             "http": str(parse_address(settings.http)._replace(port=http.getsockname()[1])),
@@ -127,6 +127,9 @@ class Gateway:
         await asyncio.shield(self._watching)
 
     async def _watch(self) -> None:
+        await asyncio.gather(self._watch_keys(), self._peers.watch())
+
+    async def _watch_keys(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             if ended := self._admission.end(self._authenticator.stands):

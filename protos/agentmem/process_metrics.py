@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics
 
 from agentmem.grpc_metrics import RpcMetrics
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+# Else a third of every page would be the times at which series were made, as metrics of their own.
 
 
 class ProcessMetrics:

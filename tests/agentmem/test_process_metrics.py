@@ -1,7 +1,7 @@
 from importlib.metadata import version
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from agentmem.process_metrics import ProcessMetrics
 from agentmem.server import GrpcServer
@@ -37,3 +37,9 @@ def test_a_process_without_peers_has_no_such_metric() -> None:
     registry = CollectorRegistry()
     ProcessMetrics(registry, "store")
     assert "agentmem_peer_up" not in {family.name for family in registry.collect()}
+
+
+def test_pages_have_no_series_of_when_series_were_made() -> None:
+    registry = CollectorRegistry()
+    Counter("turns", "Turns.", registry=registry).inc()
+    assert "created" not in generate_latest(registry).decode()

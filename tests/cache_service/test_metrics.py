@@ -1,6 +1,14 @@
 """The metrics page of a store that has something to show."""
 
+import asyncio
+import sqlite3
+import threading
+
+import pytest
+from prometheus_client import generate_latest
+
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import metrics
 
 from . import kv
 from .conftest import Running
@@ -37,3 +45,58 @@ async def test_every_metric_has_a_help_text_and_no_agent_in_a_label(store: Runni
         assert family.name.startswith(("agentmem_", "grpc_server_", "process_")) and family.documentation
         labels = {label for sample in family.samples for label in sample.labels}
         assert labels <= {"kind", "tier", "reason", "service", "version"}
+
+
+async def test_the_disk_says_what_is_free_and_what_must_stay(store: Running) -> None:
+    store.store.warm.free = lambda: 12345
+    assert store.metric("agentmem_cache_disk_free_bytes") == 12345
+    assert store.metric("agentmem_cache_disk_free_floor_bytes") == store.store.warm.limits.free_bytes_floor > 0
+
+
+async def page(store: Running) -> str:
+    """The page as Prometheus gets it."""
+    return (await asyncio.to_thread(generate_latest, store.registry)).decode()
+
+
+async def test_a_database_that_fails_leaves_the_rest_of_the_page(store: Running) -> None:
+    def spoil(connection: sqlite3.Connection) -> None:
+        connection.execute("ALTER TABLE usage RENAME TO gone")
+
+    await store.store._database.write(spoil)
+    found = await page(store)
+    assert 'agentmem_cache_disk_bytes{kind="staging"} 0.0' in found
+    assert 'kind="blocks"' not in found and "agentmem_cache_agents{" not in found
+    assert "\nagentmem_cache_disk_free_bytes " in found
+    assert 'agentmem_ledger_failures_total{reason="damaged"}' in found
+
+
+async def test_a_disk_that_fails_leaves_the_rest_of_the_page(store: Running) -> None:
+    def fails() -> int:
+        raise OSError(5, "the disk does not answer")
+
+    store.store.warm.free = fails
+    found = await page(store)
+    assert 'agentmem_cache_disk_bytes{kind="blocks"} 0.0' in found and 'agentmem_cache_agents{tier="warm"} 0.0' in found
+    assert "\nagentmem_cache_disk_free_bytes " not in found
+    assert "\nagentmem_cache_disk_limit_bytes " in found
+
+
+async def test_a_page_does_not_wait_for_what_the_database_is_doing(
+    store: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "PATIENCE_SECONDS", 0.05)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def long(_: sqlite3.Connection) -> None:
+        begun.set()
+        go_on.wait()
+
+    working = asyncio.create_task(store.store._database.read(long))
+    try:
+        await asyncio.to_thread(begun.wait)
+        found = await page(store)
+        assert 'kind="blocks"' not in found and 'kind="staging"' in found
+    finally:
+        go_on.set()
+        await working
+    assert 'kind="blocks"' in await page(store), "it is there again"

@@ -1,0 +1,67 @@
+"""What a gateway tells of itself and of those behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+
+from agentmem.channels import connect
+from agentmem.v1 import agent_pb2, agent_pb2_grpc
+from gateway.metrics import GatewayMetrics
+from gateway.process import Gateway
+from gateway.workflows.states import State, word
+
+from .doors import ANY_PORT, eventually, running
+from .scripted import ScriptedWorker
+from .secured import add_key, secured
+
+GOING_ON = (State.WORKFLOW_STATE_RUNNING,)
+
+
+async def test_its_peers_are_up_while_they_serve(worker: ScriptedWorker, gateway: Gateway) -> None:
+    def up(peer: str) -> float | None:
+        return gateway.metrics.registry.get_sample_value("agentmem_peer_up", {"peer": peer})
+
+    assert gateway.metrics.registry.get_sample_value("agentmem_ready") == 1
+    await eventually(lambda: up("worker") == 1)
+    assert up("store") == 0
+    await worker.server.set_serving(False)
+    await eventually(lambda: up("worker") == 0)
+
+
+async def test_who_has_no_key_is_counted(worker: ScriptedWorker, run_dir: Path) -> None:
+    add_key(run_dir)
+    async with secured(run_dir) as gateway, connect(gateway.addresses["grpc"]) as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await agent_pb2_grpc.AgentServiceStub(channel).ListAgents(agent_pb2.ListAgentsRequest())
+        rpc = {"grpc_type": "unary", "grpc_service": "agentmem.v1.AgentService", "grpc_method": "ListAgents"}
+        value = gateway.metrics.registry.get_sample_value
+        assert value("grpc_server_handled_total", {**rpc, "grpc_code": "UNAUTHENTICATED"}) == 1
+        assert value("grpc_server_handled_total", {**rpc, "grpc_code": "OK"}) == 0
+
+
+async def test_both_pages_are_the_same(run_dir: Path) -> None:
+    async with running(run_dir, metrics=ANY_PORT) as gateway, httpx.AsyncClient(timeout=30) as http:
+        pages = [
+            (await http.get(f"http://{gateway.addresses[door]}/metrics")).text.splitlines()
+            for door in ("http", "metrics")
+        ]
+        names = [[line for line in page if line.startswith("# ")] for page in pages]
+        assert names[0] == names[1]
+        assert 'agentmem_build_info{service="gateway"' in "\n".join(pages[0])
+
+
+def test_series_that_can_be_known_begin_at_zero() -> None:
+    found = {
+        (sample.name, *sample.labels.values())
+        for family in GatewayMetrics().registry.collect()
+        for sample in family.samples
+        if sample.value == 0
+    }
+    over = [state for state in State.values() if state not in (State.WORKFLOW_STATE_UNSPECIFIED, *GOING_ON)]
+    assert {("agentmem_gateway_workflows_ended_total", word(state)) for state in over} <= found
+    assert ("agentmem_gateway_agents_resolved_total", "forked") in found
+    assert ("agentmem_gateway_num_requests_running", "grpc") in found
