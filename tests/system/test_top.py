@@ -59,12 +59,14 @@ class Watched:
                     return line
         raise AssertionError("it ended")
 
+    def models(self) -> list[Line]:
+        """The model's figures in all lines but the first, where its worker's page was read."""
+        return [line["models"][0] for line in self.lines[1:] if tokens(line)]
+
     def model_sum(self, rate: str) -> float:
         """What happened after the first line by a rate of the model's."""
-        lines = self.lines[1:]
-        worker = (one for line in lines for one in line["processes"] if one["service"] == "worker")
-        rates = (line["models"][0][rate] for line in lines)
-        return sum(value * one["interval_seconds"] for one, value in zip(worker, rates, strict=True) if value)
+        read = [line for line in self.lines[1:] if tokens(line)]
+        return sum(line["models"][0][rate] * process_of(line, "worker")["interval_seconds"] for line in read)
 
 
 @asynccontextmanager
@@ -88,6 +90,11 @@ def process_of(line: Line, service: str) -> Line:
     return next(one for one in line["processes"] if one["service"] == service)
 
 
+def tokens(line: Line) -> Line:
+    """The tokens of the one model since its worker started; none where the worker's page could not be read."""
+    return dict(line["models"][0]["tokens"] or {}) if line["models"] else {}
+
+
 def ledgers(line: Line) -> dict[str, int]:
     """The agents that are shown, and their tokens."""
     return {one["agent_id"]: one["tokens"] for one in line["recent_agents"]}
@@ -105,7 +112,7 @@ def negatives(figures: object) -> list[object]:
 async def test_figures_are_what_was_done_through_a_killed_worker(served: Stack) -> None:
     client = await served.client("gateway")
     async with watching(served) as top:
-        began = (await top.until(lambda line: True))["models"][0]["tokens"]
+        began = tokens(await top.until(lambda line: bool(tokens(line))))
         turns: list[Turn] = []
 
         async def talk(agent: str) -> None:
@@ -119,17 +126,18 @@ async def test_figures_are_what_was_done_through_a_killed_worker(served: Stack) 
         assert reused > 0
         assert generated == 9 * 8
 
+        ledger = (await client.agent("agent-a")).tokens
+        expected = dict.fromkeys(["agent-a", "agent-b", "agent-c"], ledger)
+
         def all_told(line: Line) -> bool:
-            told = line["models"][0]["tokens"]
-            return bool(
-                told["prompt"] == began["prompt"] + prompt and told["generated"] == began["generated"] + generated
-            )
+            ended = round(top.model_sum("requests_per_second")) == len(turns)
+            warm = line["agents_by_tier"].get("warm") == 3
+            return ended and warm and ledgers(line) == expected and bool(tokens(line))
 
         line = await top.until(all_told)
-        await served.on_disk("agent-a")
-        length = (await client.agent("agent-a")).tokens
-        line = await top.until(lambda line: ledgers(line) == dict.fromkeys(["agent-a", "agent-b", "agent-c"], length))
         told = line["models"][0]
+        assert told["tokens"]["prompt"] == began["prompt"] + prompt
+        assert told["tokens"]["generated"] == began["generated"] + generated
         assert (told["model_id"], told["state"], told["default"]) == ("tiny", "loaded", True)
         assert (told["running"], told["waiting"], told["batch_size"]) == (0, 0, 0)
         assert told["pool"]["used_blocks"] + told["pool"]["free_blocks"] > 0
@@ -137,15 +145,14 @@ async def test_figures_are_what_was_done_through_a_killed_worker(served: Stack) 
         assert top.model_sum("decode_tokens_per_second") == pytest.approx(generated)
         assert top.model_sum("prefill_tokens_per_second") == pytest.approx(prompt - reused)
         assert top.model_sum("requests_per_second") == pytest.approx(len(turns))
-        first = [one["models"][0]["time_to_first_token"] for one in top.lines]
-        assert sum(latency["count"] for one in first for latency in one.values()) == len(turns)
-        between = [one["models"][0]["inter_token_latency"] for one in top.lines]
+        first = [latency for one in top.models() for latency in one["time_to_first_token"].values()]
+        assert sum(one["count"] for one in first) == len(turns)
+        between = [one["inter_token_latency"] for one in top.models()]
         assert sum(one["count"] for one in between) == generated - len(turns)
         assert all(one["p50_seconds"] <= one["p99_seconds"] for one in between if one["count"])
-        shares = [one["models"][0]["hit_rate"]["interval"] for one in top.lines]
+        shares = [one["hit_rate"]["interval"] for one in top.models()]
         assert any(0 < share < 1 for share in shares if share is not None)
         assert line["agents_known"] == 3
-        assert line["agents_by_tier"]["warm"] == 3
         assert line["storage"]["disk_bytes"]["blocks"] > 0
         assert line["storage"]["disk_free_bytes"] > line["storage"]["disk_free_floor_bytes"] > 0
         assert [(one["state"], one["restarts"]) for one in line["processes"]] == [("up", 0)] * 3
