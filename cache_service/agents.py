@@ -181,12 +181,14 @@ def delete(connection: sqlite3.Connection, key: AgentKey) -> Deleted:
 
 def count(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """How many agents have KV on disk, how many have it in the object store only, and how many have none."""
+    # Not looked for among the objects where there is a file: an agent with a long history has many.
     on_disk, as_object = _REFERRED.format("files", "a"), _REFERRED.format("objects", "a")
-    total, warm, remote = connection.execute(
-        "SELECT count(*), total(warm), total(remote AND NOT warm) FROM"
-        f" (SELECT EXISTS ({on_disk}) AS warm, EXISTS ({as_object} AND f.present) AS remote FROM agents AS a)"
-    ).fetchone()
-    return int(warm), int(remote), int(total - warm - remote)
+    rows = connection.execute(
+        f"SELECT CASE WHEN EXISTS ({on_disk}) THEN 'warm' WHEN EXISTS ({as_object} AND f.present) THEN 'remote'"
+        " ELSE 'none' END AS tier, count(*) FROM agents AS a GROUP BY tier"
+    )
+    found: dict[str, int] = dict(rows)
+    return found.get("warm", 0), found.get("remote", 0), found.get("none", 0)
 
 
 _REFERRED = "SELECT 1 FROM refs AS r JOIN {} AS f USING (kind, chain_hash) WHERE r.uid = {}.uid"

@@ -103,11 +103,7 @@ async def _pages(directory: Path) -> list[Row]:
 
 
 def _rows(registry: CollectorRegistry) -> list[Row]:
-    return [
-        Row(_name(family), family.type, labels, "", family.documentation)
-        for family, labels in _families(registry)
-        if family.name.startswith(("agentmem_", "grpc_server_", "process_"))
-    ]
+    return [Row(_name(family), family.type, labels, "", family.documentation) for family, labels in _families(registry)]
 
 
 def _families(registry: CollectorRegistry) -> Iterator[tuple[Metric, tuple[str, ...]]]:
