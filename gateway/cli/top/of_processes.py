@@ -28,7 +28,7 @@ def process_figures(service: Service, address: str, seen: Observation, now: date
         page = Page()
     started = page.total(names.START)
     codes = {} if interval is None else interval.increases("grpc_code", names.RPCS)
-    served = None if interval is None else interval.rate(names.RPCS)
+    failed = {code: count for code, count in codes.items() if code in FAILED}
     memory = page.total(names.MEMORY)
     return ProcessFigures(
         service=service,
@@ -41,10 +41,8 @@ def process_figures(service: Service, address: str, seen: Observation, now: date
         cpu_cores=None if interval is None else interval.rate(names.CPU),
         uptime_seconds=None if started is None else max(0.0, now.timestamp() - started),
         restarts=seen.restarts,
-        rpcs_per_second=served,
-        failed_rpcs_per_second=None
-        if served is None
-        else _per_second(interval, {code: codes.get(code, 0.0) for code in FAILED}),
+        rpcs_per_second=_per_second(interval, codes),
+        failed_rpcs_per_second=_per_second(interval, failed),
         peers={peer: up > 0 for peer, up in page.by("peer", names.PEERS).items()},
     )
 
@@ -55,12 +53,12 @@ def door_figures(seen: Observation) -> DoorFigures | None:
         return None
     interval, workflows = seen.interval, seen.page.total(names.WORKFLOWS)
     streams = seen.page.by("door", names.STREAMS)
-    answered = None if interval is None else interval.increases("code", names.HTTP)
-    failed = {code: count for code, count in (answered or {}).items() if code >= "500"}
+    answered = {} if interval is None else interval.increases("code", names.HTTP)
+    failed = {code: count for code, count in answered.items() if code >= "500"}
     return DoorFigures(
         streams={door: int(count) for door, count in streams.items()},
-        http_requests_per_second=None if answered is None else _per_second(interval, answered),
-        http_failures_per_second=None if answered is None else _per_second(interval, failed),
+        http_requests_per_second=_per_second(interval, answered),
+        http_failures_per_second=_per_second(interval, failed),
         workflows_running=None if workflows is None else int(workflows),
     )
 
