@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
+from agentmem.channels import connect
 from agentmem.exposition import MetricsServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc
 from gateway.cli.client import explanation
@@ -117,22 +118,19 @@ async def test_agents_that_came_in_time_are_shown(
     channel: grpc.aio.Channel,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second page fails."""
+    """After the first page the gateway is gone."""
+    gone = connect("127.0.0.1:1")
+    stubs = [agent_pb2_grpc.AgentServiceStub(to) for to in (channel, gone)]
 
-    class OnePage:
-        def __init__(self, real: agent_pb2_grpc.AgentServiceStub) -> None:
-            self.real, self.asked = real, 0
-
-        async def list_agents(self, request: agent_pb2.ListAgentsRequest) -> agent_pb2.ListAgentsResponse:
-            self.asked += 1
-            return await self.real.ListAgents(request, timeout=10 if self.asked == 1 else 1e-6)
+    async def list_agents(request: agent_pb2.ListAgentsRequest) -> agent_pb2.ListAgentsResponse:
+        return await stubs.pop(0).ListAgents(request)
 
     worker.agents = [agent(f"agent-{number}", 100 - number) for number in range(5)]
     asked = Sources(pages, channel, explain, 9)
-    stub = OnePage(agent_pb2_grpc.AgentServiceStub(channel))
-    monkeypatch.setattr(asked, "_agents", SimpleNamespace(ListAgents=stub.list_agents))
+    monkeypatch.setattr(asked, "_agents", SimpleNamespace(ListAgents=list_agents))
     told = (await asked.read()).agents
-    assert stub.asked == 2
+    await gone.close(None)
+    assert stubs == []
     assert isinstance(told, Agents)
     assert not told.all_listed
     assert 0 < told.known < 5
