@@ -50,7 +50,7 @@ class TurnMeasures:
         for found in reuse.by_tier:
             metrics.hits.labels(*labels, TIERS[found.tier]).inc(found.tokens)
             metrics.prompt_tokens_cached.labels(*labels, TIERS[found.tier]).inc(found.tokens)
-        turn.sampled = _TokenMeasures(metrics, labels).sampled
+        turn.sampled = TokenMeasures(metrics, labels).sampled
 
     def finished(self, turn: RunningTurn, prepared: Prepared, generated: Generated) -> inference_pb2.Finished:
         """The turn's last event, without a version."""
@@ -134,7 +134,7 @@ class TurnMeasures:
             metrics.finished.labels(*metrics.turn(key), reason_of(turn.error)).inc()
 
 
-class _TokenMeasures:
+class TokenMeasures:
     """Counts one turn's tokens as they come, so that a stall shows while it lasts. Event loop only."""
 
     def __init__(self, metrics: WorkerMetrics, labels: tuple[str, ...]) -> None:

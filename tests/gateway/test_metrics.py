@@ -30,6 +30,10 @@ async def test_its_peers_are_up_while_they_serve(worker: ScriptedWorker, gateway
     assert up("store") == 0
     await worker.server.set_serving(False)
     await eventually(lambda: up("worker") == 0)
+    await worker.server.set_serving(True)
+    await eventually(lambda: up("worker") == 1)
+    await worker.stop()
+    await eventually(lambda: up("worker") == 0)
 
 
 async def test_who_has_no_key_is_counted(worker: ScriptedWorker, run_dir: Path) -> None:

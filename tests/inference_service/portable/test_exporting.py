@@ -70,7 +70,7 @@ class Disk:
         kinds = [{f.chain_hash: f for f in files if f.kind == kind} for kind in (1, 2)]
         return Opened(Version(), None, *kinds)
 
-    async def read(self, geometry: Geometry, namespace: str, wanted: Sequence[Any]) -> Any:
+    async def read(self, geometry: Geometry, namespace: str, model_id: str, wanted: Sequence[Any]) -> Any:
         ((header, _),) = wanted
         name = FileName.of(header)
         self.reads.append(name)
