@@ -29,6 +29,7 @@ files.py           the data directory; `removal` is what its disk has kept
 erasure.py         deletions, finished until no byte is left
 
 offline/           what an operator does to a directory that nobody serves
+doctor/            the store's half of `agentmem doctor`
 remote/            the object store; `objects` and `place` are its rows, `replication` keeps it as they say, `retrieval`
                    brings files back
 """

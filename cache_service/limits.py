@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agentmem.sizes import binary_size
+
 GIB = 1 << 30
 
 
@@ -62,21 +64,12 @@ class FixedLimits:
         """Why there is no room for new files, in words for the operator; None if there is. `held` are pinned bytes."""
         if free < self.free_bytes_floor:
             return (
-                f"the disk of {folder} has {in_words(free)} free, and {in_words(self.free_bytes_floor)} have to stay"
-                " free (--free-bytes-floor); delete something, or lower the floor"
+                f"the disk of {folder} has {binary_size(free)} free, and {binary_size(self.free_bytes_floor)} have to"
+                " stay free (--free-bytes-floor); delete something, or lower the floor"
             )
         if used > self.high_bytes:
             return (
-                f"the warm tier is full: {in_words(used)} of {in_words(self.warm_bytes)} (--warm-bytes), of which"
-                f" {in_words(held)} belong to pinned agents; unpin or delete agents, or raise the limit"
+                f"the warm tier is full: {binary_size(used)} of {binary_size(self.warm_bytes)} (--warm-bytes), of which"
+                f" {binary_size(held)} belong to pinned agents; unpin or delete agents, or raise the limit"
             )
         return None
-
-
-def in_words(value: int) -> str:
-    """A number of bytes as an operator would say it."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if value < 10_000:
-            return f"{value:.0f} {unit}"
-        value //= 1024
-    return f"{value:.0f} GiB" if value < 10_000 else f"{value / 1024:.0f} TiB"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cache_service.limits import in_words
+from agentmem.sizes import binary_size
 from cache_service.usage import Usage
 
 
@@ -50,9 +50,9 @@ class Quotas:
         assert quota is not None, "a namespace without a quota is never full"
         flag = "--namespaces" if namespace in self.own else "--namespace-bytes"
         return (
-            f"the quota of namespace {namespace!r} is {in_words(quota)} ({flag}), and it would take"
-            f" {in_words(used.total)}: {in_words(used.ledger)} of ledgers and workflow records, and"
-            f" {in_words(used.kv)} of KV, of which {in_words(held)} belong to pinned agents"
+            f"the quota of namespace {namespace!r} is {binary_size(quota)} ({flag}), and it would take"
+            f" {binary_size(used.total)}: {binary_size(used.ledger)} of ledgers and workflow records, and"
+            f" {binary_size(used.kv)} of KV, of which {binary_size(held)} belong to pinned agents"
         )
 
 

@@ -12,4 +12,6 @@ engine/       the thread that owns MLX, and what computes on it: Q4 caches, atte
               and how much Q4 changes what a model says
 models/       which models there are, how one is loaded, and how they come and go by request
 answers.py    what a turn answers, as messages of the contract
+remembered.py what was found out once and is kept in a JSON file: measurements, hashes of weights
+doctor/       the worker's half of `agentmem doctor`
 """

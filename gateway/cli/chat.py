@@ -21,11 +21,11 @@ from gateway.cli.client import (
     gateway_option,
     json_option,
     model_option,
-    outlasting,
+    retrying,
+    tell_of_outage,
     write_json,
 )
 from gateway.cli.models import registered
-from gateway.cli.text import printable
 from gateway.cli.turn_line import turn_line
 from gateway.finish_reasons import finish_reason
 from gateway.memory_report import memory_report
@@ -149,16 +149,12 @@ async def open_conversation(channel: grpc.aio.Channel, conversation: Conversatio
     A worker that is starting again is waited for. Raises FailedPrecondition where a system message is given to an agent
     that has one.
     """
-
-    async def attempt() -> bool:
-        if not conversation.model_id:
-            models = await registered(channel)
-            if not models:
-                raise NotFound("model", "", "none is registered")
-            conversation.model_id = models[0].model_id
-        return bool(await find(channel, conversation.agent_id, conversation.model_id))
-
-    conversation.opened(known=await outlasting(attempt, _tell_of_outage, gateway_too=False))
+    if not conversation.model_id:
+        models = await registered(channel)
+        if not models:
+            raise NotFound("model", "", "none is registered")
+        conversation.model_id = models[0].model_id
+    conversation.opened(known=bool(await find(channel, conversation.agent_id, conversation.model_id)))
 
 
 async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, text: str, echo: bool) -> Turn:
@@ -200,13 +196,9 @@ async def _generate(
         answer.end()
         return turn
 
-    return await outlasting(
-        attempt, lambda why: _tell_of_outage(why, mid_line=echo and answer.is_mid_line), gateway_too=True
+    return await retrying(
+        attempt, lambda why: tell_of_outage(why, mid_line=echo and answer.is_mid_line), gateway_too=True
     )
-
-
-def _tell_of_outage(why: str, *, mid_line: bool = False) -> None:
-    click.echo("\n" * mid_line + f"… waiting: {printable(why)}", err=True)
 
 
 def _lines() -> Iterator[str]:

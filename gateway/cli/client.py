@@ -13,13 +13,14 @@ from agentmem import errors, layout
 from agentmem.addresses import parse_address
 from agentmem.channels import connect
 from agentmem.credentials import ClientTls
+from gateway import retries
 from gateway.cli.connection import KEY_VARIABLE, connection, connection_options
 from gateway.cli.mistakes import Mistake
+from gateway.cli.text import printable
 
-MAX_ATTEMPTS = 4
 PATIENCE = 60.0
-"""Seconds that a conversation waits for a worker that is starting again."""
-_LONGEST_WAIT = 10.0
+"""Seconds that a command waits for a worker that is starting again."""
+_SILENT = "no gateway answers"
 
 _T = TypeVar("_T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -103,32 +104,16 @@ def explanation(error: grpc.aio.AioRpcError, gateway: str, *, key: str, tls: Cli
     return errors.from_rpc(error).message
 
 
+def tell_of_outage(why: str, *, mid_line: bool = False) -> None:
+    """Say on standard error what is waited for; on a new line, if standard output is in the middle of one."""
+    click.echo("\n" * mid_line + f"… waiting: {printable(why)}", err=True)
+
+
 async def retrying(
     attempt: Callable[[], Awaitable[_T]],
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> _T:
-    """The result of `attempt`, tried again where the server says UNAVAILABLE, after as long as it says.
-
-    Gives up, with the last failure, after MAX_ATTEMPTS, or where no gateway answers at all.
-    """
-    for left in reversed(range(MAX_ATTEMPTS)):
-        try:
-            return await attempt()
-        except grpc.aio.AioRpcError as error:
-            failure = errors.from_rpc(error)
-            again = isinstance(failure, errors.Unavailable) and not errors.is_unreachable(error)
-            if not (again and left):
-                raise
-            assert isinstance(failure, errors.Unavailable)
-            await sleep(min(failure.retry_after, _LONGEST_WAIT))
-    raise AssertionError("the last attempt returns or raises")
-
-
-async def outlasting(
-    attempt: Callable[[], Awaitable[_T]],
-    on_outage: Callable[[str], None],
+    on_outage: Callable[[str], None] = tell_of_outage,
     *,
-    gateway_too: bool,
+    gateway_too: bool = False,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
@@ -138,26 +123,23 @@ async def outlasting(
     gateway that does not answer is waited for as well. Gives up with the last failure. An attempt that itself went on
     for longer than PATIENCE has found the server well, and what ends it is another outage.
     """
-    deadline: float | None = None
-    while True:
-        began = clock()
-        try:
-            return await attempt()
-        except (grpc.aio.AioRpcError, errors.Unavailable) as error:
-            failure = outage(error, "no gateway answers")
-            silent = isinstance(error, grpc.aio.AioRpcError) and errors.is_unreachable(error)
-            if failure is None or (silent and not gateway_too):
-                raise
-            if deadline is None or clock() > began + PATIENCE:
-                deadline = clock() + PATIENCE
-                on_outage(failure.message)
-            delay = min(failure.retry_after, _LONGEST_WAIT)
-            if clock() + delay > deadline:
-                raise
-        await sleep(delay)
+
+    def wait(error: retries.Failure) -> float | None:
+        failure = outage(error, _SILENT)
+        silent = isinstance(error, grpc.aio.AioRpcError) and errors.is_unreachable(error)
+        return None if failure is None or (silent and not gateway_too) else retries.told_wait(failure)
+
+    def began(error: retries.Failure) -> None:
+        failure = outage(error, _SILENT)
+        assert failure is not None
+        on_outage(failure.message)
+
+    return await retries.patiently(
+        attempt, wait, PATIENCE, well_after=PATIENCE, on_outage=began, sleep=sleep, clock=clock
+    )
 
 
-def outage(error: grpc.aio.AioRpcError | errors.Unavailable, silent: str) -> errors.Unavailable | None:
+def outage(error: retries.Failure, silent: str) -> errors.Unavailable | None:
     """The failure, if it is one that passes: UNAVAILABLE, or a transport that failed, of which `silent` tells."""
     failure = errors.from_peer(error, silent) if isinstance(error, grpc.aio.AioRpcError) else error
     return failure if isinstance(failure, errors.Unavailable) else None

@@ -4,6 +4,7 @@ import click
 
 from gateway.cli.agents import agents
 from gateway.cli.chat import chat
+from gateway.cli.doctor.command import doctor
 from gateway.cli.keys import keys
 from gateway.cli.models import models
 from gateway.cli.run.command import run
@@ -20,13 +21,14 @@ def main() -> None:
     """A memory below the prompt for every LLM agent.
 
     `agentmem up` starts everything; the other commands talk to what it started, but for `store`, which looks after a
-    data directory by itself, and `keys`, which changes a file that the gateway reads.
+    data directory by itself, `keys`, which changes a file that the gateway reads, and `doctor`, which looks at this
+    machine.
     """
 
 
 for command in (export_agent, import_agent):
     agents.add_command(command)
-for command in (up, top, agents, chat, models, run, workflows, keys, store):
+for command in (up, top, agents, chat, models, run, workflows, keys, store, doctor):
     main.add_command(command)
 
 if __name__ == "__main__":

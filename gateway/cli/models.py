@@ -69,15 +69,19 @@ def load(name: str, gateway: str, as_json: bool) -> None:
     """
 
     async def question(channel: grpc.aio.Channel) -> model_pb2.Model:
-        call = model_pb2_grpc.ModelServiceStub(channel).LoadModel(model_pb2.LoadModelRequest(model_id=name))
-        progress: LoadProgress = _JsonLines() if as_json else lines_or_bar(name)
-        model = model_pb2.Model()
-        async with closing_stream(call) as steps:
-            with progress:
-                async for step in steps:
-                    progress.told(step.stage, step.progress)
-                    model = step.model
-        return model
+        stub = model_pb2_grpc.ModelServiceStub(channel)
+
+        async def attempt() -> model_pb2.Model:
+            progress: LoadProgress = _JsonLines() if as_json else lines_or_bar(name)
+            model = model_pb2.Model()
+            async with closing_stream(stub.LoadModel(model_pb2.LoadModelRequest(model_id=name))) as steps:
+                with progress:
+                    async for step in steps:
+                        progress.told(step.stage, step.progress)
+                        model = step.model
+            return model
+
+        return await retrying(attempt)
 
     model = ask(gateway, question)
     if as_json:

@@ -44,17 +44,18 @@ def check(settings: UpSettings) -> None:
 def check_ports(settings: UpSettings) -> None:
     """Every port but 0 can be bound now, and none is wanted twice."""
     taken: dict[Address, str] = {}
-    for flag, address in _wanted(settings):
+    for flag, address in wanted(settings):
         if address.port == 0:
             continue
         if address in taken:
             raise WrongSetting(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another")
         taken[address] = flag
-        if problem := _unbindable(address):
+        if problem := unbindable(address):
             raise WrongSetting(f"{flag}: cannot listen on {address}: {problem}; choose another port")
 
 
-def _wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
+def wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
+    """The addresses that the services listen on, each with the flag that says so. Raises WrongSetting."""
     yield f"--http {settings.http}", parse_address(settings.http)
     yield f"--grpc {settings.grpc}", parse_address(settings.grpc)
     if not settings.metrics:
@@ -67,7 +68,7 @@ def _wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
         yield flag, first.offset(by)
 
 
-def _unbindable(address: Address) -> str:
+def unbindable(address: Address) -> str:
     """Why a listener cannot have `address`; empty if it can. Of a name's families one is enough."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)

@@ -65,7 +65,11 @@ def import_agent(file: IO[bytes], agent: str, model: str, gateway: str, as_json:
 
     async def question(channel: grpc.aio.Channel) -> agent_pb2.ImportAgentResponse:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
-        return await retrying(lambda: stub.ImportAgent(_messages(file, key)))
+
+        async def attempt() -> agent_pb2.ImportAgentResponse:
+            return await stub.ImportAgent(_messages(file, key))
+
+        return await (retrying(attempt) if file.seekable() else attempt())  # a pipe cannot be sent again
 
     made = ask(gateway, question).agent
     if as_json:
@@ -108,7 +112,7 @@ async def _export(channel: grpc.aio.Channel, agent: str, model: str, file: IO[by
 
 
 def _messages(file: IO[bytes], key: types_pb2.AgentKey) -> Iterator[agent_pb2.ImportAgentRequest]:
-    if file.seekable():  # A pipe is not, and cannot be sent again.
+    if file.seekable():
         file.seek(0)
     yield agent_pb2.ImportAgentRequest(key=key)
     while chunk := file.read(CHUNK_BYTES):

@@ -4,7 +4,6 @@ Such a door trusts whoever reaches its loopback address, and a browser reaches i
 made to lead there (DNS rebinding). The name that the browser asked for is in the Host header, and gives the page away.
 """
 
-import re
 from collections.abc import Collection
 from typing import Final
 
@@ -13,11 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentmem.addresses import is_loopback
+from agentmem.addresses import asked_host, is_loopback
 from gateway.http.probes import OPEN
 from gateway.http.rim import http_error_page
 
-_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 _REFUSAL: Final = (
     "without keys this gateway answers to localhost and loopback addresses only, and the request's Host header names "
     "another; ask for 127.0.0.1, or start the gateway with that name as --allowed-host, or with --keys"
@@ -44,6 +42,5 @@ class KnownHosts:
     def _is_known(self, header: str | None) -> bool:
         if header is None:
             return True
-        found = _HOST.fullmatch(header.lower())
-        name = "" if found is None else found[1] or found[2]
+        name = asked_host(header)
         return is_loopback(name) or name in self._allowed

@@ -18,10 +18,16 @@ EVENTS: Final = "text/event-stream"
 TEXT: Final = "text/plain"
 FILE: Final = "application/octet-stream"
 
-READ_ERRORS: Final = (400, 401, 403, 404, 422, 429, 499, 500, 503, 504)
+_LARGE_HEADERS: Final = 431
+"""The one answer of the door's own that even a probe may get."""
+
+DOOR_ERRORS: Final = (401, 403, 421, 429, _LARGE_HEADERS, 503)
+"""What the door answers before it looks at what is asked for."""
+
+READ_ERRORS: Final = (*DOOR_ERRORS, 400, 404, 422, 499, 500, 504)
 """What any call to the worker may end with."""
 
-WRITE_ERRORS: Final = (*READ_ERRORS, 409, 413, 415)
+WRITE_ERRORS: Final = (*READ_ERRORS, 408, 409, 413, 415)
 """What a call with a body may end with besides."""
 
 
@@ -77,7 +83,9 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", "/v1/completions"): turn("Complete a text", "OpenAI", {"model": "demo", "prompt": "The boat is"}),
     ("POST", "/v1/responses"): turn("Answer", "OpenAI", {"model": "demo", "input": "The colour of the boat is green."}),
     **{
-        (method, "/v1/responses/{id}"): Operation("Not served: says what to do", "OpenAI", {}, errors=(401, 403, 404))
+        (method, "/v1/responses/{id}"): Operation(
+            "Not served: says what to do", "OpenAI", {}, errors=(*DOOR_ERRORS, 404)
+        )
         for method in ("GET", "POST", "DELETE")
     },
     ("POST", "/v1/messages"): turn(
@@ -94,11 +102,11 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ),
     ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: MODELS}),
     ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: MODEL}),
-    ("GET", ALIVE): Operation("Whether the gateway lives", "Operations", {JSON: STATUS}, errors=()),
+    ("GET", ALIVE): Operation("Whether the gateway lives", "Operations", {JSON: STATUS}, errors=(_LARGE_HEADERS,)),
     ("GET", READY): Operation(
-        "Whether a turn could run", "Operations", {JSON: STATUS}, errors=(), further={503: UNREADY}
+        "Whether a turn could run", "Operations", {JSON: STATUS}, errors=(_LARGE_HEADERS,), further={503: UNREADY}
     ),
-    ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: {"type": "string"}}, errors=(401, 403)),
-    ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: ANY}, errors=(401, 403)),
+    ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: {"type": "string"}}, errors=DOOR_ERRORS),
+    ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: ANY}, errors=DOOR_ERRORS),
 }
 """All routes but REST's."""

@@ -1,6 +1,5 @@
 """Runs as the store keeps them: read, written and erased over the channel to it, through a store's restart."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
@@ -9,10 +8,10 @@ import grpc
 from agentmem import errors
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
-from gateway import upstream
+from gateway import retries, upstream
 
 PATIENCE_SECONDS: Final = 60.0
-"""How long a run waits for a store that does not answer."""
+"""How long a run waits for a store that does not answer, from the first call that failed."""
 
 _TIMEOUT_SECONDS: Final = 20.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
@@ -30,10 +29,10 @@ class Record(NamedTuple):
 class Records:
     """The records of runs. Event loop.
 
-    Where the store does not answer, or says that it cannot now, a call is made again until `patience` seconds are over,
-    and raises Unavailable then. A call that was repeated may have been done before: it is told by what it wanted to
-    have. So the payloads of two writers who may meet must differ. Other errors are the store's: InvalidArgument for
-    what is too large, ResourceExhausted where there is no room, DataLoss for a damaged record.
+    Where the store does not answer, or says that it cannot now, a call is made again for `patience` seconds, and raises
+    Unavailable then. A call that was repeated may have been done before: it is told by what it wanted to have. So the
+    payloads of two writers who may meet must differ. Other errors are the store's: InvalidArgument for what is too
+    large, ResourceExhausted where there is no room, DataLoss for a damaged record.
     """
 
     def __init__(self, channel: grpc.aio.Channel, patience: float = PATIENCE_SECONDS) -> None:
@@ -106,26 +105,33 @@ class _Call:
 
     async def answer(self, request: Any) -> Any:
         """The answer. Raises AgentmemError; Unavailable when the patience is over."""
-        loop = asyncio.get_running_loop()
-        end, backoff = loop.time() + self._patience, _FIRST_WAIT
-        while True:
-            try:
-                return await self._rpc(request, timeout=_TIMEOUT_SECONDS)
-            except grpc.aio.AioRpcError as error:
-                problem, wait = _problem(error, backoff)
-                if not isinstance(problem, errors.Unavailable) or loop.time() + wait > end:
-                    raise problem from error
+        backoff = _FIRST_WAIT
+
+        def wait(failure: retries.Failure) -> float | None:
+            nonlocal backoff
+            told = _told(failure)
+            if not isinstance(told, errors.Unavailable):
+                return None
             self.is_repeated = True
-            await asyncio.sleep(wait)
+            seconds = backoff if _is_silence(failure) else max(backoff, told.retry_after)
             backoff = min(2 * backoff, _LONGEST_WAIT)
+            return seconds
+
+        try:
+            return await retries.patiently(lambda: self._rpc(request, timeout=_TIMEOUT_SECONDS), wait, self._patience)
+        except grpc.aio.AioRpcError as error:
+            raise _told(error) from error
 
 
-def _problem(error: grpc.aio.AioRpcError, backoff: float) -> tuple[errors.AgentmemError, float]:
-    """What a failed call is told as, and the seconds after which it makes sense to try again."""
-    if errors.is_silence(error):
-        return upstream.unreachable(upstream.STORE), backoff
-    told = upstream.failure(error, upstream.STORE)
-    return told, max(backoff, told.retry_after) if isinstance(told, errors.Unavailable) else backoff
+def _told(failure: retries.Failure) -> errors.AgentmemError:
+    """What a failed call is told as."""
+    if not isinstance(failure, grpc.aio.AioRpcError):
+        return failure
+    return upstream.unreachable(upstream.STORE) if _is_silence(failure) else upstream.failure(failure, upstream.STORE)
+
+
+def _is_silence(failure: retries.Failure) -> bool:
+    return isinstance(failure, grpc.aio.AioRpcError) and errors.is_silence(failure)
 
 
 def _record(message: pb.WorkflowRecord) -> Record:

@@ -5,7 +5,6 @@ The worker replays what it had committed before the answer was lost, so nothing 
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -23,12 +22,11 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
-from gateway import upstream
+from gateway import retries, upstream
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_LONGEST_WAIT: Final = 10.0
 _ASIDE_SECONDS: Final = 30.0
 """How long what only makes a run faster may take."""
 _READ_AHEAD: Final = 64
@@ -124,17 +122,11 @@ class Turns:
         return Done(text, started, finished)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        deadline: float | None = None
-        while True:
-            try:
-                return await attempt()
-            except (Unavailable, ResourceExhausted) as error:
-                now = time.monotonic()
-                deadline = deadline or now + self._patience
-                wait = min(max(error.retry_after, 0.05), _LONGEST_WAIT)
-                if now + wait > deadline:
-                    raise
-            await asyncio.sleep(wait)
+        return await retries.patiently(attempt, _wait, self._patience, well_after=self._patience)
+
+
+def _wait(failure: retries.Failure) -> float | None:
+    return retries.told_wait(failure) if isinstance(failure, Unavailable | ResourceExhausted) else None
 
 
 async def _aside(call: "upstream.UnaryCall[object]") -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import mlx.core as mx
 
 from inference_service.engine.geometry import Caches, Geometry
-from inference_service.engine.remembered import Remembered
 from inference_service.memory.chunks import LARGEST_CHUNK, latest_chunks
+from inference_service.remembered import Remembered
 
 _EARLY = (64, 128)
 """Tokens of two chunks at the beginning of a context: hidden states grow by the token."""

@@ -22,9 +22,13 @@ def usable_bytes() -> int:
     return int(device_bytes() * _CUDA_SHARE)
 
 
+def has_own_memory() -> bool:
+    """Whether it is a GPU whose memory is not the system's: a CUDA one."""
+    return mx.default_device().type != mx.DeviceType.cpu and "total_memory" in mx.device_info()
+
+
 def device_bytes() -> int:
     """What the device has: a GPU of its own its memory, all others the system's."""
-    info = mx.device_info()
-    if mx.default_device().type != mx.DeviceType.cpu and "total_memory" in info:
-        return int(info["total_memory"])
+    if has_own_memory():
+        return int(mx.device_info()["total_memory"])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -81,6 +81,11 @@ class Geometry:
         return shapes
 
     @property
+    def dtype_name(self) -> str:
+        """The compute dtype in words that are not MLX's own: "bfloat16"."""
+        return str(self.dtype).removeprefix("mlx.core.")
+
+    @property
     def bytes_per_token(self) -> int:
         """Bytes of quantized KV per token, full-attention layers."""
         return round(_elements(self.full) * self._bytes_per_element)

@@ -38,7 +38,7 @@ import xxhash
 from mlx_lm.models.cache import make_prompt_cache
 
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.remembered import Remembered
+from inference_service.remembered import Remembered
 from inference_service.text.tokenizer import Tokenizer
 
 MOST_NATS = 0.08

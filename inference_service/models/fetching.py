@@ -46,7 +46,7 @@ def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> P
     if not path.is_dir():
         if is_path(source):
             raise FailedPrecondition(f"model {source!r}: {path} is not a directory; give the directory of a model")
-        path = _cached(source) or _fetched(source, offline, progress)
+        path = cached(source) or _fetched(source, offline, progress)
     progress(1.0)
     return path
 
@@ -60,8 +60,8 @@ def go_offline() -> None:
     constants.HF_HUB_OFFLINE = True
 
 
-def _cached(source: str) -> Path | None:
-    """The model in the local cache, if all of it is there."""
+def cached(source: str) -> Path | None:
+    """The model in the local cache, if all of it is there. Raises FailedPrecondition for what is no hub id."""
     try:
         directory = hf_repo_to_path(source)
     except LocalEntryNotFoundError:

@@ -4,7 +4,6 @@ Weight files are named by their content: two models of equal shape have equal in
 so that a model of many gigabytes is read for it once.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ import xxhash
 
 from agentmem.blockfile import FORMAT_VERSION
 from agentmem.errors import FailedPrecondition
+from inference_service.remembered import Remembered
 
 _CHUNK = 1 << 20
 
@@ -33,16 +33,15 @@ class ContentHashes:
     """
 
     def __init__(self, memory: Path) -> None:
-        self._memory = memory
-        self._known = _read(memory)
+        self._memory = Remembered(memory)
 
     def of(self, path: Path) -> str:
         """xxh3_128 of the file's bytes, as hex. Raises OSError, and FailedPrecondition if it changes meanwhile."""
         name = str(path.resolve())
         present = identity(path.stat())
-        known, content = self._known.get(name, ("", ""))
-        if known == present:
-            return content
+        match self._memory.get(name):
+            case [str(known), str(content)] if known == present:
+                return content
         now = time.time()
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
@@ -50,40 +49,18 @@ class ContentHashes:
             after = os.fstat(file.fileno())
         if not identity(before) == identity(after) == identity(path.stat()):
             raise FailedPrecondition(f"{path} changed while it was read; load the model again when it is all written")
-        self._known.pop(name, None)
-        if now - max(before.st_mtime, before.st_ctime) >= SETTLED_SECONDS:
-            self._known[name] = identity(before), content
-        self._write()
+        settled = now - max(before.st_mtime, before.st_ctime) >= SETTLED_SECONDS
+        new = {name: (identity(before), content)} if settled else {}
+        self._memory.update(
+            lambda known: {other: known[other] for other in known if other != name and Path(other).exists()} | new
+        )
         return content
-
-    def _write(self) -> None:
-        """What cannot be written is not missed, and what a crash leaves half written is not read."""
-        self._known = {name: known for name, known in self._known.items() if Path(name).exists()}
-        new = self._memory.with_name(f"{self._memory.name}.new")
-        with contextlib.suppress(OSError):
-            self._memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.write_text(json.dumps(self._known, indent=1))
-            new.replace(self._memory)
 
 
 def fingerprint(files: Iterable[tuple[str, str]], **parts: object) -> str:
     """Hash of (name, content hash) of the weight files and config, and of all else that changes KV, as hex."""
     described = {"format": FORMAT_VERSION, "files": sorted(files), **{k: str(v) for k, v in sorted(parts.items())}}
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
-
-
-def _read(memory: Path) -> dict[str, tuple[str, str]]:
-    """Identity and content hash by path; what is not well-formed is left out."""
-    try:
-        known = json.loads(memory.read_text())
-    except (OSError, ValueError):
-        return {}
-    found: dict[str, tuple[str, str]] = {}
-    for name, entry in known.items() if isinstance(known, dict) else ():
-        match entry:
-            case [str(identity), str(content)]:
-                found[name] = identity, content
-    return found
 
 
 def identity(stat: os.stat_result) -> str:

@@ -29,5 +29,9 @@ def _place(source: str) -> str:
     """The directory, or the hub id."""
     if source == DEMO:
         return str(_DEMO_DIRECTORY)
-    path = expanded(source)
-    return str(path) if path.is_dir() else source
+    return str(expanded(source)) if is_directory(source) else source
+
+
+def is_directory(source: str) -> bool:
+    """Whether the source is a directory, and not a model of a hub."""
+    return expanded(source).is_dir()

@@ -10,8 +10,6 @@ from inference_service.models.residency import Resident
 from inference_service.models.seats import Seat
 from inference_service.pool.sizing import TYPICAL_TOKENS, Sizes, agents_that_fit
 
-_DTYPE_PREFIX = "mlx.core."
-
 
 def describe(seat: Seat, *, default: bool) -> model_pb2.Model:
     """What a registered model is, and what is known of it by now; without its memory."""
@@ -105,7 +103,7 @@ def _loaded(model: LoadedModel) -> model_pb2.Model:
 
 def _shape(geometry: Geometry) -> model_pb2.Model:
     return model_pb2.Model(
-        dtype=str(geometry.dtype).removeprefix(_DTYPE_PREFIX),
+        dtype=geometry.dtype_name,
         kv_bits=geometry.bits,
         kv_group_size=geometry.group_size,
         full_layers=len(geometry.full.layers),

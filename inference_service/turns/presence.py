@@ -50,7 +50,7 @@ class Presence:
             "model loaded",
             model=model.model_id,
             architecture=model.architecture,
-            dtype=str(model.geometry.dtype).removeprefix("mlx.core."),
+            dtype=model.geometry.dtype_name,
             context=model.context_length,
             seconds=round(seconds, 2),
             weight_bytes=model.weight_bytes,

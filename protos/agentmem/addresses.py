@@ -1,9 +1,12 @@
 """Addresses that a service may listen on: where nobody is asked for credentials, only Unix sockets and loopback."""
 
+import re
 from ipaddress import ip_address
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator
+
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 
 
 class AddressError(Exception):
@@ -42,6 +45,12 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def asked_host(header: str) -> str:
+    """The name or address in a Host header, in small letters and without its port; empty where it has none."""
+    found = _HOST.fullmatch(header.lower())
+    return "" if found is None else found[1] or found[2]
 
 
 def _any(text: str) -> str:

@@ -1,16 +1,25 @@
-"""The `/metrics` page of a process, on a port and a thread of its own, so that a busy event loop still answers."""
+"""The `/metrics` page of a process, on a port and a thread of its own, so that a busy event loop still answers.
 
+It asks nobody who they are, so it answers to the names of this machine only: a browser reaches its loopback address for
+any web page whose own name was made to lead there (DNS rebinding), and the Host header gives that name away.
+"""
+
+from collections.abc import Iterable
 from typing import Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
-from agentmem.addresses import AddressError, parse_address
+from agentmem.addresses import AddressError, asked_host, is_loopback, parse_address
 
 LATENCY_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 300.0),
 )
 """Seconds, for all histograms of all processes, so that they can be summed and compared."""
+
+_PRIVATE: Final = ".internal"
+"""The end of names that nobody can register, such as host.docker.internal, by which containers know their host."""
 
 
 class MetricsServer:
@@ -31,6 +40,7 @@ class MetricsServer:
         except OSError as error:
             problem = error.strerror or str(error)
             raise AddressError(f"cannot serve metrics on {address}: {problem}; choose another --metrics") from error
+        self._server.set_app(_for_this_machine(make_wsgi_app(registry)))
         self.address = str(wanted._replace(port=self._server.server_port))
 
     def stop(self) -> None:
@@ -40,3 +50,15 @@ class MetricsServer:
             self._server.server_close()
             self._thread.join()
             self._server = None
+
+
+def _for_this_machine(page: WSGIApplication) -> WSGIApplication:
+    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        header = environ.get("HTTP_HOST")
+        name = "localhost" if header is None else asked_host(header)  # without one it is no browser's
+        if is_loopback(name) or name.endswith(_PRIVATE):
+            return page(environ, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
+        return [b"metrics are for this machine only, and the Host header names another; ask for 127.0.0.1\n"]
+
+    return application

@@ -1,4 +1,4 @@
-"""Bytes as people say them."""
+"""Bytes as people say them: how large something is, and how near a limit."""
 
 
 def byte_size(count: int) -> str:
@@ -9,3 +9,12 @@ def byte_size(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def binary_size(count: int) -> str:
+    """Bytes with a binary unit and up to four digits, for what is set beside a limit: "1087 MiB"."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 10_000:
+            return f"{count} {unit}"
+        count //= 1024
+    return f"{count} GiB" if count < 10_000 else f"{count / 1024:.0f} TiB"

@@ -1,6 +1,7 @@
 import socket
 import urllib.error
 import urllib.request
+from http.client import HTTPConnection
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -32,6 +33,34 @@ def test_serves_one_registry(registry: CollectorRegistry) -> None:
     with pytest.raises(urllib.error.URLError):
         page(server.address)
     server.stop()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:9464", 200),
+        ("127.0.0.2", 200),
+        ("[::1]:9464", 200),
+        ("host.docker.internal:9464", 200),
+        ("evil.example", 421),
+        ("evil.example:9464", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("internal.evil.example", 421),
+        ("evil.example@localhost", 421),
+        ("", 421),
+    ],
+)
+def test_answers_to_this_machines_names(registry: CollectorRegistry, host: str, status: int) -> None:
+    server = MetricsServer("127.0.0.1:0", registry)
+    connection = HTTPConnection(server.address, timeout=30)
+    try:
+        connection.request("GET", "/metrics", headers={"Host": host})
+        answer = connection.getresponse()
+        assert (answer.status, b"turns_total" in answer.read()) == (status, status == 200)
+    finally:
+        connection.close()
+        server.stop()
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")

@@ -1,6 +1,6 @@
 import pytest
 
-from agentmem.sizes import byte_size
+from agentmem.sizes import binary_size, byte_size
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,19 @@ from agentmem.sizes import byte_size
 )
 def test_byte_size(count: int, text: str) -> None:
     assert byte_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (9_999, "9999 bytes"),
+        (10_000, "9 KiB"),
+        (1 << 30, "1024 MiB"),
+        (9_999 << 20, "9999 MiB"),
+        (10_000 << 20, "9 GiB"),
+        (10_240 << 30, "10 TiB"),
+    ],
+)
+def test_binary_size(count: int, text: str) -> None:
+    assert binary_size(count) == text

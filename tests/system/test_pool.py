@@ -4,6 +4,7 @@ With AGENTMEM_FULL_MATRIX=1 there are a thousand turns of forty agents, else 144
 """
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc
@@ -29,8 +30,10 @@ async def memory(stack: Stack, kind: str) -> float:
     return await stack.metric("worker", "agentmem_mlx_memory_bytes", kind=kind)
 
 
-async def settled(stack: Stack) -> None:
-    """Wait until every idle agent's KV is on disk, so that only the pool holds memory."""
+async def settled(stack: Stack, agents: Iterable[str]) -> None:
+    """Wait until these agents' KV is on disk, so that only the pool holds memory."""
+    for agent in agents:
+        await stack.on_disk(agent)
     before = -1.0
     while (written := await stack.metric("worker", "agentmem_cache_store_seconds_count")) != before:
         before = written
@@ -56,11 +59,11 @@ async def test_turns_of_many_agents_in_a_pool_for_six(tmp_path: Path) -> None:
 
         names = list(turns)
         await asyncio.gather(*(round_of_turns(names[n::4]) for n in range(4)))
-        await settled(stack)
+        await settled(stack, names)
         begin, peak = await memory(stack, "active"), await memory(stack, "peak")
         for _ in range(ROUNDS - 1):
             await asyncio.gather(*(round_of_turns(names[n::4]) for n in range(4)))
-        await settled(stack)
+        await settled(stack, names)
         assert sum(turns.values()) == AGENTS * ROUNDS
         assert await memory(stack, "active") <= begin + 4096
         assert await memory(stack, "peak") < peak + (8 << 20)
@@ -85,6 +88,7 @@ async def test_a_full_pool_refuses_and_the_same_request_works_later(tmp_path: Pa
     async with running(f"tiny={directory}", worker_flags=flags) as stack:
         client = await stack.client()
         await client.say("idle", "Who told you that?", max_tokens=3)
+        await stack.on_disk("idle")  # Nobody waits longer for a place than 0.2 s, so it must not be written first.
         messages = chat(("user", "Nobody knows. "))
         blockers = [
             asyncio.create_task(client.turn(name, messages=messages, max_tokens=900, sampling=IGNORE_EOS))

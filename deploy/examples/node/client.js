@@ -7,8 +7,7 @@ import protoLoader from "@grpc/proto-loader";
 
 const HERE = fileURLToPath(new URL(".", import.meta.url));
 const PROTOS = process.env.AGENTMEM_PROTOS ?? fileURLToPath(new URL("../../../protos", import.meta.url));
-const MAX_ATTEMPTS = 4;
-const LONGEST_WAIT_SECONDS = 10;
+const PATIENCE_SECONDS = 30;
 
 if (!existsSync(PROTOS)) {
   throw new Error(`there are no protos at ${PROTOS}; let AGENTMEM_PROTOS name the folder that holds agentmem/v1`);
@@ -55,14 +54,15 @@ export class Client {
 
 /** The result of `attempt`, tried again after as long as the server says, or after a second where none answers. */
 export async function retrying(attempt) {
-  for (let left = MAX_ATTEMPTS - 1; ; left--) {
+  for (let ends; ; ) {
     try {
       return await attempt();
     } catch (error) {
       const delay = retryDelay(error) ?? (error.code === grpc.status.UNAVAILABLE ? 1 : undefined);
-      if (delay === undefined || left === 0) throw error;
+      ends ??= Date.now() + 1000 * PATIENCE_SECONDS;
+      if (delay === undefined || Date.now() + 1000 * delay > ends) throw error;
       process.stderr.write(`${describe(error)}; trying again\n`);
-      await sleep(1000 * Math.min(delay, LONGEST_WAIT_SECONDS));
+      await sleep(1000 * Math.max(delay, 0.1));
     }
   }
 }

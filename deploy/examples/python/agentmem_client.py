@@ -8,6 +8,7 @@ Environment: AGENTMEM_ADDRESS, AGENTMEM_MODEL, AGENTMEM_API_KEY (sent as a beare
 import asyncio
 import os
 import sys
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from grpc_status import rpc_status
 
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
 
-MAX_ATTEMPTS, LONGEST_WAIT_SECONDS, CHUNK_BYTES = 4, 10.0, 256 * 1024
+PATIENCE_SECONDS, CHUNK_BYTES = 30.0, 256 * 1024
 API_KEY = os.environ.get("AGENTMEM_API_KEY")
 METADATA = (("authorization", f"Bearer {API_KEY}"),) if API_KEY else ()
 _T = TypeVar("_T")
@@ -91,19 +92,20 @@ async def import_agent(channel: grpc.aio.Channel, path: str, agent: str = "") ->
 
 async def retrying(attempt: Callable[[], Awaitable[_T]]) -> _T:
     """The result of `attempt`, tried again after as long as the server says, or a second where none answers."""
-    for left in reversed(range(MAX_ATTEMPTS)):
+    ends = None
+    while True:
         try:
             return await attempt()
         except grpc.aio.AioRpcError as error:
             delay = 1.0 if error.code() is grpc.StatusCode.UNAVAILABLE else None
             status, info = rpc_status.from_call(error), error_details_pb2.RetryInfo()
             if any(detail.Unpack(info) for detail in (status.details if status else ())):
-                delay = info.retry_delay.ToTimedelta().total_seconds()
-            if delay is None or not left:
+                delay = max(0.1, info.retry_delay.ToTimedelta().total_seconds())
+            ends = ends or time.monotonic() + PATIENCE_SECONDS
+            if delay is None or time.monotonic() + delay > ends:
                 raise
             print(f"{error.code().name}: {error.details()} (again in {delay:g} s)", file=sys.stderr)
-            await asyncio.sleep(min(delay, LONGEST_WAIT_SECONDS))
-    raise AssertionError("the last attempt returns or raises")
+            await asyncio.sleep(delay)
 
 
 COMMANDS = {"generate": generate, "list": list_agents, "fork": fork, "export": export, "import": import_agent}

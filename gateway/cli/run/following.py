@@ -7,7 +7,7 @@ import grpc
 from agentmem.channels import closing_stream
 from agentmem.errors import Unavailable
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
-from gateway.cli.client import outage, outlasting
+from gateway.cli.client import outage, retrying
 from gateway.cli.run.state import Run
 
 _LOST = "the connection to the gateway was lost"
@@ -57,4 +57,4 @@ async def follow(
 
     while not run.finished:
         # A gateway that was never reached is more likely a wrong address than an outage.
-        await outlasting(attempt, lost, gateway_too=run.sequence > 0)
+        await retrying(attempt, lost, gateway_too=run.sequence > 0)

@@ -12,7 +12,7 @@ from inference_service.engine.attention.paths import ONE_QUERY
 from inference_service.engine.caches import Quantized, QuantizedKVCache
 from inference_service.engine.caches.buffers import STEP, quantize
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.remembered import Remembered
+from inference_service.remembered import Remembered
 
 Measure = Callable[[Geometry, Sequence[str]], Figures]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,35 @@ async def test_import_as_in_the_file(worker: ScriptedWorker, agentmem: Command, 
     worker.error = errors.DataLoss("the file is damaged: it ends too early; export the agent again")
     refused = await agentmem("agents", "import", str(file))
     assert (refused.exit_code, "export the agent again" in refused.output) == (1, True)
+
+
+async def test_only_a_file_that_can_be_read_again_is_sent_again(
+    worker: ScriptedWorker, agentmem: Command, tmp_path: Path
+) -> None:
+    """The rest of a pipe would be a damaged file, or another agent's."""
+
+    async def refused_once(path: str) -> tuple[int, int]:
+        worker.requests.clear()
+        worker.error = errors.Unavailable("the worker is draining", retry_after=0.2)
+
+        async def heal() -> None:
+            while len(worker.requests) < 2:  # the key, and what the file holds
+                await asyncio.sleep(0.01)
+            worker.error = None
+
+        done, _ = await asyncio.gather(agentmem("agents", "import", path), heal())
+        return done.exit_code, sum(request.HasField("key") for request in worker.requests)
+
+    file = tmp_path / "bob.agent"
+    file.write_bytes(b"bob")
+    assert await refused_once(str(file)) == (0, 2)
+    reading, writing = os.pipe()
+    os.write(writing, b"bob")
+    os.close(writing)
+    try:
+        assert await refused_once(f"/dev/fd/{reading}") == (1, 1)
+    finally:
+        os.close(reading)
 
 
 def test_import_of_nothing(tmp_path: Path) -> None:

@@ -38,6 +38,24 @@ def test_every_route_is_in_it_and_nothing_else() -> None:
     assert described == set(OPERATIONS) | {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"), [({"host": "evil.example"}, 421), ({"x-much": "a" * 100_000}, 431)], ids=["421", "431"]
+)
+async def test_the_doors_own_refusals_are_in_it(http: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
+    for path, operations in document(ROUTES)["paths"].items():
+        for method, operation in operations.items():
+            answer = await http.request(method, path.replace("{", "").replace("}", ""), headers=headers)
+            is_open = operation.get("security") == [] and status == 421
+            assert is_open or answer.status_code == status, (method, path)
+            assert str(answer.status_code) in operation["responses"], (method, path)
+
+
+def test_what_has_a_body_may_be_too_slow() -> None:
+    for operations in document(ROUTES)["paths"].values():
+        for operation in operations.values():
+            assert ("requestBody" in operation) <= ("408" in operation["responses"]), operation["summary"]
+
+
 def test_a_route_without_a_line_is_refused() -> None:
     async def nothing(_: Any) -> None:
         pass

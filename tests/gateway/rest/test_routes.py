@@ -254,7 +254,7 @@ async def test_prefill_is_counted_as_a_generation(
     count = gateway.metrics.registry.get_sample_value
     assert count("agentmem_gateway_e2e_request_latency_seconds_count", {"door": "http"}) == 1
     labels = {"route": "/v1/agents/{agent}/probe", "method": "POST", "code": "200"}
-    assert count("agentmem_http_requests_total", labels) == 1
+    await eventually(lambda: count("agentmem_http_requests_total", labels) == 1)  # after the answer has gone out
 
 
 async def test_the_log_names_the_agent_and_says_nothing(

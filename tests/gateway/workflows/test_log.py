@@ -17,10 +17,11 @@ class Record:
         self.run = workflow_run_pb2.WorkflowRun(definition_yaml="a: b")
         self.payload = b""
         self.written: list[list[str]] = []
-        self.gate = asyncio.Event()
+        self.gate, self.reached = asyncio.Event(), asyncio.Event()
         self.gate.set()
 
     async def write(self, payload: bytes) -> None:
+        self.reached.set()
         await self.gate.wait()
         self.payload = payload
         self.written.append([logged.key for logged in self.read().events])
@@ -56,6 +57,7 @@ async def test_what_is_logged_is_told_when_it_is_written() -> None:
     log.add("a", spoke("a"))
     flushing = asyncio.create_task(log.flush())
     coming = asyncio.ensure_future(anext(events))
+    await record.reached.wait()
     await asyncio.sleep(0.01)
     assert not coming.done()
     log.tell(delta("x"))
@@ -137,7 +139,7 @@ async def test_a_write_is_not_left_half_done() -> None:
     record.gate.clear()
     log.add("a", spoke("a"))
     flushing = asyncio.create_task(log.flush())
-    await asyncio.sleep(0.01)
+    await record.reached.wait()
     flushing.cancel()
     log.add("b", spoke("b"))
     after = asyncio.create_task(log.flush())
@@ -155,7 +157,7 @@ async def test_text_streams_on_after_a_write_that_it_overlapped() -> None:
     record.gate.clear()
     log.add("a", spoke("a"))
     flushing = asyncio.create_task(log.flush())
-    await asyncio.sleep(0.01)
+    await record.reached.wait()
     log.tell(delta("x"))
     record.gate.set()
     await flushing

@@ -15,6 +15,7 @@ from agentmem.v1 import agent_pb2, inference_pb2, workflow_pb2, workflow_run_pb2
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.run import Run, agent_keys
 from gateway.workflows.turns import Turns
+from tests.gateway.doors import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.gateway.workflows.files import definition
 
@@ -89,10 +90,14 @@ async def test_what_a_run_asks_for(worker: ScriptedWorker) -> None:
 
 
 async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
+    def fetched() -> list[str]:
+        return [request.key.agent_id for request in asked(worker, agent_pb2.PrefetchAgentRequest)]
+
     async def slowly(request: Any) -> AsyncIterator[Any]:
+        turn = len(worker.generated)
         yield started()
         yield delta("word")
-        await asyncio.sleep(0.1)
+        await eventually(lambda: len(fetched()) >= min(turn, 3))  # after the last of the four turns nobody speaks
         yield finished()
 
     worker.script = slowly
@@ -105,8 +110,7 @@ async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
     assert {"a": 1, "b": 2, "c": None} in hints
     assert {"a": 2, "b": 1, "c": None} in hints
     assert {"a": None, "b": None, "c": None} in hints
-    fetched = [request.key.agent_id for request in asked(worker, agent_pb2.PrefetchAgentRequest)]
-    assert fetched == ["wf-1.b", "wf-1.a", "wf-1.b"]
+    assert fetched() == ["wf-1.b", "wf-1.a", "wf-1.b"]
 
 
 async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) -> None:
@@ -248,7 +252,7 @@ async def test_interrupted_and_cancelled(worker: ScriptedWorker) -> None:
                     await executing
                 with pytest.raises(Unavailable):
                     await anext(events)
-            await asyncio.wait_for(worker.cancelled.wait(), 5)
+            await asyncio.wait_for(worker.cancelled.wait(), 20)
         assert run.workflow.state == (State.WORKFLOW_STATE_CANCELLED if cancelled else State.WORKFLOW_STATE_RUNNING)
 
 

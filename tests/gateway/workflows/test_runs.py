@@ -17,6 +17,7 @@ from gateway.workflows.definition.load import load
 from gateway.workflows.log import Event
 from gateway.workflows.records import Record
 from gateway.workflows.runs import Runs
+from tests.gateway.doors import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 State = workflow_pb2.WorkflowState
@@ -35,6 +36,8 @@ class Kept:
         self.records: dict[tuple[str, str], Record] = {}
         self.gate = asyncio.Event()
         self.gate.set()
+        self.writers = 0
+        """Who waits at the gate, or has passed it."""
         self.refuses: AgentmemError | None = None
         self.damaged = False
 
@@ -43,6 +46,7 @@ class Kept:
 
     async def put(self, namespace: str, workflow_id: str, version: int, payload: bytes, summary: bytes) -> int:
         await asyncio.sleep(0)
+        self.writers += 1
         await self.gate.wait()
         if self.refuses is not None:
             raise self.refuses
@@ -108,7 +112,7 @@ async def test_no_more_at_once_than_may_be_even_if_they_come_together(runs: Runs
 async def test_nothing_begins_after_the_end(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
     kept.gate.clear()
     beginning = asyncio.create_task(begun(runs))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: kept.writers == 1)
     await runs.stop(5)
     kept.gate.set()
     with pytest.raises(AgentmemError):
@@ -123,7 +127,7 @@ async def test_a_client_that_leaves_at_the_beginning_leaves_a_run(
     worker.script = for_ever
     kept.gate.clear()
     beginning = asyncio.create_task(begun(runs))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: kept.writers == 1)
     beginning.cancel()
     kept.gate.set()
     with pytest.raises(asyncio.CancelledError):

@@ -1,6 +1,5 @@
-"""The pool's memory: bit for bit what was written, private copies, and never a second arena."""
+"""The pool's memory: bit for bit what was written, and private copies."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,96 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, TENSORS, BlockHeader
-from inference_service.engine.arenas import Arena, HostTensors, host_bytes, part_of
-from inference_service.engine.caches import KVBuffers, Quantized, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.arenas import Arena, host_bytes
+from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
 from inference_service.engine.tensors import Arenas, window_bytes
 from inference_service.storage.blocks import read_block, write_block
-
-BLOCKS, PIECES = 9, 12
-
-
-def geometry(dtype: mx.Dtype = mx.bfloat16, heads: int = 2, window: int = 64) -> Geometry:
-    """Three layers with full attention and two with a window between them; V is wider than K."""
-    full, sliding = LayerGroup((0, 2, 4), heads, 64, 128), LayerGroup((1, 3), heads, 128, 64, window)
-    return Geometry(4, dtype, 4, 64, full, sliding)
-
-
-SHAPES = [(mx.float32, 2), (mx.bfloat16, 2), (mx.bfloat16, 1), (mx.float32, 3)]
-shapes = pytest.mark.parametrize(("dtype", "heads"), SHAPES, ids=[f"{str(d)[9:]}-{h}" for d, h in SHAPES])
-CAST = {mx.float32: np.uint32, mx.bfloat16: np.uint16}
-
-
-def random_tensors(geometry: Geometry, group: LayerGroup, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Any bits, NaNs too, in the layout of a file: [layers, kv_heads, tokens, width]."""
-    dice = np.random.default_rng(seed)
-    return {
-        name: dice.integers(0, 1 << 32, shape, dtype=np.uint32).astype(
-            np.uint32 if dtype == "U32" else CAST[geometry.dtype]
-        )
-        for name, (dtype, shape) in geometry.shapes(group, tokens).items()
-    }
-
-
-def buffers_of(geometry: Geometry, tensors: dict[str, np.ndarray], garbage: int = 5) -> list[KVBuffers]:
-    """A sequence's buffers that hold these bits, and garbage behind them."""
-    layers = []
-    tokens = tensors["k.weights"].shape[2]
-    for layer in range(tensors["k.weights"].shape[0]):
-        parts = {}
-        for name, bits in tensors.items():
-            padded = np.pad(bits[layer : layer + 1], [(0, 0), (0, 0), (0, garbage), (0, 0)], constant_values=77)
-            array = mx.array(padded)
-            parts[name] = array if name.endswith("weights") else array.view(geometry.dtype)
-        keys, values = (Quantized(*(parts[n] for n in TENSORS if n.startswith(side))) for side in "kv")
-        layers.append(KVBuffers(keys, values, tokens))
-    mx.eval([layer.arrays for layer in layers])
-    return layers
-
-
-def bits(array: mx.array) -> np.ndarray:
-    return np.array(array.view({4: mx.uint32, 2: mx.uint16}[array.dtype.size]))
-
-
-def held(buffers: Sequence[KVBuffers]) -> dict[str, np.ndarray]:
-    """The bits of what the buffers hold, garbage left out."""
-    return {
-        name: np.concatenate([bits(part_of(each, name))[:, :, : each.filled] for each in buffers]) for name in TENSORS
-    }
-
-
-def cut(tensors: dict[str, np.ndarray], tokens: int, first: int = 0) -> dict[str, np.ndarray]:
-    return {name: array[:, :, first:tokens] for name, array in tensors.items()}
-
-
-def as_arrays(data: dict[str, bytes], geometry: Geometry, group: LayerGroup, tokens: int) -> dict[str, np.ndarray]:
-    """Bytes as bits in the layout of a file."""
-    return {
-        name: np.frombuffer(data[name], np.uint32 if dtype == "U32" else CAST[geometry.dtype]).reshape(shape)
-        for name, (dtype, shape) in geometry.shapes(group, tokens).items()
-    }
-
-
-def as_file(tensors: dict[str, np.ndarray], geometry: Geometry) -> HostTensors:
-    """As `read_block` gives it: 32-bit floats as such, 16-bit floats as uint16."""
-    float32 = geometry.dtype == mx.float32
-    return {
-        name: array.view(np.float32) if float32 and not name.endswith("weights") else array
-        for name, array in tensors.items()
-    }
-
-
-def same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> bool:
-    return list(found) == list(TENSORS) and all(np.array_equal(found[name], wanted[name]) for name in TENSORS)
-
-
-def full_arena(made: Geometry, blocks: int = BLOCKS) -> Arena:
-    return Arena(made, made.full, blocks, BLOCK_TOKENS)
-
-
-def blocks_for(tokens: int, seed: int = 0) -> list[int]:
-    """Block numbers in no order."""
-    return [int(block) for block in np.random.default_rng(seed).permutation(BLOCKS)[: -(-tokens // BLOCK_TOKENS)]]
+from tests.inference_service.engine.arena_bits import (
+    BLOCKS,
+    PIECES,
+    as_arrays,
+    as_file,
+    blocks_for,
+    buffers_of,
+    cut,
+    full_arena,
+    geometry,
+    held,
+    random_tensors,
+    same,
+    shapes,
+)
 
 
 @shapes
@@ -327,76 +256,3 @@ def test_host_bytes_are_a_copy_even_of_what_is_contiguous() -> None:
     array[1] = 1.0
     mx.eval(array)
     assert data == bytes(16)
-
-
-# Peaks: an arena far larger than the sequence, so that a copy of one of its tensors cannot be overlooked.
-
-MANY = 200
-
-
-@pytest.fixture
-def large() -> tuple[Arena, list[KVBuffers], int]:
-    """An arena, a sequence of it, and how much writing that may take: less than the smallest of the arena's tensors."""
-    made = geometry()
-    arena = full_arena(made, MANY)
-    buffers = buffers_of(made, random_tensors(made, made.full, 300))
-    arena.write(buffers, 0, [3, 150])
-    bound = 2 * sum(layer.nbytes for layer in buffers)
-    assert bound < min(array.nbytes for array in arena._arrays.values())
-    return arena, buffers, bound
-
-
-def peak(work: Callable[[], object]) -> int:
-    """Bytes that `work` needed at most beyond what there was before."""
-    mx.clear_cache()
-    mx.reset_peak_memory()
-    before = mx.get_active_memory()
-    work()
-    return mx.get_peak_memory() - before
-
-
-def write_gather_read_write(arena: Arena, buffers: list[KVBuffers]) -> tuple[int, object]:
-    """A write after all else was done; its peak, and everything that the calls gave."""
-    kept = [
-        arena.gather([3, 150], 300),
-        arena.gather([3], BLOCK_TOKENS),
-        arena.read([3], BLOCK_TOKENS),
-        arena.read([3, 150], 300),
-        arena.read([150], 44),
-    ]
-    return peak(lambda: arena.write(buffers, 0, [150, 3])), kept
-
-
-def test_a_write_after_a_gather_and_a_read_copies_no_arena(large: tuple[Arena, list[KVBuffers], int]) -> None:
-    arena, buffers, bound = large
-    needed, _ = write_gather_read_write(arena, buffers)
-    assert needed <= bound
-
-
-def test_no_call_takes_more_than_a_few_times_what_it_gives(large: tuple[Arena, list[KVBuffers], int]) -> None:
-    arena, buffers, bound = large
-    given = sum(layer.nbytes for layer in arena.gather([3, 150], 300))
-    assert peak(lambda: arena.gather([3, 150], 300)) <= 3 * given
-    assert peak(lambda: arena.read([3, 150], 300)) <= 3 * given
-    assert peak(lambda: arena.write(buffers, 1, [7])) <= bound
-
-
-@pytest.mark.parametrize("tensor", TENSORS)
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda array: array[3],
-        lambda array: array[mx.array([3, 150]), 0],
-        lambda array: array[:, :, :, :100],
-    ],
-    ids=["slice", "gather", "cut"],
-)
-def test_a_view_that_outlives_its_call_is_noticed(
-    large: tuple[Arena, list[KVBuffers], int], view: Callable[[mx.array], mx.array], tensor: str
-) -> None:
-    """The same measurement with the fault that it is there for, on one tensor only."""
-    arena, buffers, bound = large
-    outlives = view(arena._arrays[tensor])
-    needed, _ = write_gather_read_write(arena, buffers)
-    assert needed > bound
-    assert outlives.size

@@ -61,7 +61,7 @@ async def test_death_fails_what_waits_and_what_comes() -> None:
     running, waiting = engine.submit(die), engine.submit(lambda: 1)
     for future in (running, waiting):
         with pytest.raises(Unavailable):
-            await asyncio.wait_for(asyncio.wrap_future(future), 5)
+            await asyncio.wait_for(asyncio.wrap_future(future), 30)
     assert engine.died.is_set()
     assert not engine.alive
     with pytest.raises(Unavailable):

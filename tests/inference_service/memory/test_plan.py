@@ -1,10 +1,11 @@
+"""Plans: what of a ledger a prompt keeps, and which tokens are new."""
+
 import json
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
@@ -17,108 +18,25 @@ from agentmem.v1.types_pb2 import (
     MATCH_PARTIAL,
     MISS_REASON_ABSENT,
     MISS_REASON_DIVERGED,
-    MISS_REASON_UNSPECIFIED,
 )
 from inference_service.domain import MessagesInput
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Limits
-from inference_service.memory.plan import Plan, Planner
-from inference_service.text.rendering import Rendered, Renderer, Span
+from inference_service.text.rendering import Rendered, Span
 from inference_service.text.tokenizer import Tokenizer
+from tests.inference_service.memory.planning import World, check, hostile, texts, whole_characters, world
 from tests.inference_service.real_tokenizers import (
     BOS,
     CHATML,
     END,
-    SPECIALS,
     STRIPS_THINKING,
     byte_level,
     byte_level_backend,
     byte_level_with_bos,
-    hugging_face,
     llama3_like,
     nfc,
     sentence_piece,
 )
-
-ANY = Limits(min_tokens=1)
-
-
-@dataclass(frozen=True)
-class World:
-    """One tokenizer, and what plans over it are made with."""
-
-    tokenizer: Tokenizer
-    renderer: Renderer
-    planner: Planner
-
-    def ledger(self, *parts: Rendered | list[int]) -> Ledger:
-        """What is remembered after prompts, and tokens that were generated."""
-        ledger = Ledger()
-        for part in parts:
-            token_ids = self.renderer.encode(part) if isinstance(part, Rendered) else part
-            ledger = ledger.followed_by(token_ids, self.tokenizer.pieces(token_ids), self.tokenizer.hash)
-        return ledger
-
-
-def world(make: Callable[[], Tokenizer], template: str = CHATML, limits: Limits = ANY) -> World:
-    tokenizer = make()
-    renderer = Renderer(tokenizer, hugging_face(template).apply_chat_template)
-    return World(tokenizer, renderer, Planner(tokenizer, renderer, limits))
-
-
-def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
-    """What every plan for text must hold."""
-    assert of.tokenizer.decode(plan.sequence) == prompt.text
-    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
-    assert plan.sequence == (*ledger.token_ids[: plan.keep_tokens], *plan.new_ids)
-    assert plan.new_ids
-    assert plan.checkpoints == checkpoints_by_hand(of, prompt, plan.sequence)
-    remembered = Ledger().followed_by(plan.sequence, of.tokenizer.pieces(plan.sequence), "")
-    assert tuple(of.planner.specials(remembered)) == prompt.specials, "a look-alike is no special token, or the reverse"
-    if plan.kind in (MATCH_NEW, MATCH_DIVERGE):
-        assert plan.keep_tokens == 0
-        assert plan.reason != MISS_REASON_UNSPECIFIED
-    else:
-        assert plan.reason == MISS_REASON_UNSPECIFIED
-
-
-def checkpoints_by_hand(of: World, prompt: Rendered, sequence: tuple[int, ...]) -> tuple[int, ...]:
-    """The last position of each checkpoint's whole tokens, tried one by one."""
-    places = {
-        max(n for n in range(len(sequence) + 1) if len(of.tokenizer.decode(sequence[:n])) <= at)
-        for at in prompt.checkpoints
-    }
-    return tuple(sorted(places - {0, len(sequence)}))
-
-
-words = st.sampled_from(
-    [
-        "the",
-        " colour",
-        " of",
-        " boat",
-        "s",
-        "'",
-        "'s",
-        "'ll",
-        " 12",
-        "345",
-        "  ",
-        " ",
-        "\n",
-        "\t",
-        "é",
-        "东",
-        "🙂",
-        "a\u0301",
-    ]
-)
-texts = st.lists(st.one_of(words, st.text(max_size=3)), max_size=10).map("".join)
-hostile = st.lists(st.one_of(texts, st.sampled_from([*SPECIALS, "<|im_"])), max_size=4).map("".join)
-
-
-def whole_characters(text: bytes) -> str:
-    return text.decode(errors="ignore")
 
 
 @pytest.mark.parametrize("make", [byte_level, byte_level_with_bos, llama3_like])
@@ -394,116 +312,7 @@ def test_prompt_without_tokens_is_refused() -> None:
         of.planner.for_tokens(Ledger(), ())
 
 
-# Tokenizers that rewrite text.
-
-
-@given(first=texts, second=texts.filter(bool))
-@example(first="e", second="\u0301")
-@example(first="Cafe\u0301 au lait", second=" s'il vous plai\u0302t")
-def test_normalizing_tokenizer_loses_nothing(first: str, second: str) -> None:
-    of = world(nfc)
-    ledger = of.ledger(of.renderer.text(first, parse_special=False))
-    prompt = of.renderer.text(first + second, parse_special=False)
-    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    decoded = of.tokenizer.decode(plan.sequence).decode()
-    assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", first + second)
-    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
-    assert plan.new_ids
-
-
-@given(first=texts, second=texts.filter(bool))
-def test_sentence_piece_is_whole_tokenization_always(first: str, second: str) -> None:
-    of = world(sentence_piece)
-    ledger = of.ledger(of.renderer.text(first, parse_special=False))
-    prompt = of.renderer.text(first + second, parse_special=False)
-    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    assert list(plan.sequence) == of.renderer.encode(prompt)
-    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
-    assert plan.new_ids
-
-
-def test_sentence_piece_says_what_it_keeps() -> None:
-    of = world(sentence_piece, limits=Limits(min_tokens=3))
-    first = "The colour of the boat is green"
-    ledger = of.ledger(of.renderer.text(first, parse_special=False))
-    longer = of.planner.for_text(ledger, of.renderer.text(f"{first}🙂", parse_special=False), heal_extension=True)
-    assert (longer.kind, longer.keep_tokens) == (MATCH_EXTEND, len(ledger))
-    same = of.planner.for_text(ledger, of.renderer.text(first, parse_special=False), heal_extension=True)
-    assert (same.kind, same.keep_tokens) == (MATCH_EXACT, len(ledger) - 1)
-    other = of.planner.for_text(ledger, of.renderer.text("Nobody knows", parse_special=False), heal_extension=True)
-    assert (other.kind, other.keep_tokens) == (MATCH_DIVERGE, 0)
-
-
 def test_specials_of_a_ledger() -> None:
     of = world(byte_level_with_bos)
     ledger = of.ledger(of.renderer.text(f"hi{END}", parse_special=True))
     assert of.planner.specials(ledger) == [Span(0, len(BOS)), Span(len(BOS) + 2, len(BOS) + 2 + len(END))]
-
-
-# Where later prompts may leave this one.
-
-
-@pytest.mark.parametrize("make", [byte_level_with_bos, llama3_like])
-@given(system=texts, one=texts, other=texts, answer=texts)
-@example(system="Be kind.", one="hi", other="\n\nhi", answer="")
-@example(system="Be kind.", one="  hi", other="1", answer="")
-def test_chats_with_one_system_prompt_share_its_tokens(
-    make: Callable[[], Tokenizer], system: str, one: str, other: str, answer: str
-) -> None:
-    of = world(make)
-    plans = [
-        of.planner.for_text(
-            Ledger(), of.renderer.messages(chat(system, *said), cue=True, parse_special=False), heal_extension=False
-        )
-        for said in ([one], [other], [other, answer, one])
-    ]
-    (first, _), *rest = (plan.checkpoints for plan in plans)
-    assert all(checkpoints[0] == first for checkpoints in rest)
-    assert len({plan.sequence[:first] for plan in plans}) == 1
-
-
-def chat(system: str, *said: str) -> MessagesInput:
-    roles = ("system", "user", "assistant", "user")
-    return MessagesInput(
-        tuple({"role": role, "content": content} for role, content in zip(roles, (system, *said), strict=False))
-    )
-
-
-def test_tokens_and_raw_text_have_no_checkpoints() -> None:
-    of = world(byte_level_with_bos)
-    assert of.planner.for_tokens(Ledger(), (5, 6)).checkpoints == ()
-    raw = of.planner.for_text(Ledger(), of.renderer.text("hi there", parse_special=False), heal_extension=True)
-    assert raw.checkpoints == ()
-
-
-def test_a_token_across_a_checkpoint_is_not_before_it() -> None:
-    of = world(byte_level_with_bos)
-    pieces = of.tokenizer.pieces(of.tokenizer.encode("the colour of", parse_special=False))
-    before = pieces.index(b" colour")
-    prompt = Rendered(b"the colour of", checkpoints=(0, 3, 4, 9, 10, 13))
-    plan = of.planner.for_text(Ledger(), prompt, heal_extension=False)
-    assert plan.checkpoints == (before, before + 1)
-
-
-@given(first=texts, content=texts, cue=st.booleans())
-def test_what_is_appended_counts_from_the_ledgers_beginning(first: str, content: str, cue: bool) -> None:
-    of = world(byte_level_with_bos)
-    ledger = of.ledger(of.renderer.text(first, parse_special=False))
-    before, new = Rendered(ledger.text, tuple(of.planner.specials(ledger))), chat(content, content)
-    addition = of.renderer.continuation(before, new, cue=cue, parse_special=False)
-    plan = of.planner.for_append(ledger, addition)
-    if not cue:
-        assert plan.checkpoints == ()
-        return
-    (at,) = plan.checkpoints
-    assert at > len(ledger)
-    assert of.tokenizer.decode(plan.sequence[len(ledger) : at]) == addition.text[: addition.checkpoints[0]]
-
-
-@pytest.mark.parametrize("make", [nfc, sentence_piece])
-def test_text_that_the_tokenizer_rewrites_has_no_checkpoints(make: Callable[[], Tokenizer]) -> None:
-    of = world(make)
-    prompt = Rendered("Cafe\u0301 au lait".encode(), checkpoints=(5,))
-    assert of.planner.for_text(Ledger(), prompt, heal_extension=False).checkpoints == ()
-    appended = of.planner.for_append(of.ledger([5]), prompt)
-    assert appended.checkpoints == () or of.tokenizer.decode(appended.new_ids) == prompt.text

@@ -49,7 +49,7 @@ class World:
         return self.models.seats[model_id].state
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.002)
 
@@ -63,7 +63,7 @@ async def serving(
     sources: dict[str, str],
     data: Path,
     *,
-    wait: float = 30.0,
+    wait: float = 120.0,
     residency: float = 0.0,
     models: int = 1,
     options: dict[str, dict[str, Any]] | None = None,

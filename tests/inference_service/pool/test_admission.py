@@ -240,7 +240,7 @@ async def test_two_agents_whose_own_states_fill_the_pool_both_go_on() -> None:
             memory.pool.release(state.table)
         memory.admission.leave(room)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await asyncio.gather(turn("a", 1, 2, 3), turn("b", 4, 5, 6))
     assert memory.admission.idle
     memory.check()

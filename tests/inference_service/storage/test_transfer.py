@@ -301,9 +301,10 @@ class Endless(cache_store_pb2_grpc.CacheStoreServiceServicer):
     """A store that streams for ever, and knows when its reader has left."""
 
     def __init__(self) -> None:
-        self.left = asyncio.Event()
+        self.begun, self.left = asyncio.Event(), asyncio.Event()
 
     async def ReadBlock(self, request: Any, context: Any) -> AsyncIterator[pb.ReadBlockResponse]:
+        self.begun.set()
         try:
             while True:
                 yield pb.ReadBlockResponse(chunk=bytes(CHUNK_BYTES))
@@ -333,7 +334,8 @@ async def test_more_than_the_row_says_is_not_received() -> None:
 async def test_a_reader_that_is_cancelled_ends_the_stream() -> None:
     async with endless() as (servicer, store):
         reading = asyncio.create_task(store.read_block("ns", FileName.block(bytes(32)), 1 << 40))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(20):
+            await servicer.begun.wait()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading

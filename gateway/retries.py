@@ -1,0 +1,60 @@
+"""Trying again through an outage: what a call goes to is starting, leaving or gone, and will be back.
+
+What passes, and how soon to ask again, the caller says; how long is put up with it, and from when, is the same for all.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import grpc
+
+from agentmem import errors
+
+_SHORTEST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 10.0
+
+_T = TypeVar("_T")
+
+Failure = grpc.aio.AioRpcError | errors.AgentmemError
+
+
+async def patiently(
+    attempt: Callable[[], Awaitable[_T]],
+    wait: Callable[[Failure], float | None],
+    patience: float,
+    *,
+    well_after: float = math.inf,
+    on_outage: Callable[[Failure], None] = lambda _: None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> _T:
+    """The result of `attempt`, tried again through outages of up to `patience` seconds each. Event loop.
+
+    `wait` says in how many seconds to try again after a failure; None: it does not pass. An outage begins with the
+    first failure, of which `on_outage` is told. An attempt that went on for longer than `well_after` seconds had found
+    all well, and what ended it is another outage. Gives up with the last failure, without a wait that is too long.
+    """
+    deadline: float | None = None
+    while True:
+        began = clock()
+        try:
+            return await attempt()
+        except (grpc.aio.AioRpcError, errors.AgentmemError) as failure:
+            delay = wait(failure)
+            if delay is None:
+                raise
+            now = clock()
+            if deadline is None or now > began + well_after:
+                deadline = now + patience
+                on_outage(failure)
+            if now + delay > deadline:
+                raise
+        await sleep(delay)
+
+
+def told_wait(failure: errors.Unavailable | errors.ResourceExhausted) -> float:
+    """The seconds that a failure says, within bounds: none would be a busy loop, and a minute outlives most outages."""
+    return min(max(failure.retry_after, _SHORTEST_WAIT), _LONGEST_WAIT)

@@ -1,0 +1,75 @@
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.checkup import Begun, Finding, Findings, State, as_dict, decode, existing, listens, ok, problem, tell
+
+facts = st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False) | st.text() | st.booleans())
+
+
+@given(st.text(), st.sampled_from(State), st.text(), st.text(min_size=1), facts)
+def test_a_finding_is_one_line_and_comes_back(check: str, state: State, found: str, advice: str, known: dict) -> None:
+    finding = Finding(check, state, found, advice, known)
+    lines: list[str] = []
+    tell([(check, lambda: [finding])], lines.append)
+    assert all("\n" not in line for line in lines)
+    assert [decode(line) for line in lines] == [Begun(check), finding]
+
+
+@pytest.mark.parametrize("state", [State.WARNING, State.PROBLEM, State.UNKNOWN])
+def test_what_is_not_ok_says_what_to_do(state: State) -> None:
+    with pytest.raises(ValueError, match="says what to do"):
+        Finding("x", state, "bad")
+
+
+@pytest.mark.parametrize(
+    "line", ["", "hello", "[]", "{}", '{"check": "x", "state": "fine", "found": "", "advice": "", "facts": {}}']
+)
+def test_other_lines_are_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        decode(line)
+
+
+def test_a_check_that_fails_costs_no_others() -> None:
+    def full() -> Findings:
+        yield ok("disk", "before")
+        raise OSError(28, "No space left on device", "/x")
+
+    def wrong() -> Findings:
+        raise KeyError("y")
+
+    lines: list[str] = []
+    tell([("disk", full), ("bug", wrong), ("last", lambda: [ok("last", "fine")])], lines.append)
+    found = [said for said in map(decode, lines) if isinstance(said, Finding)]
+    assert [(each.check, each.state) for each in found] == [
+        ("disk", State.OK), ("disk", State.PROBLEM), ("bug", State.UNKNOWN), ("last", State.OK)
+    ]  # fmt: skip
+    assert found[1].found == "/x: No space left on device"
+    assert "KeyError" in found[2].found
+
+
+def test_json_has_all_of_it() -> None:
+    said = as_dict(problem("ports", "taken", "choose another", {"port": 80}))
+    assert json.loads(json.dumps(said)) == {
+        "check": "ports", "state": "problem", "found": "taken", "advice": "choose another", "facts": {"port": 80}
+    }  # fmt: skip
+
+
+def test_who_listens(tmp_path: Path) -> None:
+    target = f"unix:{tmp_path}/s"
+    assert not listens(target)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{tmp_path}/s")
+        assert not listens(target)
+        server.listen()
+        assert listens(target)
+    assert not listens(target), "the socket of a server that is gone"
+    assert not listens(f"unix:/{'x' * 200}")
+
+
+def test_the_nearest_parent_that_is_there(tmp_path: Path) -> None:
+    assert existing(tmp_path / "a" / "b") == existing(tmp_path) == tmp_path

@@ -1,0 +1,55 @@
+"""Real processes that end as they should, hang, crash or fail."""
+
+import os
+from contextlib import aclosing
+
+import psutil
+import pytest
+
+from agentmem.checkup import Begun, Finding, State, ok, warning
+from gateway.cli.doctor.halves import Half, findings
+
+MODULE = "tests.gateway.cli.doctor.half"
+FIRST = ok("first", "fine", "é\n")
+
+
+def children() -> set[int]:
+    return {each.pid for each in psutil.Process().children(recursive=True)}
+
+
+async def said(how: str, silence: float = 60.0, **environment: str) -> list[Begun | Finding]:
+    before, descriptors = children(), len(os.listdir("/dev/fd"))
+    found = [each async for each in findings(Half("it", MODULE, [how], environment), silence)]
+    assert children() == before, "it leaves no process behind"
+    assert len(os.listdir("/dev/fd")) == descriptors
+    return found
+
+
+async def test_all_that_a_half_says_and_nothing_else() -> None:
+    assert await said("says", SAID="hello") == [
+        Begun("first"), FIRST, Begun("second"), warning("second", "hello", "do it")
+    ]  # fmt: skip
+
+
+async def test_a_check_that_hangs_is_ended_and_named() -> None:
+    *before, last = await said("hangs", silence=4.0)
+    assert before == [Begun("first"), FIRST, Begun("second"), ok("second", "before")]
+    assert isinstance(last, Finding) and last.check == "second" and last.state is State.UNKNOWN
+    assert "4 s" in last.found
+
+
+@pytest.mark.parametrize(("how", "check", "words"), [("crashes", "second", "SIGILL"), ("fails", "first", "last words")])
+async def test_a_half_that_dies(how: str, check: str, words: str) -> None:
+    *before, last = await said(how)
+    assert FIRST in before
+    assert isinstance(last, Finding) and last.check == check and last.state is State.UNKNOWN
+    assert words in last.found
+
+
+async def test_a_half_ends_when_nobody_listens_any_more() -> None:
+    before = children()
+    async with aclosing(findings(Half("it", MODULE, ["hangs"]), 60.0)) as half:
+        async for each in half:
+            if each == Begun("second"):
+                break
+    assert children() == before

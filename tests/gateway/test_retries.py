@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.errors import AgentmemError, NotFound, Unavailable
+from gateway.retries import Failure, patiently, told_wait
+
+
+class Server:
+    """Fails with each of these, some seconds after it was asked, then answers; on a clock of its own."""
+
+    def __init__(self, *failures: tuple[float, AgentmemError]) -> None:
+        self.failures = list(failures)
+        self.now = 0.0
+        self.waits: list[float] = []
+        self.outages: list[str] = []
+
+    async def ask(self) -> str:
+        if not self.failures:
+            return "done"
+        seconds, failure = self.failures.pop(0)
+        self.now += seconds
+        raise failure
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+    async def answer(self, patience: float, well_after: float = float("inf")) -> str:
+        return await patiently(
+            self.ask,
+            lambda failure: told_wait(failure) if isinstance(failure, Unavailable) else None,
+            patience,
+            well_after=well_after,
+            on_outage=self.began,
+            sleep=self.sleep,
+            clock=lambda: self.now,
+        )
+
+    def began(self, failure: Failure) -> None:
+        self.outages.append(str(failure))
+
+
+async def test_waits_as_it_is_told() -> None:
+    server = Server((1, Unavailable("starting", 2.5)), (1, Unavailable("loading", 3)))
+    assert await server.answer(60) == "done"
+    assert (server.waits, server.outages) == ([2.5, 3], ["starting"])
+
+
+async def test_what_does_not_pass() -> None:
+    server = Server((0, Unavailable("starting")), (0, NotFound("agent", "bob")))
+    with pytest.raises(NotFound):
+        await server.answer(60)
+    assert server.waits == [1]
+
+
+async def test_an_attempt_that_went_on_for_long_was_ended_by_another_outage() -> None:
+    failures = [(0, Unavailable("queued", 1)), (600, Unavailable("killed", 1)), (0, Unavailable("starting", 1))]
+    server = Server(*failures)
+    assert await server.answer(60, well_after=60) == "done"
+    assert server.outages == ["queued", "killed"]
+    with pytest.raises(Unavailable, match="killed"):
+        await Server(*failures).answer(60)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 30), st.floats(0, 1000)), min_size=1, max_size=30),
+    st.floats(min_value=0, max_value=300),
+)
+async def test_gives_up_in_time(told: list[tuple[float, float]], patience: float) -> None:
+    """Nobody waits for longer than the patience, and what is raised is what happened last."""
+    failures = [Unavailable("starting", seconds) for _, seconds in told]
+    server = Server(*((seconds, failure) for (seconds, _), failure in zip(told, failures, strict=True)))
+    try:
+        await server.answer(patience)
+    except Unavailable as error:
+        last = len(told) - len(server.failures) - 1
+        at_last = (failures[last] is error, server.now - told[last][0])
+    else:
+        at_last = (not server.failures, server.now)
+    is_last, asked = at_last
+    assert is_last
+    assert asked <= told[0][0] + patience + 1e-6
+    assert all(0.05 <= wait <= 10 for wait in server.waits)

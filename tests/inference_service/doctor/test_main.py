@@ -1,0 +1,30 @@
+"""The worker's half as a process, where models cannot be looked at."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from agentmem.checkup import Finding, State, decode
+
+
+def half(*arguments: str, **environment: str) -> list[Finding]:
+    """What it found; it must come to its end."""
+    command = [sys.executable, "-m", "inference_service.doctor", *arguments]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **environment})
+    return [said for said in map(decode, told.stdout.splitlines()) if isinstance(said, Finding)]
+
+
+def test_a_build_of_mlx_whose_libraries_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "mlx").mkdir()
+    (tmp_path / "mlx" / "__init__.py").touch()
+    missing = "libcuda.so.1: cannot open shared object file"
+    (tmp_path / "mlx" / "core.py").write_text(f"raise ImportError({missing!r})\n")
+    (found,) = half(PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    assert found.check == "MLX" and found.state is State.PROBLEM
+    assert missing in found.found and found.advice.startswith("install MLX")
+
+
+def test_settings_that_the_worker_would_refuse() -> None:
+    (found,) = half(AGENTMEM_WORKER_KV_BITS="5")
+    assert found.check == "worker settings" and found.state is State.PROBLEM and "kv_bits" in found.found

@@ -1,0 +1,94 @@
+"""What tests of plans share: a tokenizer and its planner, texts, and what every plan for text must hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from agentmem.v1.types_pb2 import MATCH_DIVERGE, MATCH_NEW, MISS_REASON_UNSPECIFIED
+from inference_service.memory.ledger import Ledger
+from inference_service.memory.match import Limits
+from inference_service.memory.plan import Plan, Planner
+from inference_service.text.rendering import Rendered, Renderer
+from inference_service.text.tokenizer import Tokenizer
+from tests.inference_service.real_tokenizers import CHATML, SPECIALS, hugging_face
+
+ANY = Limits(min_tokens=1)
+
+
+@dataclass(frozen=True)
+class World:
+    """One tokenizer, and what plans over it are made with."""
+
+    tokenizer: Tokenizer
+    renderer: Renderer
+    planner: Planner
+
+    def ledger(self, *parts: Rendered | list[int]) -> Ledger:
+        """What is remembered after prompts, and tokens that were generated."""
+        ledger = Ledger()
+        for part in parts:
+            token_ids = self.renderer.encode(part) if isinstance(part, Rendered) else part
+            ledger = ledger.followed_by(token_ids, self.tokenizer.pieces(token_ids), self.tokenizer.hash)
+        return ledger
+
+
+def world(make: Callable[[], Tokenizer], template: str = CHATML, limits: Limits = ANY) -> World:
+    tokenizer = make()
+    renderer = Renderer(tokenizer, hugging_face(template).apply_chat_template)
+    return World(tokenizer, renderer, Planner(tokenizer, renderer, limits))
+
+
+def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
+    """What every plan for text must hold."""
+    assert of.tokenizer.decode(plan.sequence) == prompt.text
+    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
+    assert plan.sequence == (*ledger.token_ids[: plan.keep_tokens], *plan.new_ids)
+    assert plan.new_ids
+    assert plan.checkpoints == checkpoints_by_hand(of, prompt, plan.sequence)
+    remembered = Ledger().followed_by(plan.sequence, of.tokenizer.pieces(plan.sequence), "")
+    assert tuple(of.planner.specials(remembered)) == prompt.specials, "a look-alike is no special token, or the reverse"
+    if plan.kind in (MATCH_NEW, MATCH_DIVERGE):
+        assert plan.keep_tokens == 0
+        assert plan.reason != MISS_REASON_UNSPECIFIED
+    else:
+        assert plan.reason == MISS_REASON_UNSPECIFIED
+
+
+def checkpoints_by_hand(of: World, prompt: Rendered, sequence: tuple[int, ...]) -> tuple[int, ...]:
+    """The last position of each checkpoint's whole tokens, tried one by one."""
+    places = {
+        max(n for n in range(len(sequence) + 1) if len(of.tokenizer.decode(sequence[:n])) <= at)
+        for at in prompt.checkpoints
+    }
+    return tuple(sorted(places - {0, len(sequence)}))
+
+
+words = st.sampled_from(
+    [
+        "the",
+        " colour",
+        " of",
+        " boat",
+        "s",
+        "'",
+        "'s",
+        "'ll",
+        " 12",
+        "345",
+        "  ",
+        " ",
+        "\n",
+        "\t",
+        "é",
+        "东",
+        "🙂",
+        "a\u0301",
+    ]
+)
+texts = st.lists(st.one_of(words, st.text(max_size=3)), max_size=10).map("".join)
+hostile = st.lists(st.one_of(texts, st.sampled_from([*SPECIALS, "<|im_"])), max_size=4).map("".join)
+
+
+def whole_characters(text: bytes) -> str:
+    return text.decode(errors="ignore")

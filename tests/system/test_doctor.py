@@ -1,0 +1,70 @@
+"""`agentmem doctor` on a data directory that store, worker and gateway are serving."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from agentmem.checkup import State
+from agentmem.settings import load
+from gateway.cli.doctor.here import running
+from gateway.cli.doctor.here.ports import ports
+from gateway.cli.up_settings import UpSettings
+from tests.system.stack import Stack
+
+
+def names(data: Path) -> dict[str, int]:
+    """Files and their sizes, but for SQLite's, which it keeps as it likes."""
+    files = (path for path in data.rglob("*") if not path.name.startswith("store.db-"))
+    return {str(path): path.stat().st_size for path in files if path.is_file()}
+
+
+async def doctor(stack: Stack, *arguments: str) -> tuple[int | None, dict[str, list[dict[str, Any]]]]:
+    """Its exit status, and what it found, by check."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli.main", "doctor", "--json"),
+        *("--data", str(stack.data), "--run-dir", str(stack.run), *arguments),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told, _ = await process.communicate()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for finding in json.loads(told)["findings"]:
+        found.setdefault(finding["check"], []).append(finding)
+    return process.returncode, found
+
+
+async def test_while_all_runs(stack: Stack) -> None:
+    await stack.renew("gateway")
+    client = await stack.client("gateway")
+    assert (await client.say("ada", "hello")).finished.durable
+    await stack.on_disk("ada")
+    held = [f"127.0.0.1:{stack.ports[name]}" for name in ("http", "grpc", "gateway")]
+    before = names(stack.data)
+    status, found = await doctor(stack, "--http", held[0], "--grpc", held[1], "--metrics", held[2])
+    assert names(stack.data) == before
+    assert status == 0, found
+    assert found["running"][0]["facts"] == dict.fromkeys(("store", "worker", "gateway"), "ready")
+    (ours,) = (each for each in found["ports"] if "which is ready" in each["found"])
+    assert all(address.rpartition(":")[2] in ours["found"] for address in held)
+    assert "1 agent" in found["database"][0]["found"]
+    assert "besides a worker that runs" in found["memory"][0]["found"]
+    assert (await client.say("ada", "again")).finished.durable
+
+
+async def test_ports_of_metrics_are_known_by_their_pages(stack: Stack) -> None:
+    found = await running.look(stack.run)
+    doors = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    for name, behind in (("worker", 1), ("store", 2)):
+        settings = load(UpSettings, [*doors, "--metrics", f"127.0.0.1:{stack.ports[name] - behind}"])
+        assert not [each for each in ports(settings, found) if each.facts.get("port") == stack.ports[name]]
+        strangers = ports(settings, running.NOTHING)
+        assert [each.state for each in strangers if each.facts.get("port") == stack.ports[name]] == [State.PROBLEM]
+
+
+async def test_a_service_that_is_gone(stack: Stack) -> None:
+    stack.kill("worker")
+    found = running.judged(await running.look(stack.run))
+    assert found.state is State.WARNING and "no worker" in found.found
+    assert os.path.exists(stack.run / "worker.sock"), "a socket alone is no worker"
