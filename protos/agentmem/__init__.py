@@ -2,9 +2,5 @@
 
 `agentmem.v1` holds the protos and their stubs. Beside it: agent keys, the error table, the interceptor that maps it,
 channels, the server set-up, tracing, the format of KV files, conversations by content, which models are registered,
-<<<<<<< HEAD
-settings, logs, and the metrics page with what every process has on it.
-=======
-settings, logs, the metrics page, and what `agentmem doctor` finds.
->>>>>>> main
+settings, logs, the metrics page with what every process has on it, and what `agentmem doctor` finds.
 """
