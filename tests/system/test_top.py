@@ -165,8 +165,9 @@ async def test_figures_are_what_was_done_through_a_killed_worker(served: Stack) 
         assert down["models"] == []
         assert down["models_error"]
         assert down["agents_by_tier"]["warm"] == 3
-        await top.until(lambda line: process_of(line, "gateway")["peers"]["worker"] is False)
+        await top.until(lambda line: process_of(line, "gateway")["peers"].get("worker") is False)
         await served.renew()
+        await top.until(lambda line: process_of(line, "gateway")["peers"].get("worker") is True)
         await client.say("agent-a", "hello", **TURN)
         again = await top.until(lambda line: bool(line["models"]) and line["models"][0]["hot_agents"] == 1)
         assert [one["restarts"] for one in again["processes"]] == [0, 1, 0]
