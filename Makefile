@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
-.PHONY: help setup demo test lint types imports stubs check proto format bench clean
+.PHONY: help setup demo test lint types imports stubs check proto dashboards format bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ check: lint types imports test  ## all that CI runs
 
 proto: setup  ## the stubs
 	$(BIN)/python protos/generate.py
+
+dashboards: setup  ## Grafana's dashboards, from deploy/grafana/*.py
+	$(BIN)/python -m deploy.grafana.generate
 
 format: setup  ## fix what can be fixed
 	$(BIN)/ruff check --fix $(PACKAGES)

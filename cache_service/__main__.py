@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from agentmem import logs
 from agentmem.errors import Internal
 from agentmem.exposition import MetricsServer
+from agentmem.notify import ServiceManager
 from agentmem.server import GrpcServer
 from agentmem.service import run_service
 from agentmem.settings import SettingsError
@@ -42,22 +43,27 @@ async def serve(settings: StoreSettings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    manager = ServiceManager.of_this_process()
+    manager.status("checking and opening the data directory")
     registry = CollectorRegistry()
     store = await asyncio.to_thread(_open, settings, registry)
     try:
         metrics = MetricsServer(settings.metrics, registry)
-        upkeep = asyncio.create_task(store.keep_up())
+        work = [asyncio.create_task(store.keep_up()), asyncio.create_task(manager.keep_alive(lambda: True))]
         try:
             server = GrpcServer(settings.address, store.services, metrics=store.process_metrics)
             await server.start()
             await server.set_serving(True)
             logs.event(log, "ready", address=settings.address, data=str(settings.data_directory))
+            manager.ready("serving")
             await stopping.wait()
+            manager.stopping()
             logs.event(log, "stopping")
             await server.stop(settings.grace)
         finally:
-            upkeep.cancel()
-            await asyncio.wait([upkeep])
+            for task in work:
+                task.cancel()
+            await asyncio.wait(work)
             await asyncio.to_thread(metrics.stop)
     finally:
         await asyncio.to_thread(store.close)

@@ -7,6 +7,7 @@ the worker, and what it knows of workflow runs is in the store. Where to read:
     settings.py       its settings; door_settings.py has those that `agentmem up` has, too
     process.py        both doors in one event loop, from listening to draining
     upstream.py       calls to the worker and the store: failures as our errors, streams read ahead into a bounded queue
+    peers.py          how those two are, for /readyz, health and metrics
     retries.py        calls that are tried again through an outage
     forwarding.py     the gRPC door: any RPC of the contract, forwarded by its descriptor
     callers.py        who is calling; authentication.py asks it at the gRPC door

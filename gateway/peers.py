@@ -1,32 +1,61 @@
-"""Which of the processes behind the gateway answer, for its metrics."""
+"""How the processes behind the gateway are, asked again and again: who wants to know is told at once, however many."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import grpc
 
+from agentmem.v1 import cache_store_pb2, inference_pb2
 from gateway import upstream
+from gateway.metrics import STORE, WORKER
 
-_SECONDS: Final = 1.0
-"""How long after an answer a peer is asked again, and how long an answer may take."""
+LOOK_SECONDS: Final = 0.25
+"""From an answer to the next question. With the time that an answer may take it is how old the truth may be."""
+
+_UNKNOWN = "the inference worker was not asked yet"
 
 
 class Peers:
-    """Asks the peers by turns, so that nobody who reads the metrics waits for them. Event loop only.
+    """Watches the worker and the store. Event loop only: `look` once, then `watch` until it is cancelled.
 
-    `told` hears of each answer: the peer's name, and whether it is SERVING.
+    `told` gets each answer: the peer ("worker", "store") and whether it serves. `changed` is awaited where the worker
+    begins or ceases to serve, so after the first `look` too where it does.
     """
 
-    def __init__(self, channels: Mapping[str, grpc.aio.Channel], told: Callable[[str, bool], object]) -> None:
-        self._channels = channels
+    def __init__(
+        self,
+        worker: grpc.aio.Channel,
+        store: grpc.aio.Channel,
+        timeout: float,
+        told: Callable[[str, bool], object],
+        changed: Callable[[bool], Awaitable[None]],
+    ) -> None:
+        """`timeout`: seconds that an answer may take; a peer that takes longer does not serve."""
+        self._worker = worker, inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name, upstream.WORKER
+        self._store = store, cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name, upstream.STORE
+        self._timeout = timeout
         self._told = told
+        self._changed = changed
+        self._serving = False
+        self.unready = _UNKNOWN
+        """Why no turn could run; empty if one could. The worker serves only while the store answers it."""
+
+    async def look(self) -> None:
+        """Ask both, now."""
+        worker, store = await asyncio.gather(self._reason(*self._worker), self._reason(*self._store))
+        self._told(WORKER, not worker)
+        self._told(STORE, not store)
+        self.unready = worker and "; ".join(filter(None, (worker, store)))  # the store may be to blame
+        if self._serving != (not worker):
+            self._serving = not worker
+            await self._changed(self._serving)
 
     async def watch(self) -> None:
-        """Ask each of them again and again, until cancelled."""
-        await asyncio.gather(*(self._watch(name, channel) for name, channel in self._channels.items()))
-
-    async def _watch(self, name: str, channel: grpc.aio.Channel) -> None:
+        """Ask again and again."""
         while True:
-            self._told(name, not await upstream.unready_reason(channel, "", _SECONDS))
-            await asyncio.sleep(_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look()
+
+    async def _reason(self, channel: grpc.aio.Channel, service: str, peer: str) -> str:
+        return await upstream.unready_reason(channel, service, self._timeout, peer)

@@ -19,6 +19,7 @@ from agentmem.channels import connect
 from agentmem.exposition import MetricsServer
 from agentmem.layout import GATEWAY_FILE
 from agentmem.logs import event
+from agentmem.notify import ServiceManager
 from agentmem.server import GrpcServer
 from agentmem.settings import SettingsError
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
@@ -30,7 +31,7 @@ from gateway.http.app import HttpDoor
 from gateway.http.connections import connection_type
 from gateway.keys.file import KeyFileError
 from gateway.keys.ring import DEFAULT_LIMITS, KeyRing
-from gateway.metrics import STORE, WORKER, GatewayMetrics
+from gateway.metrics import GatewayMetrics
 from gateway.peers import Peers
 from gateway.settings import GatewaySettings
 from gateway.tls import Tls
@@ -56,15 +57,29 @@ class Gateway:
         self._admission = Admission()
         self._channel = connect(settings.worker_target)
         self._store_channel = connect(settings.store_target)
-        self._door = HttpDoor(settings, self._channel, self.metrics, self._authenticator, self._admission)
+        self._peers = Peers(
+            self._channel,
+            self._store_channel,
+            settings.ready_timeout,
+            self.metrics.process.answered,
+            self._worker_serves,
+        )
+        self._door = HttpDoor(
+            settings,
+            self._channel,
+            self.metrics,
+            self._authenticator,
+            self._admission,
+            lambda: self._peers.unready,
+        )
         self._runs = Runs(
             Records(self._store_channel), self._channel, self._authenticator, self.metrics, settings.max_workflows
         )
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._http = _HttpServer(_uvicorn_config(self._door.app, settings, self._tls))
-        self._peers = Peers({WORKER: self._channel, STORE: self._store_channel}, self.metrics.process.answered)
         self._watching: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._exposition: MetricsServer | None = None
         self.addresses: dict[str, str] = {}
@@ -83,7 +98,8 @@ class Gateway:
             raise
         self._serving = asyncio.create_task(self._http.serve([http]))
         self._watching = asyncio.create_task(self._watch())
-        await self._grpc.set_serving(True)
+        await self._peers.look()
+        self._looking = asyncio.create_task(self._peers.watch())
         self.addresses = {
             "http": str(parse_address(settings.http)._replace(port=http.getsockname()[1])),
             "grpc": str(parse_address(settings.grpc)._replace(port=self._grpc.port)),
@@ -105,6 +121,9 @@ class Gateway:
     async def stop(self) -> None:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
         self._door.draining = True
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
         await self._grpc.set_serving(False)
         event(log, "draining", grace=self._settings.grace)
         self._address_file.unlink(missing_ok=True)
@@ -122,14 +141,18 @@ class Gateway:
             await asyncio.to_thread(self._exposition.stop)
 
     async def watched(self) -> None:
-        """Raises whatever ends the watch for revoked keys: nothing may be served without it."""
+        """Raises whatever ends the watch for revoked keys, or for the peers: nothing may be served without them."""
         assert self._watching is not None
-        await asyncio.shield(self._watching)
+        assert self._looking is not None
+        ended, _ = await asyncio.wait({self._watching, self._looking}, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+
+    async def _worker_serves(self, serving: bool) -> None:
+        await self._grpc.set_serving(serving)
+        event(log, "health", serving=serving, reason=self._peers.unready)
 
     async def _watch(self) -> None:
-        await asyncio.gather(self._watch_keys(), self._peers.watch())
-
-    async def _watch_keys(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             if ended := self._admission.end(self._authenticator.stands):
@@ -174,14 +197,19 @@ async def run(settings: GatewaySettings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    manager = ServiceManager.of_this_process()
     gateway = Gateway(settings)
     await gateway.start()
+    alive = asyncio.create_task(manager.keep_alive(lambda: True))
+    manager.ready(f"serving, HTTP on {gateway.addresses['http']}, gRPC on {gateway.addresses['grpc']}")
     stop, watched = asyncio.create_task(stopping.wait()), asyncio.create_task(gateway.watched())
     await asyncio.wait({stop, watched}, return_when=asyncio.FIRST_COMPLETED)
+    manager.stopping()
     if watched.done():
         watched.result()
     watched.cancel()
     await gateway.stop()
+    alive.cancel()
 
 
 class _HttpServer(uvicorn.Server):

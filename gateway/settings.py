@@ -74,7 +74,7 @@ class GatewaySettings(DoorSettings):
     keep_alive: float = Field(
         15.0, gt=0, description="seconds of silence after which a comment goes out on a stream of events, for proxies"
     )
-    ready_timeout: float = Field(1.0, gt=0, description="seconds /readyz waits for the worker's health")
+    ready_timeout: float = Field(1.0, gt=0, description="seconds that worker and store may take to say that they serve")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
 
     def limits(self, default: Limits) -> Limits:

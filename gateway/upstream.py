@@ -138,16 +138,16 @@ async def _drain(queue: "asyncio.Queue[_T | errors.AgentmemError | None]") -> As
         yield message
 
 
-async def unready_reason(channel: grpc.aio.Channel, service: str, timeout: float) -> str:
-    """Why the worker does not serve `service` now, asked live; empty if it does."""
+async def unready_reason(channel: grpc.aio.Channel, service: str, timeout: float, peer: str = WORKER) -> str:
+    """Why `peer` does not serve `service` now, asked live; empty if it does."""
     stub = health_pb2_grpc.HealthStub(channel)
     try:
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"the inference worker did not answer within {timeout:g} s"
-        return failure(error).message
+            return f"the {peer} did not answer within {timeout:g} s"
+        return failure(error, peer).message
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
         return ""
     state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    return f"the inference worker is {state}: it is loading, draining or broken"
+    return f"the {peer} is {state}: it is loading, draining or broken"

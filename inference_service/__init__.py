@@ -13,5 +13,6 @@ engine/       the thread that owns MLX, and what computes on it: Q4 caches, atte
 models/       which models there are, how one is loaded, and how they come and go by request
 answers.py    what a turn answers, as messages of the contract
 remembered.py what was found out once and is kept in a JSON file: measurements, hashes of weights
+compiled.py   where MLX keeps what it compiles for CPUs
 doctor/       the worker's half of `agentmem doctor`
 """

@@ -7,7 +7,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from agentmem import layout, logs
+from agentmem import layout, logs, notify
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
@@ -49,15 +49,18 @@ from inference_service.turns.runner import TurnRunner
 
 log = logging.getLogger(__name__)
 
-_WATCH_SECONDS = 0.5
+_WATCH_SECONDS = 0.25
 _STORE = "store"
 _STORE_SERVICE = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
+_NOBODY = notify.ServiceManager()
 
 
 class Worker:
     """One worker process. `start`, then `stop` once; `failed` is set when it cannot go on and should exit."""
 
-    def __init__(self, settings: WorkerSettings, metrics_registry: CollectorRegistry) -> None:
+    def __init__(
+        self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: notify.ServiceManager = _NOBODY
+    ) -> None:
         self._settings = settings
         registered = registry(settings.model, settings.adapter, settings.models)
         self._metrics = WorkerMetrics(metrics_registry, registered, namespace_label=settings.namespace_label)
@@ -119,6 +122,7 @@ class Worker:
             metrics=self._process,
         )
         self._background: list[asyncio.Task[None]] = []
+        self._manager = manager
         self.failed = asyncio.Event()
 
     @property
@@ -131,6 +135,7 @@ class Worker:
         await self._server.start()
         self._engine.start()
         logs.event(log, "listening", address=self._settings.address)
+        self._manager.status("loading the model")
         await self._models.start()
         for work in (self._watch_health(), self._watch_engine(), self._watch_pools()):
             self._background.append(asyncio.create_task(work))
@@ -162,6 +167,10 @@ class Worker:
                     await self._find_transfer()
                 await self._server.set_serving(serving)
                 logs.event(log, "health", serving=serving, engine_alive=alive, store_answers=store)
+                if serving:
+                    self._manager.ready("serving")
+                else:
+                    self._manager.status("the cache store does not answer" if alive else "the engine has died")
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def _find_transfer(self) -> None:

@@ -12,6 +12,7 @@ import click
 from agentmem import layout, logs
 from agentmem.addresses import Address, parse_address
 from agentmem.channels import connect
+from agentmem.notify import ServiceManager
 from agentmem.settings import SettingsError, load
 from gateway import upstream
 from gateway.cli.mistakes import Mistake
@@ -47,8 +48,14 @@ def up(arguments: tuple[str, ...]) -> None:
 
 async def _run(settings: UpSettings, lock: UpLock) -> None:
     stopping = asyncio.Event()
+    manager = ServiceManager.of_this_process()
+
+    def stop() -> None:
+        manager.stopping()
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     address_file = settings.run_directory / layout.GATEWAY_FILE
     await asyncio.to_thread(address_file.unlink, missing_ok=True)
     supervisor = Supervisor(services(settings), settings.grace + layout.END_SECONDS, click.echo, [lock.fileno])
@@ -57,6 +64,7 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
         addresses = _addresses(address_file)
         lock.tell(http=addresses["http"], grpc=addresses["grpc"])
         _announce(settings, addresses)
+        manager.ready(f"serving, HTTP on {addresses['http']}, gRPC on {addresses['grpc']}")
 
     await supervisor.run(stopping, started)
     click.echo("stopped")

@@ -1,7 +1,7 @@
 """The HTTP door as one ASGI application."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agentmem.errors import AgentmemError
-from gateway import upstream
 from gateway.admission import Admission
 from gateway.anthropic.messages_request import messages_exchange
 from gateway.anthropic.messages_schema import MessagesRequest
@@ -27,7 +26,6 @@ from gateway.http.hosts import KnownHosts
 from gateway.http.limits import RequestLimits
 from gateway.http.models import ModelEndpoints
 from gateway.http.probes import ALIVE, METRICS, READY
-from gateway.http.readiness import Readiness
 from gateway.http.requests import AGENT_HEADER
 from gateway.http.rim import Rim, error_page, http_error_page
 from gateway.http.turns import TurnEndpoint, Turns
@@ -43,8 +41,6 @@ from gateway.openapi.document import document
 from gateway.rest.routes import rest_routes
 from gateway.settings import GatewaySettings
 
-INFERENCE_SERVICE = "agentmem.v1.InferenceService"
-
 
 class HttpDoor:
     """The routes. `draining` set to True makes /readyz say no, before the listener closes."""
@@ -56,12 +52,12 @@ class HttpDoor:
         metrics: GatewayMetrics,
         authenticator: Authenticator,
         admission: Admission,
+        unready: Callable[[], str],
     ) -> None:
-        self._settings = settings
-        self._channel = channel
+        """`unready` tells why no turn could run, or nothing."""
         self._metrics = metrics
+        self._unready = unready
         self.draining = False
-        self._readiness = Readiness(self._worker_unready)
         finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
         turns = Turns(
             channel=channel,
@@ -106,13 +102,10 @@ class HttpDoor:
         return JSONResponse({"status": "alive"})
 
     async def _ready(self, _: Request) -> Response:
-        reason = "the gateway is shutting down" if self.draining else await self._readiness.reason()
+        reason = "the gateway is shutting down" if self.draining else self._unready()
         if reason:
             return JSONResponse({"status": "not ready", "reason": reason}, 503, {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
-
-    async def _worker_unready(self) -> str:
-        return await upstream.unready_reason(self._channel, INFERENCE_SERVICE, self._settings.ready_timeout)
 
     async def _openapi(self, _: Request) -> Response:
         return JSONResponse(await asyncio.to_thread(lambda: self._document))  # the first time it takes a while

@@ -1,9 +1,7 @@
 import asyncio
-import shutil
 import socket
 import stat
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +32,6 @@ class Models(model_pb2_grpc.ModelServiceServicer):
             await self.go_on.wait()
         size = 40 * 1024 * 1024 if request.model_id == "large" else 0
         return model_pb2.GetModelResponse(model=model_pb2.Model(model_id=self.name, error="x" * size))
-
-
-@pytest.fixture
-def run_dir() -> Iterator[Path]:
-    """A directory whose name leaves room for socket paths."""
-    path = Path(tempfile.mkdtemp(prefix="am"))
-    yield path
-    shutil.rmtree(path)
 
 
 def server(address: str, servicer: Models | None = None) -> GrpcServer:

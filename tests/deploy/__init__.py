@@ -1,0 +1,1 @@
+"""What is under deploy/, without a stack."""

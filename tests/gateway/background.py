@@ -64,7 +64,7 @@ def routes() -> list[BaseRoute]:
     async def door() -> HttpDoor:
         channel = connect("unix:/tmp/am-nobody.sock")
         try:
-            return HttpDoor(settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"), Admission())
+            return HttpDoor(settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"), Admission(), str)
         finally:
             await channel.close(None)
 

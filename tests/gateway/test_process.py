@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.addresses import AddressError
 from agentmem.channels import connect
@@ -118,10 +117,3 @@ async def test_refuses_other_than_loopback() -> None:
     assert process.returncode == 2
     assert b"not authenticated" in said
     assert b"Traceback" not in said
-
-
-async def test_health_of_the_door(channel: grpc.aio.Channel) -> None:
-    answer = await health_pb2_grpc.HealthStub(channel).Check(
-        health_pb2.HealthCheckRequest(service="agentmem.v1.InferenceService")
-    )
-    assert answer.status == health_pb2.HealthCheckResponse.SERVING

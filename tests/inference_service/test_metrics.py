@@ -279,8 +279,10 @@ async def _another_model(m: Running) -> None:
     assert m.plain("model_load_seconds_count") == 2
 
 
-async def test_it_is_ready_while_its_store_answers(place: Path) -> None:
-    async with running(place) as m:
+async def test_a_worker_whose_store_comes_and_goes_and_whose_operator_wants_namespaces(place: Path) -> None:
+    """One worker for both, because each start takes seconds."""
+    async with running(place, namespace_label=True) as m:
+        await _namespaces(m)
         for serving in (1, 0, 1):
             await m.server.set_serving(bool(serving))
             async with asyncio.timeout(60):
@@ -288,15 +290,14 @@ async def test_it_is_ready_while_its_store_answers(place: Path) -> None:
                     await asyncio.sleep(0.01)
 
 
-async def test_namespaces_are_a_label_by_option(place: Path) -> None:
-    async with running(place, namespace_label=True) as m:
-        await m.turn("a", 40)
-        for name in ("prompt_tokens_total", "generation_tokens_total", "e2e_request_latency_seconds_count"):
-            assert m(name, namespace="n"), name
-            assert m(name) is None, name
-        assert m("requests_finished_total", namespace="n", reason="length") == 1
-        assert m("cache_lookups_total", namespace="n", match="new", tier="none", reason="absent") == 1
-        assert m("num_requests_running") == 0, "gauges are by model"
+async def _namespaces(m: Running) -> None:
+    await m.turn("a", 40)
+    for name in ("prompt_tokens_total", "generation_tokens_total", "e2e_request_latency_seconds_count"):
+        assert m(name, namespace="n"), name
+        assert m(name) is None, name
+    assert m("requests_finished_total", namespace="n", reason="length") == 1
+    assert m("cache_lookups_total", namespace="n", match="new", tier="none", reason="absent") == 1
+    assert m("num_requests_running") == 0, "gauges are by model"
 
 
 def test_series_that_can_be_known_begin_at_zero() -> None:

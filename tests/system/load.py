@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,18 @@ from typing import Any
 from urllib.parse import quote
 
 import psutil
+import pytest
 
-from tests.system.stack import Stack
+from gateway.cli.openblas import preload_here
+from tests.system.stack import Stack, running
 
-OBSERVED = {"gateway": "gateway", "worker": "inference_service"}
-"""Which services tell what they hold, and their modules."""
+DOORS_AND_ENGINE = {"gateway": "gateway", "worker": "inference_service"}
+ALL = {**DOORS_AND_ENGINE, "store": "cache_service"}
+"""Services that tell what they hold, and their modules."""
 PATIENCE = 300
+MEGABYTE = 1 << 20
+EXECUTOR = min(32, (os.cpu_count() or 1) + 4)
+"""Threads of asyncio's executor, which come one by one when there is work."""
 
 
 @dataclass
@@ -105,6 +111,24 @@ async def complete(stack: Stack, agent: str, messages: list[tuple[str, str]], **
     return chat
 
 
+@asynccontextmanager
+async def observed(
+    model: str,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    *,
+    worker_flags: tuple[str, ...] = (),
+    gateway_flags: tuple[str, ...] = (),
+    store_flags: tuple[str, ...] = (),
+) -> AsyncIterator[Stack]:
+    """The three services, which tell what they hold in files of `folder`."""
+    for name, value in {**preload_here().environment, "OBSERVED_DIR": str(folder)}.items():
+        patch.setenv(name, value)
+    flags = {"worker_flags": worker_flags, "gateway_flags": gateway_flags, "store_flags": store_flags}
+    async with running(model, "store", "worker", "gateway", under=("tests.system.observed",), **flags) as stack:
+        yield stack
+
+
 @dataclass(frozen=True)
 class Holdings:
     """What idle services hold: bytes of memory, and what tests.system.observed counts."""
@@ -113,11 +137,20 @@ class Holdings:
     counts: dict[str, dict[str, int]]
 
 
-async def holdings(stack: Stack) -> Holdings:
-    """Ask gateway and worker. OBSERVED_DIR says where they tell it."""
-    counts = {name: await _counts(stack, name, module) for name, module in OBSERVED.items()}
-    memory = {name: psutil.Process(stack.processes[name].pid).memory_info().rss for name in OBSERVED}
+async def holdings(stack: Stack, observed: Mapping[str, str] = DOORS_AND_ENGINE) -> Holdings:
+    """Ask services. OBSERVED_DIR says where they tell it."""
+    counts = {name: await _counts(stack, name, module) for name, module in observed.items()}
+    memory = {name: psutil.Process(stack.processes[name].pid).memory_info().rss for name in observed}
     return Holdings(memory, counts)
+
+
+def check_flat(before: Holdings, after: Holdings, *names: str) -> None:
+    """Nothing has grown but by what allocators and caches keep (default: in all that were asked)."""
+    for name in names or before.memory:
+        assert after.memory[name] <= before.memory[name] + 8 * MEGABYTE, (name, before, after)
+        mine, now = before.counts[name], after.counts[name]
+        assert now["files"] <= mine["files"] and now["threads"] <= mine["threads"] + EXECUTOR, (name, before, after)
+        assert now["tasks"] <= mine["tasks"], (name, before, after)
 
 
 async def _counts(stack: Stack, name: str, module: str) -> dict[str, int]:

@@ -38,7 +38,7 @@ from agentmem.v1 import (
 from gateway.cli.openblas import preload_here
 from tests.system.forked import Forked
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 _SPEEDS: dict[str, object] = {}
 """What workers have measured of this machine: two seconds of each first start, for the same figures."""
 
@@ -115,6 +115,12 @@ class Client:
     async def agent(self, agent: str) -> agent_pb2.Agent:
         """The agent's description."""
         return (await self.agents.GetAgent(agent_pb2.GetAgentRequest(key=self.key(agent)), timeout=10)).agent
+
+    async def delete_all(self) -> None:
+        """Delete all agents."""
+        listed = await self.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=30)
+        for agent in listed.agents:
+            await self.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key), timeout=30)
 
     async def close(self) -> None:
         """Close the channel."""
@@ -228,9 +234,7 @@ class Stack:
             await self._clients.pop().close()
         await self.renew()
         client = await self.client()
-        listed = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=30)
-        for agent in listed.agents:
-            await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key), timeout=30)
+        await client.delete_all()
         await self._clients.pop().close()
         assert self.block_files() == self.window_files() == [], "files of agents that are deleted"
 

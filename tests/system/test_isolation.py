@@ -50,7 +50,7 @@ def routes(found: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, 
 async def test_every_rpc_and_route_is_in_the_table(tmp_path: Path) -> None:
     settings = GatewaySettings(run_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0", metrics="")
     async with connect(settings.worker_target) as channel:
-        door = HttpDoor(settings, channel, GatewayMetrics(), Everyone("default"), Admission())
+        door = HttpDoor(settings, channel, GatewayMetrics(), Everyone("default"), Admission(), str)
     served = set(routes(door.app.routes))
     where = "tests/system/isolation_routes.py says what a stranger's key may do with each"
     assert not (missing := served - ROUTES.keys()), f"add to ROUTES: {missing}; {where}"

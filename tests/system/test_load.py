@@ -6,7 +6,6 @@ With AGENTMEM_FULL_MATRIX=1 there are 200 streams and 10,000 clients that leave,
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,10 +17,20 @@ import pytest
 
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from benchmarks.demo_model.world import KINDS, Fact
-from gateway.cli.openblas import preload_here
 from tests.full_matrix import FULL
-from tests.system.load import Chat, Holdings, complete, holdings, idle, open_chat, peak_of_running
-from tests.system.stack import Client, Stack, running
+from tests.system import load
+from tests.system.load import (
+    MEGABYTE,
+    Chat,
+    Holdings,
+    check_flat,
+    complete,
+    holdings,
+    idle,
+    open_chat,
+    peak_of_running,
+)
+from tests.system.stack import Client, Stack
 
 STREAMS = 200 if FULL else 30
 LEAVERS = 10_000 if FULL else 600
@@ -30,9 +39,6 @@ AT_ONCE = 24
 STALLED = 4
 """Of each door."""
 STALL_LIMIT = 1.5
-EXECUTOR = min(32, (os.cpu_count() or 1) + 4)
-"""Threads of asyncio's executor, which come one by one when there is work."""
-MEGABYTE = 1 << 20
 LONG: dict[str, Any] = {"max_tokens": 3500, "logit_bias": {"2": -100}}
 """A chat that does not end by itself."""
 WIDE: dict[str, Any] = {**LONG, "logprobs": True, "top_logprobs": 20}
@@ -44,14 +50,9 @@ pytestmark = pytest.mark.timeout(3600 if FULL else 600)
 @asynccontextmanager
 async def observed(model: str, folder: Path, patch: pytest.MonkeyPatch, *worker_flags: str) -> AsyncIterator[Stack]:
     """The three services, of which gateway and worker tell what they hold."""
-    for name, value in {**preload_here().environment, "OBSERVED_DIR": str(folder)}.items():
-        patch.setenv(name, value)
-    options = {
-        "under": ("tests.system.observed",),
-        "worker_flags": ("--max-requests", str(STREAMS), "--pool-bytes", str(96 * MEGABYTE), *worker_flags),
-        "gateway_flags": ("--stall-limit", str(STALL_LIMIT)),
-    }
-    async with running(model, "store", "worker", "gateway", **options) as stack:
+    worker = ("--max-requests", str(STREAMS), "--pool-bytes", str(96 * MEGABYTE), *worker_flags)
+    gateway = ("--stall-limit", str(STALL_LIMIT))
+    async with load.observed(model, folder, patch, worker_flags=worker, gateway_flags=gateway) as stack:
         yield stack
 
 
@@ -65,15 +66,6 @@ def facts() -> list[Fact]:
 
 def question(fact: Fact, number: int) -> tuple[str, str]:
     return "user", fact.kind.questions[number].format(e=fact.entity)
-
-
-def check_flat(before: Holdings, after: Holdings, *names: str) -> None:
-    """Nothing has grown but by what allocators and caches keep (default: in gateway and worker)."""
-    for name in names or before.memory:
-        assert after.memory[name] <= before.memory[name] + 8 * MEGABYTE, (name, before, after)
-        mine, now = before.counts[name], after.counts[name]
-        assert now["files"] <= mine["files"] and now["threads"] <= mine["threads"] + EXECUTOR, (name, before, after)
-        assert now["tasks"] <= mine["tasks"], (name, before, after)
 
 
 async def test_streams_at_once_are_each_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,8 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
     times = loads(several)
     swaps = Counter(sum(sent < at < began for at in times) for m in memories for sent, began in m.waits)
     others = len(several.directories) - 1
-    assert max(swaps) <= others + 1, f"loads that requests waited for, their own included: {swaps}"
+    most = others + 2  # its own, those in the queue, and one that ended before its model was opened and queued
+    assert max(swaps) <= most, f"loads that requests waited for, their own included: {swaps}"
 
     await idle(several)
     client = await several.stack.client()

@@ -7,13 +7,17 @@ import json
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import psutil
+import pytest
 import trustme
+
+from tests.service_manager import Heard
 
 from ..doors import ANY_PORT
 from ..secured import add_key
@@ -34,6 +38,14 @@ def children(pid: int) -> dict[str, psutil.Process]:
     """Its services in the order of their start, which is not always that of their numbers."""
     found = sorted(psutil.Process(pid).children(), key=psutil.Process.create_time)
     return {child.cmdline()[5]: child for child in found}
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
+    """The service manager of whatever a test starts."""
+    with TemporaryDirectory(prefix="am") as directory, Heard(Path(directory)) as heard:  # run_dir is up's data alone
+        monkeypatch.setenv("NOTIFY_SOCKET", heard.address)
+        yield heard
 
 
 @asynccontextmanager
@@ -65,12 +77,13 @@ async def refused(*arguments: str) -> str:
     return told.decode()
 
 
-async def test_up(run_dir: Path) -> None:
+async def test_up(run_dir: Path, heard: Heard) -> None:
     add_key(run_dir)  # which nobody asks for, as up says
     told = ["--data", str(run_dir), "--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
     async with started("--model", "demo", *told) as (up, output):
         assert "none are asked for" in await line_with(output, "keys  ")
         await line_with(output, "Ready")
+        await heard.wait_for("READY=1")
         addresses = json.loads((run_dir / "run" / "gateway.json").read_text())
         services = children(up.pid)
         assert list(services) == ["cache_service", "inference_service", "gateway"]
@@ -90,6 +103,8 @@ async def test_up(run_dir: Path) -> None:
                 "/v1/chat/completions", json={**BODY, "messages": history}, headers={"X-Agent-ID": "bob"}
             )
             assert again.json()["agentmem"]["match"] in ("extend", "partial")
+    assert "STOPPING=1" in heard.listen()
+    assert "READY=1" not in heard.said, "the services speak to nobody but up"
 
 
 async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Path) -> None:

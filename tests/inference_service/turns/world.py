@@ -149,7 +149,6 @@ class Worker:
     persister: Persister
     runner: TurnRunner
     prefetcher: Prefetcher
-    registry: CollectorRegistry
 
     def start(self, agent: str, ids: Iterable[int], max_tokens: int = 4, **arguments: Any) -> RunningTurn:
         return self.runner.start(
@@ -204,12 +203,7 @@ def prompt(length: int, number: int = 0) -> list[int]:
 
 @asynccontextmanager
 async def working(
-    directory: Path,
-    tmp_path: Path,
-    blocks: int = BLOCKS,
-    seed: int = 0,
-    room_wait: float = 30,
-    namespace_label: bool = False,
+    directory: Path, tmp_path: Path, blocks: int = BLOCKS, seed: int = 0, room_wait: float = 30
 ) -> AsyncIterator[Worker]:
     """A worker with a pool of so many blocks, and of PIECES pieces of windows where the model has them."""
     engine = EngineThread()
@@ -226,8 +220,7 @@ async def working(
     engine.attach(model.engine.tick)
     (tmp_path / "files").mkdir()
     store = Store(tmp_path / "files", random.Random(seed))
-    registry, locks = CollectorRegistry(), AgentLocks()
-    metrics = WorkerMetrics(registry, ["m"], namespace_label=namespace_label)
+    metrics, locks = WorkerMetrics(CollectorRegistry(), ["m"]), AgentLocks()
     transfers = Transfers(cast(Any, store), "path", metrics)
     persister = Persister(engine, cast(Any, store), transfers, metrics)
     restorer = Restorer(Fetcher(cast(Any, store), transfers, metrics), metrics, 16)
@@ -248,7 +241,7 @@ async def working(
     )
     try:
         prefetcher = Prefetcher(engine, cast(Any, store), restorer, keeper, rooms)
-        yield Worker(engine, model, store, locks, hints, persister, runner, prefetcher, registry)
+        yield Worker(engine, model, store, locks, hints, persister, runner, prefetcher)
     finally:
         await runner.drain(1)
         await engine.stop(10)

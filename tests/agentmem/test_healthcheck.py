@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from agentmem import healthcheck
+from agentmem.server import GrpcServer
+
+
+async def test_grpc(run_dir: Path) -> None:
+    target = f"unix:{run_dir}/s.sock"
+    assert "UNAVAILABLE" in await asyncio.to_thread(healthcheck.problem, target, 0.5)
+    server = GrpcServer(target, [])
+    await server.start()
+    try:
+        assert await asyncio.to_thread(healthcheck.problem, target) == f"{target} is NOT_SERVING"
+        await server.set_serving(True)
+        assert await asyncio.to_thread(healthcheck.problem, target) == ""
+    finally:
+        await server.stop(0)
+
+
+@pytest.mark.parametrize(("status", "found"), [(200, ""), (503, "503 loading")])
+def test_http(status: int, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which is not asked
+    with answering(status, b"loading") as url:
+        assert healthcheck.problem(url) == (found and f"{url}: {found}")
+    assert "refused" in healthcheck.problem(url)
+
+
+def test_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(200, b"") as url:
+        monkeypatch.setattr("sys.argv", ["healthcheck", url])
+        healthcheck.main()
+    with pytest.raises(SystemExit, match="refused"):
+        healthcheck.main()
+    monkeypatch.setattr("sys.argv", ["healthcheck"])
+    with pytest.raises(SystemExit, match="usage"):
+        healthcheck.main()
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """An HTTP server that answers every GET so; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/readyz"
+        finally:
+            server.shutdown()
+            thread.join()

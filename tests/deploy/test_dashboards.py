@@ -1,0 +1,109 @@
+"""The dashboards' files: current, whole, and about metrics that there are."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import dashboard as model
+
+from deploy.grafana import generate
+from tests import prometheus
+from tests.dashboards import FOLDER, NAMES, Dashboard
+from tests.deploy.metrics import documented
+from tests.deploy.test_prometheus_rules import ALERTS, PROMETHEUS_OWN, rules
+from tests.promql import family, filled_in, metric_names
+
+PROVISIONING = FOLDER.parent / "provisioning"
+VARIABLES = {"instance": ["local", "studio"], "model": ["org/model-4bit"]}
+INTERVALS = {"__rate_interval": "20s", "__range": "3600s"}
+
+
+@pytest.fixture(params=NAMES)
+def board(request: pytest.FixtureRequest) -> Dashboard:
+    return Dashboard(request.param)
+
+
+def test_they_are_what_the_generator_writes() -> None:
+    written = generate.files()
+    assert sorted(written) == sorted(FOLDER.iterdir())
+    for path, text in written.items():
+        assert path.read_text() == text, f"{path.name} is out of date: make dashboards"
+
+
+def test_grafana_reads_all_of_them(board: Dashboard) -> None:
+    """By the models of its own builders: what they do not know is not there when it is written again."""
+    register_default_plugins()
+    read = json.loads(json.dumps(model.Dashboard.from_json(board.json), cls=JSONEncoder))
+    assert read == board.json
+
+
+def test_names_and_numbers_are_unique(board: Dashboard) -> None:
+    assert board.json["uid"] == f"agentmem-{board.name}"
+    assert len({Dashboard(name).json["uid"] for name in NAMES}) == len(NAMES)
+    ids = [panel["id"] for panel in board.json["panels"]]
+    titles = [panel["title"] for panel in board.json["panels"]]
+    assert len(set(ids)) == len(ids) and len(set(titles)) == len(titles)
+
+
+def test_each_panel_says_what_it_shows_in_which_unit(board: Dashboard) -> None:
+    assert len(board.panels) >= 8 and board.rows
+    for panel in board.panels:
+        assert len(panel["description"]) > 60, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        refs = [target["refId"] for target in panel["targets"]]
+        assert refs and len(set(refs)) == len(refs), panel["title"]
+        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+def test_panels_do_not_overlap(board: Dashboard) -> None:
+    def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        return {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+
+    for one, other in combinations(board.json["panels"], 2):
+        assert not cells(one) & cells(other), (one["title"], other["title"])
+
+
+def test_they_ask_for_what_is_documented_or_recorded(board: Dashboard) -> None:
+    known = {family(metric) for metric in documented()} | {rule["record"] for rule in rules("record")}
+    for title, expression in [*board.expressions, *((name, query) for name, query in board.queries.items())]:
+        used = metric_names(
+            expression.removeprefix("label_values(").replace(", instance)", "").replace(", model_id)", "")
+        )
+        assert used, title
+        unknown = {n for n in used if n not in known and family(n) not in known} - PROMETHEUS_OWN - {"ALERTS"}
+        assert not unknown, f"{title}: {unknown} is not in deploy/METRICS.md"
+
+
+def test_alerts_that_descriptions_name_exist(board: Dashboard) -> None:
+    for panel in board.panels:
+        words = panel["description"].replace("(", " ").replace(")", " ").replace(".", " ").replace(",", " ").split()
+        assert {word.rstrip(":;") for word in words if word.startswith("Agentmem") and len(word) > 9} <= ALERTS
+
+
+def test_promtool_takes_every_expression(promtool: prometheus.Programs, tmp_path: Path, board: Dashboard) -> None:
+    rules = [
+        {"record": f"panel:number_{number}", "expr": filled_in(expression, VARIABLES, INTERVALS)}
+        for number, (_, expression) in enumerate(board.expressions)
+    ]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": board.name, "rules": rules}]}))
+    assert f"{len(rules)} rules found" in promtool.check("check", "rules", file)
+
+
+def test_provisioning_names_what_there_is() -> None:
+    (source,) = yaml.safe_load((PROVISIONING / "datasources" / "prometheus.yml").read_text())["datasources"]
+    scraped = yaml.safe_load(prometheus.CONFIG.read_text())["global"]["scrape_interval"]
+    assert (source["type"], source["jsonData"]["timeInterval"]) == ("prometheus", scraped)
+    (provider,) = yaml.safe_load((PROVISIONING / "dashboards" / "agentmem.yml").read_text())["providers"]
+    assert provider["type"] == "file" and provider["options"]["path"] == "${AGENTMEM_DASHBOARDS}"
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(NAMES)

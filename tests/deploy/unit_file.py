@@ -1,0 +1,50 @@
+"""Unit files of systemd."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+_SPECIFIERS = {"%S": "/var/lib", "%C": "/var/cache", "%t": "/run", "%h": "/home/somebody"}
+
+
+class UnitFile:
+    """What a unit says, key by key."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._values: dict[str, list[str]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line and line[0] not in "#[":
+                key, _, value = line.partition("=")
+                self._values.setdefault(key, []).append(value)
+
+    def all(self, key: str) -> list[str]:
+        """All values of a key, in order; words of lists apart."""
+        return [word for value in self._values.get(key, []) for word in value.split()]
+
+    def one(self, key: str) -> str:
+        """The only value of a key."""
+        (value,) = self._values[key]
+        return value
+
+    @property
+    def command(self) -> list[str]:
+        """ExecStart, with specifiers as a system's manager fills them in."""
+        words = shlex.split(self.one("ExecStart"))
+        for specifier, value in _SPECIFIERS.items():
+            words = [word.replace(specifier, value) for word in words]
+        return words
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment=."""
+        return dict(word.split("=", 1) for word in self.all("Environment"))
+
+    def seconds(self, key: str) -> float:
+        """A span of time, of those forms that we use."""
+        value = self.one(key)
+        for suffix, factor in (("min", 60.0), ("", 1.0)):
+            if value.endswith(suffix):
+                return float(value.removesuffix(suffix)) * factor
+        raise AssertionError(value)

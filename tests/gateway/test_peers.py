@@ -1,0 +1,120 @@
+"""What a gateway knows of the processes behind it, and how soon."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem.channels import connect
+from agentmem.server import GrpcServer
+from gateway.peers import Peers
+from gateway.process import Gateway
+
+from .scripted import ScriptedWorker
+
+SERVICES = {"worker": "agentmem.v1.InferenceService", "store": "agentmem.v1.CacheStoreService"}
+
+
+class Watched:
+    """Peers of two servers that have nothing but their health."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.servers = {
+            name: GrpcServer(f"unix:{run_dir}/{name}.sock", [(service, lambda *_: None, None)])
+            for name, service in SERVICES.items()
+        }
+        self.channels = {name: connect(server.address) for name, server in self.servers.items()}
+        self.up: dict[str, bool] = {}
+        self.changes: list[bool] = []
+        self.peers = Peers(self.channels["worker"], self.channels["store"], 0.3, self.up.__setitem__, self.changed)
+
+    async def changed(self, serving: bool) -> None:
+        self.changes.append(serving)
+
+
+@asynccontextmanager
+async def watched(run_dir: Path) -> AsyncIterator[Watched]:
+    watched = Watched(run_dir)
+    try:
+        for server in watched.servers.values():
+            await server.start()
+        yield watched
+    finally:
+        for channel in watched.channels.values():
+            await channel.close(None)
+        for server in watched.servers.values():
+            await server.stop(0)
+
+
+async def test_each_change_is_told_once(run_dir: Path) -> None:
+    async with watched(run_dir) as world:
+        await world.peers.look()
+        assert (world.changes, world.up) == ([], {"worker": False, "store": False})
+        assert world.peers.unready.count("NOT_SERVING") == 2
+        for server in world.servers.values():
+            await server.set_serving(True)
+        await world.peers.look()
+        await world.peers.look()
+        assert (world.changes, world.up, world.peers.unready) == ([True], {"worker": True, "store": True}, "")
+        await world.servers["worker"].set_serving(False)
+        await world.peers.look()
+        await world.peers.look()
+        assert (world.changes, world.up) == ([True, False], {"worker": False, "store": True})
+        assert "worker" in world.peers.unready
+        assert "store" not in world.peers.unready, "it serves"
+
+
+async def test_turns_need_the_worker_only(run_dir: Path) -> None:
+    """Which reaches the store by a channel of its own."""
+    async with watched(run_dir) as world:
+        await world.servers["worker"].set_serving(True)
+        await world.peers.look()
+        assert (world.peers.unready, world.up) == ("", {"worker": True, "store": False})
+
+
+async def test_a_peer_that_does_not_answer_does_not_serve(run_dir: Path) -> None:
+    """It takes connections, and says nothing: as a process that was stopped does."""
+    async with watched(run_dir) as world:
+        await world.servers["worker"].stop(0)
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(str(run_dir / "worker.sock"))
+            silent.listen()
+            await world.peers.look()
+        assert "worker" in world.peers.unready
+        assert not world.up["worker"]
+
+
+async def test_the_grpc_health_of_a_gateway_is_the_workers(
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient
+) -> None:
+    async with connect(gateway.addresses["grpc"]) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+
+        async def becomes(status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
+            async with asyncio.timeout(20):
+                while (await health.Check(health_pb2.HealthCheckRequest())).status != status:
+                    await asyncio.sleep(0.01)
+
+        await becomes(health_pb2.HealthCheckResponse.SERVING)
+        await worker.server.set_serving(False)
+        await becomes(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await worker.server.set_serving(True)
+        await becomes(health_pb2.HealthCheckResponse.SERVING)
+
+
+async def test_the_worker_is_not_asked_by_each_who_asks(
+    worker: ScriptedWorker, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "agentmem.traced_calls")
+    answers = await asyncio.gather(*(http.get("/readyz") for _ in range(60)))
+    assert {answer.status_code for answer in answers} == {200}
+    asked = [record for record in caplog.records if "/grpc.health.v1.Health/Check" in str(record.__dict__)]
+    assert len(asked) < 30

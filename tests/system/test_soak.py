@@ -1,0 +1,131 @@
+"""Thirty agents that talk, fork, leave in the middle and are deleted, for minutes: nothing grows after a warm-up.
+
+With AGENTMEM_FULL_MATRIX=1 for ten minutes, else for half a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem.v1 import agent_pb2, inference_pb2
+from benchmarks.demo_model.world import KINDS
+from tests.full_matrix import FULL
+from tests.system.load import ALL, MEGABYTE, check_flat, complete, holdings, idle, observed
+from tests.system.stack import Client, Stack
+
+AGENTS = 30
+SECONDS = 600 if FULL else 30
+WARM_UP_SECONDS = 60 if FULL else 15
+LIFE = 8
+"""Turns of an agent until it is deleted and begins again: what is kept is bounded, so what is held must be."""
+WARM_BYTES = 2 * MEGABYTE
+"""Less than all agents' KV, so that the disk evicts."""
+
+
+class Soak:
+    """The load, in stretches after which all is idle and nothing is kept."""
+
+    def __init__(self, stack: Stack, client: Client) -> None:
+        self._stack = stack
+        self._client = client
+        self.turns = 0
+        self.left = 0
+
+    async def run(self, seconds: float, seed: int) -> int:
+        """Load for so long; the most bytes that were on the disk."""
+        self._until = time.monotonic() + seconds
+        watching = asyncio.create_task(self._most_bytes())
+        await asyncio.gather(*(self._agent(number, random.Random(seed + number)) for number in range(AGENTS)))
+        most = await watching
+        await idle(self._stack)
+        await self._client.delete_all()
+        return most
+
+    async def _agent(self, number: int, dice: random.Random) -> None:
+        name, lived = f"agent {number}", 0
+        while time.monotonic() < self._until:
+            kind = dice.choice(KINDS)
+            said = f"The {kind.name} of the {dice.choice(kind.entities)} is {dice.choice(kind.values)}. " * 3
+            way = dice.random()
+            if way < 0.15:
+                await self._leave(name, said, dice)
+            elif way < 0.3:
+                await complete(self._stack, name, [("user", said)], max_tokens=12)
+            else:
+                assert (await self._client.say(name, said, max_tokens=12)).finished.durable
+            self.turns += 1
+            lived += 1
+            if lived % 4 == 0:
+                await self._fork(name)
+            if lived == LIFE:
+                await self._client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=self._client.key(name)))
+                lived = 0
+
+    async def _leave(self, name: str, said: str, dice: random.Random) -> None:
+        call = self._client.inference.Generate(
+            inference_pb2.GenerateRequest(key=self._client.key(name), prompt=said, max_tokens=500)
+        )
+        try:
+            for _ in range(dice.randrange(4)):
+                assert await call.read() is not grpc.aio.EOF
+        finally:
+            call.cancel()
+        self.left += 1
+
+    async def _fork(self, name: str) -> None:
+        fork = f"{name}, a fork"
+        request = agent_pb2.ForkAgentRequest(key=self._client.key(name), new_agent_id=fork)
+        try:
+            await self._client.agents.ForkAgent(request)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:  # all its turns were left
+                raise
+        else:
+            await self._client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=self._client.key(fork)))
+
+    async def _most_bytes(self) -> int:
+        most = 0
+        while time.monotonic() < self._until:
+            most = max(most, bytes_on_disk(self._stack))
+            await asyncio.sleep(0.5)
+        return most
+
+
+def bytes_on_disk(stack: Stack) -> int:
+    """Of all files of the data directory."""
+    total = 0
+    for file in stack.data.rglob("*"):
+        try:
+            total += file.stat().st_size if file.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+@pytest.mark.timeout(3600 if FULL else 600)
+async def test_nothing_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {
+        "worker_flags": ("--pool-bytes", str(16 * MEGABYTE)),
+        "store_flags": ("--warm-bytes", str(WARM_BYTES)),
+    }
+    async with observed("demo", tmp_path, monkeypatch, **flags) as stack:
+        soak = Soak(stack, await stack.client("gateway"))
+        before_most = await soak.run(WARM_UP_SECONDS, seed=1)
+        before, before_bytes = await holdings(stack, ALL), bytes_on_disk(stack)
+        warmed = soak.turns
+        most = await soak.run(SECONDS, seed=2)
+        after, after_bytes = await holdings(stack, ALL), bytes_on_disk(stack)
+        evicted = await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot")
+        dropped = await stack.metric("store", "agentmem_cache_evictions_total", tier="warm", reason="capacity")
+    assert soak.turns > warmed > AGENTS
+    assert soak.left
+    assert evicted and dropped, "neither the pool nor the disk was short"
+    check_flat(before, after)
+    assert after_bytes <= before_bytes + MEGABYTE, (before_bytes, after_bytes)
+    assert most <= max(before_most, WARM_BYTES) + 4 * MEGABYTE, (before_most, most)
