@@ -12,6 +12,7 @@ import grpc
 from agentmem import errors, layout
 from agentmem.addresses import parse_address
 from agentmem.channels import connect
+from agentmem.credentials import ClientTls
 from gateway import retries
 from gateway.cli.connection import KEY_VARIABLE, connection, connection_options
 from gateway.cli.mistakes import Mistake
@@ -84,22 +85,23 @@ def ask(gateway: str, question: Callable[[grpc.aio.Channel], Coroutine[Any, Any,
     try:
         return asyncio.run(asked())
     except grpc.aio.AioRpcError as error:
-        if errors.is_unreachable(error):
-            message = f"no gateway answers at {gateway}; start one with `agentmem up`, or name another with --gateway"
-            if tls is None:
-                message += "; if it has TLS, say so with --tls or --ca FILE"
-            else:
-                message += "; if it does, TLS failed: --ca FILE names who signed its certificate"
-            raise click.ClickException(message) from error
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not key:
-            raise click.ClickException(
-                f"the gateway at {gateway} asks for a key; give one in {KEY_VARIABLE}, or in a file with --key-file"
-            ) from error
-        raise click.ClickException(errors.from_rpc(error).message) from error
+        raise click.ClickException(explanation(error, gateway, key=key, tls=tls)) from error
     except errors.AgentmemError as error:
         raise click.ClickException(error.message) from error
     except UnicodeError as error:
         raise click.ClickException("what was given is not well-formed UTF-8") from error
+
+
+def explanation(error: grpc.aio.AioRpcError, gateway: str, *, key: str, tls: ClientTls | None) -> str:
+    """In one line what went wrong at `gateway`, to which `key` and `tls` were shown, and what to do."""
+    if errors.is_unreachable(error):
+        message = f"no gateway answers at {gateway}; start one with `agentmem up`, or name another with --gateway"
+        if tls is None:
+            return message + "; if it has TLS, say so with --tls or --ca FILE"
+        return message + "; if it does, TLS failed: --ca FILE names who signed its certificate"
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED and not key:
+        return f"the gateway at {gateway} asks for a key; give one in {KEY_VARIABLE}, or in a file with --key-file"
+    return errors.from_rpc(error).message
 
 
 def tell_of_outage(why: str, *, mid_line: bool = False) -> None:

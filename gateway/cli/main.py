@@ -9,6 +9,7 @@ from gateway.cli.keys import keys
 from gateway.cli.models import models
 from gateway.cli.run.command import run
 from gateway.cli.store import store
+from gateway.cli.top.command import top
 from gateway.cli.transfers import export_agent, import_agent
 from gateway.cli.up import up
 from gateway.cli.workflows import workflows
@@ -27,7 +28,7 @@ def main() -> None:
 
 for command in (export_agent, import_agent):
     agents.add_command(command)
-for command in (up, agents, chat, models, run, workflows, keys, store, doctor):
+for command in (up, top, agents, chat, models, run, workflows, keys, store, doctor):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -29,11 +29,16 @@ def age(then: Timestamp, now: datetime) -> str:
     """How long ago: "3 min ago"; "never" for the zero timestamp."""
     if not then.seconds:
         return "never"
-    seconds = max(0, int((now - then.ToDatetime(UTC)).total_seconds()))
+    return f"{span((now - then.ToDatetime(UTC)).total_seconds())} ago"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its largest unit: "3 min"."""
+    whole = max(0, int(seconds))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds // length} {unit} ago"
-    return f"{seconds} s ago"
+        if whole >= length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
 
 
 def iso_time(then: Timestamp) -> str | None:
