@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from agentmem import spans
 from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
 from agentmem.logs import event
 from agentmem.tracing import Threads
@@ -169,7 +170,7 @@ class Database:
 
     def _write(self, work: Work[_T], erases: Callable[[_T], bool]) -> _T:
         connection = self._connection
-        with self._failures():
+        with spans.within("transaction"), self._failures():
             self._overwrite_doubtful()
             connection.execute("BEGIN IMMEDIATE")
             try:

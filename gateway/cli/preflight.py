@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentmem import datadir
+from agentmem import datadir, otlp
 from agentmem.addresses import Address, parse_address
 from agentmem.model_registry import register
 from agentmem.settings import SettingsError, load
@@ -32,8 +32,9 @@ def check_data(directory: Path) -> None:
 
 
 def check(settings: UpSettings) -> None:
-    """Raises WrongSetting for what worker or gateway would refuse unseen, and for a port that cannot be had."""
+    """Raises WrongSetting for what the services would refuse unseen, and for a port that cannot be had."""
     try:
+        otlp.check(settings.otlp)
         register(settings.model, settings.adapter, settings.models)
         check_files(load(GatewaySettings, service_arguments(settings).gateway))
     except (ValueError, SettingsError) as error:

@@ -56,6 +56,7 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
     run = ["--run-dir", str(settings.run_directory)]
     data = ["--data", str(settings.data_directory)]
     common = ["--log-level", settings.log_level, "--log-format", settings.log_format, "--grace", str(settings.grace)]
+    common += ["--otlp", settings.otlp] if settings.otlp else []
     models = [part for model in settings.model for part in ("--model", model)]
     models += [part for adapter in settings.adapter for part in ("--adapter", adapter)]
     if settings.models is not None:

@@ -7,6 +7,7 @@ from gateway import callers
 from gateway.admission import Admission
 from gateway.callers import Authenticator
 from gateway.http.probes import OPEN
+from gateway.http.rim import tell
 
 
 class Authentication:
@@ -27,6 +28,7 @@ class Authentication:
             return
         who = self._authenticator.authenticate(_credential(Headers(scope=scope)))
         callers.serve(who)
+        tell(scope, namespace=who.namespace)
         async with self._admission.admitted(who):
             await self._app(scope, receive, send)
 

@@ -10,18 +10,17 @@ import logging
 import math
 import time
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentmem import errors, tracing
+from agentmem import errors, spans, tracing
 from agentmem.logs import event
 from gateway.http.dialects import dialect_of
 from gateway.http.probes import PROBES
-from gateway.keys.format import without_secrets
 from gateway.metrics import GatewayMetrics
 
 log = logging.getLogger(__name__)
@@ -29,8 +28,13 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = 499
 
 _TOLD = "agentmem.told"
+_TOLD_OF_TURNS: Final = {
+    "agent": spans.AGENT,
+    "model": spans.MODEL,
+    **{name: f"agentmem.{name}" for name in ("match", "prompt_tokens", "reused_tokens", "generated_tokens")},
+}
+"""What the line in the log tells of a turn, and its name in the span."""
 _REQUEST_ID = "agentmem.request_id"
-_LONGEST_TOLD = 256
 _ANTHROPICS_NAME = b"request-id"
 """The header in which Anthropic's SDK looks for the request's id."""
 
@@ -73,9 +77,22 @@ async def http_error_page(request: Request, error: Exception) -> Response:
     return JSONResponse(body, error.status_code, error.headers)
 
 
-def tell(scope: Scope, **fields: str) -> None:
+def tell(scope: Scope, **fields: str | int) -> None:
     """Add fields to the request's line in the log, such as its agent. A key in a wrong place stays out of it."""
-    scope[_TOLD].update({name: without_secrets(value)[:_LONGEST_TOLD] for name, value in fields.items()})
+    told = {name: spans.identifier(value) if isinstance(value, str) else value for name, value in fields.items()}
+    scope[_TOLD].update(told)
+
+
+def _end_span(scope: Scope, route: str, status: int) -> None:
+    """End the request's span, by what the request's line in the log says."""
+    if (span := spans.present()) is None:
+        return
+    told = scope[_TOLD]
+    known = {attribute: told[name] for name, attribute in _TOLD_OF_TURNS.items() if told.get(name, "") != ""}
+    span.rename(f"{spans.identifier(scope['method'])} {route}")
+    span.set({"http.route": route, "http.response.status_code": status, **known})
+    failure = "CANCELLED" if status == CLIENT_CLOSED else str(status) if status >= 400 else ""
+    span.end(told.get("failed", "").upper() or failure)
 
 
 class Rim:
@@ -90,7 +107,11 @@ class Rim:
             await self._app(scope, receive, send)
             return
         trace = tracing.received((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
-        with tracing.serving(trace):
+        within = trace
+        if scope["path"] not in PROBES:  # the route is known only at the end
+            method = spans.identifier(scope["method"])
+            within = spans.served(method, trace, {"http.request.method": method})
+        with tracing.serving(within):
             await self._serve(trace, scope, receive, send)
 
     async def _serve(self, trace: tracing.Trace, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,6 +143,7 @@ class Rim:
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             self._metrics.http_answered(route, scope["method"], status or CLIENT_CLOSED)
+            _end_span(scope, route, status or CLIENT_CLOSED)
             event(
                 log,
                 "answered",

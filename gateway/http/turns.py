@@ -15,9 +15,10 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
-from agentmem.v1 import inference_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from gateway.callers import caller
 from gateway.choices import Events, each_choice
+from gateway.enums import short_name
 from gateway.exchange import Exchange, Incoming
 from gateway.http.disconnects import until_disconnect
 from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, worked_out
@@ -26,6 +27,7 @@ from gateway.http.rim import as_our_error, tell
 from gateway.http.sse import EventStream
 from gateway.identity import Finder, Memory, Wanted
 from gateway.json_body import parse_body
+from gateway.memory_report import cached_tokens
 from gateway.metrics import GatewayMetrics
 
 _LOOKS = 3
@@ -128,11 +130,35 @@ class _Run:
                     self.shared.metrics.agent_resolved(memory.how)
                     self.exchange.answer.agent_id = memory.agent_id
                     tell(self.request.scope, agent=memory.agent_id)
-                    await self._answer(_noting_commits(first, choices, memory), memory.agent_id)
+                    await self._answer(self._noting(first, choices, memory), memory.agent_id)
                     return
 
     def _choices(self, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
         return each_choice(self.shared.channel, turns, self.shared.stream_queue)
+
+    async def _noting(
+        self, first: tuple[int, inference_pb2.GenerateResponse], events: Events, memory: Memory
+    ) -> Events:
+        """All events; the first choice's turn is the agent's, and the one that the log tells of."""
+        self._note(*first, memory)
+        yield first
+        async for choice, event in events:
+            self._note(choice, event, memory)
+            yield choice, event
+
+    def _note(self, choice: int, event: inference_pb2.GenerateResponse, memory: Memory) -> None:
+        if choice == 0 and event.HasField("started"):
+            match = short_name(types_pb2.Match.DESCRIPTOR, event.started.cache.match)
+            tell(self.request.scope, match=match)
+        elif choice == 0 and event.HasField("finished"):
+            memory.committed = event.finished.durable
+            usage = event.finished.usage
+            tell(
+                self.request.scope,
+                prompt_tokens=usage.prompt_tokens,
+                reused_tokens=cached_tokens(usage),
+                generated_tokens=usage.completion_tokens,
+            )
 
     async def _answer(self, events: Events, agent: str) -> None:
         headers = {AGENT_HEADER: quote(agent, safe="")} if agent else {}
@@ -187,11 +213,3 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
                 turn.expiry.CopyFrom(memory.expiry)
         turns.append(turn)
     return turns
-
-
-async def _noting_commits(first: tuple[int, inference_pb2.GenerateResponse], events: Events, memory: Memory) -> Events:
-    yield first
-    async for choice, event in events:
-        if choice == 0 and event.HasField("finished"):
-            memory.committed = event.finished.durable
-        yield choice, event

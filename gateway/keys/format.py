@@ -12,7 +12,6 @@ What follows `created` may be left out; the two limits then are those of the gat
 
 import hashlib
 import json
-import re
 import secrets
 from collections.abc import Iterable
 from datetime import datetime
@@ -21,12 +20,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from agentmem.errors import InvalidArgument
+from agentmem.secrecy import SHOWN
 from gateway.fields import check_namespace
 
 _PREFIX: Final = "am"
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 32
-_SHOWN: Final = re.compile(rf"{_PREFIX}_([0-9a-f]{{{2 * _ID_BYTES}}})_([A-Za-z0-9_-]{{20,200}})")
 
 
 class MalformedKeys(Exception):
@@ -83,7 +82,7 @@ def new(namespace: str, created: datetime, **fields: Any) -> tuple[Key, Shown]:
 
 def split(credential: str) -> Shown | None:
     """The parts of a key, or None for what has not the form of one."""
-    found = _SHOWN.fullmatch(credential)
+    found = SHOWN.fullmatch(credential)
     return Shown(found[1], found[2]) if found else None
 
 
@@ -116,8 +115,3 @@ def render(keys: Iterable[Key]) -> str:
     """The text of a file."""
     listed = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
     return json.dumps({"version": 1, "keys": listed}, indent=2, ensure_ascii=False) + "\n"
-
-
-def without_secrets(text: str) -> str:
-    """`text` with the secrets of keys in it left out; their ids stay."""
-    return _SHOWN.sub(rf"{_PREFIX}_\1_…", text)

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import GenerationBatch, StopSequences
 
-from inference_service.engine.generation import TurnJob
+from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.grouping import split
 from inference_service.engine.regrouping import regrouped
@@ -140,10 +140,11 @@ class BatchEngine:
         started = time.monotonic()
         self._model(mx.array([chunk]), cache=job.caches)
         mx.eval([cache.state for cache in job.caches])
+        ended = time.monotonic()
         if len(chunk) >= 128:
-            self._tokens_per_second = len(chunk) / (time.monotonic() - started)
+            self._tokens_per_second = len(chunk) / (ended - started)
         self.stepped("prefill")
-        job.computed()
+        job.computed(Chunk(started, ended, position, len(chunk)))
 
     def _join(self, job: TurnJob) -> None:
         """Give the caches to a batch of one row, which is fed the prompt's last token at once."""

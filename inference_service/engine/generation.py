@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -64,6 +64,15 @@ class Generated:
     first_token_at: float | None = None
 
 
+class Chunk(NamedTuple):
+    """A chunk of the prompt that was computed: when, by the monotonic clock, and which tokens."""
+
+    began: float
+    ended: float
+    position: int
+    tokens: int
+
+
 class CacheLengthError(Exception):
     """A cache does not hold what it should; drop it and compute it again from the ledger."""
 
@@ -112,6 +121,8 @@ class TurnJob:
         self.alone = False
         """A step with this turn in it failed: it is kept apart, so that it can harm nobody else."""
         self.started = 0.0
+        self.chunks: list[Chunk] = []
+        """Those of the prompt that are computed."""
         self._make_caches = caches
         self._taken_up = taken_up
         self._emit = emit
@@ -145,8 +156,9 @@ class TurnJob:
         """Where the next chunk ends at the latest: at a checkpoint, so that the caches stand there, or at `end`."""
         return next_stop(self.caches, self._checkpoints, end)
 
-    def computed(self) -> None:
+    def computed(self, chunk: Chunk) -> None:
         """A chunk is computed: keep the window if this is a checkpoint."""
+        self.chunks.append(chunk)
         if self.position in self._checkpoints and (window := captured(self.caches)):
             self.windows[self.position] = window
 

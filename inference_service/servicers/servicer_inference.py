@@ -11,6 +11,7 @@ from inference_service.memory.ledger import Ledger
 from inference_service.models.serving import Models
 from inference_service.servicers.requests import generate_request, prefill_request, turn_input
 from inference_service.storage.client import StoreClient
+from inference_service.turns import telling
 from inference_service.turns.preparing import Preparer, check_tokens
 from inference_service.turns.runner import TurnRunner
 
@@ -27,7 +28,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: Any
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
-        turn = self._runner.start(generate_request(request))
+        with telling.refused(request.key):
+            turn = self._runner.start(generate_request(request))
         try:
             async for event in turn.events():
                 yield event
@@ -35,7 +37,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             turn.cancel()
 
     async def Prefill(self, request: inference_pb2.PrefillRequest, context: Any) -> inference_pb2.PrefillResponse:
-        turn = self._runner.start(prefill_request(request))
+        with telling.refused(request.key):
+            turn = self._runner.start(prefill_request(request))
         response = inference_pb2.PrefillResponse()
         try:
             async for event in turn.events():

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import Final, NamedTuple
 
 from agentmem import logs
 from agentmem.v1 import inference_pb2, types_pb2
@@ -9,10 +10,22 @@ from inference_service.answers import duration
 from inference_service.domain import TurnRequest
 from inference_service.engine.generation import Generated
 from inference_service.metrics import REPLAYED, TIERS, WorkerMetrics, finish_reason, reason_of
+from inference_service.turns import telling
 from inference_service.turns.planned import Prepared
 from inference_service.turns.running import RunningTurn
 
 log = logging.getLogger(__name__)
+
+
+class _TakenUp(NamedTuple):
+    """What is known of a turn since the engine took it up."""
+
+    queue_seconds: float
+    load_seconds: float
+    prepared: Prepared | None
+
+
+_NOT_TAKEN_UP: Final = _TakenUp(0.0, 0.0, None)
 
 
 class TurnMeasures:
@@ -20,7 +33,7 @@ class TurnMeasures:
 
     def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
-        self._taken_up: dict[RunningTurn, tuple[float, float]] = {}
+        self._taken_up: dict[RunningTurn, _TakenUp] = {}
 
     def refused(self, request: TurnRequest, error: Exception) -> None:
         """A turn was not even begun. Who asks for a model that nobody registered is not counted here."""
@@ -36,7 +49,7 @@ class TurnMeasures:
         metrics, key, reuse = self._metrics, turn.request.key, prepared.reuse
         labels = metrics.turn(key)
         load_seconds += reuse.load_seconds
-        self._taken_up[turn] = at - reuse.load_seconds - turn.arrived, load_seconds
+        self._taken_up[turn] = _TakenUp(at - reuse.load_seconds - turn.arrived, load_seconds, prepared)
         if reuse.load_bytes:
             metrics.load_seconds.labels(key.model_id).observe(load_seconds)
         metrics.waiting.labels(key.model_id).dec()
@@ -56,7 +69,7 @@ class TurnMeasures:
         """The turn's last event, without a version."""
         first = generated.first_token_at
         reuse = prepared.reuse
-        queue_seconds, load_seconds = self._taken_up[turn]
+        queue_seconds, load_seconds, _ = self._taken_up[turn]
         return inference_pb2.Finished(
             reason=generated.reason,
             stop_string=generated.stop_string,
@@ -104,33 +117,22 @@ class TurnMeasures:
                 dropped_tokens=prepared.dropped_tokens,
                 kept_tokens=len(prepared.ledger) - prepared.dropped_tokens,
             )
-        logs.event(
-            log,
-            "turn finished",
-            namespace=key.namespace,
-            agent=key.agent_id,
-            model=key.model_id,
-            request_id=turn.request.request_id,
-            match=types_pb2.Match.Name(prepared.plan.kind),
-            tier=TIERS[reuse.tier],
-            miss_reason=types_pb2.MissReason.Name(prepared.miss_reason) if prepared.miss_reason else "",
-            prompt_tokens=len(prepared.plan.sequence),
-            reused_tokens=reuse.tokens,
-            generated_tokens=generated.sampled,
-            prefill_ms=round(generated.prefill_seconds * 1000, 1),
-            total_ms=round((time.monotonic() - turn.arrived) * 1000, 1),
-        )
+        queue_seconds, load_seconds, _ = self._taken_up.get(turn, _NOT_TAKEN_UP)
+        telling.finished(turn, prepared, queue_seconds, load_seconds)
 
     def replayed(self, turn: RunningTurn) -> None:
         """A committed turn was answered again."""
+        telling.replayed(turn)
         self._metrics.finished.labels(*self._metrics.turn(turn.request.key), REPLAYED).inc()
 
     def ended(self, turn: RunningTurn) -> None:
         """The caller was told that the turn is over, one way or another."""
         metrics, key = self._metrics, turn.request.key
-        was_taken_up = self._taken_up.pop(turn, None) is not None
-        (metrics.running if was_taken_up else metrics.waiting).labels(key.model_id).dec()
+        taken_up = self._taken_up.pop(turn, None)
+        (metrics.running if taken_up is not None else metrics.waiting).labels(key.model_id).dec()
         if turn.error is not None:
+            queue_seconds, load_seconds, prepared = taken_up or _NOT_TAKEN_UP
+            telling.failed(turn, prepared, queue_seconds, load_seconds)
             metrics.finished.labels(*metrics.turn(key), reason_of(turn.error)).inc()
 
 

@@ -8,11 +8,12 @@ cancelled before its commit leaves the ledger as it was.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agentmem import layout
+from agentmem import layout, spans
 from agentmem.conversations import message_hashes
 from agentmem.errors import (
     Aborted,
@@ -46,6 +47,7 @@ from inference_service.turns.planned import Prepared
 from inference_service.turns.preparing import Preparer, check_tokens, check_tool_calls
 from inference_service.turns.rooms import Rooms
 from inference_service.turns.running import RunningTurn
+from inference_service.turns.telling import found
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +135,7 @@ class TurnRunner:
         """Tell the caller that the turn is over. What follows is between the engine and the store."""
         if not turn.ended:
             turn.end(error)
+            turn.phases.end("" if turn.error is None else spans.failure_of(turn.error))
             self._measures.ended(turn)
 
     def _done(self, turn: RunningTurn, task: "asyncio.Task[None]") -> None:
@@ -151,6 +154,7 @@ class TurnRunner:
 
     async def _serve(self, turn: RunningTurn) -> None:
         request = turn.request
+        turn.phases.enter("queue", turn.arrived, waits_for="agent")
         async with self._models.use(request.key.model_id) as model:
             check_tokens(request.input, model, request.sampling.logit_bias)
             check_tool_calls(request, model)
@@ -159,6 +163,7 @@ class TurnRunner:
     async def _take_turn(self, turn: RunningTurn, model: LoadedModel) -> None:
         request = turn.request
         async with self._holding(request):
+            turn.phases.enter("match")
             hot = model.memory.hot.get(request.key)
             opened = await self._open(request, hot)
             if opened.turn is not None:
@@ -170,9 +175,12 @@ class TurnRunner:
                 model.memory.hot.drop(request.key)
                 hot = None
             planned = await self._preparer.plan(request, model, opened, hot.ledger if hot is not None else None)
+            turn.phases.enter("queue", waits_for="memory")
             demand = Demand(request.key, planned.lookup.own, planned.most_tokens, request.commits)
             async with self._rooms.enter(model, demand) as room:
+                turn.phases.enter("load")
                 prepared = await self._preparer.prepare(request, model, planned, room)
+                turn.phases.tell(**found(prepared))
                 await self._compute_and_commit(turn, model, prepared, room)
 
     @asynccontextmanager
@@ -201,8 +209,11 @@ class TurnRunner:
             generated = job.result
             turn.rest(generated.rest, generated.calls)
             finished = self._measures.finished(turn, prepared, generated)
+            turn.phases.tell_request(generated_tokens=generated.sampled)
             if turn.request.commits:
+                turn.phases.enter("commit")
                 version = await self._commit(turn, model, prepared, generated, started, finished)
+                turn.phases.leave()
                 room.superseded = True
                 finished.version.CopyFrom(version_to_proto(version))
                 finished.durable = True
@@ -235,9 +246,12 @@ class TurnRunner:
             prepared.reuse.tokens,
             capture_positions(plan.checkpoints, len(plan.sequence)) if turn.request.commits else (),
         )
+        turn.generated = job.result
+        turn.phases.enter("queue", waits_for="engine")
         turn.interrupt = None  # The engine looks at the flag before every step.
         self._engine.begin(lambda: model.engine.add(job), job.future)
         await self._engine.wait(job.future)
+        turn.phases.computed(job, time.monotonic(), _failure(turn, job))
         turn.check()
         job.future.result()
         return started, job
@@ -261,6 +275,8 @@ class TurnRunner:
                 context_remaining=prepared.context_remaining,
             )
         )
+        turn.phases.taken_up(taken_up, load_seconds)
+        turn.phases.tell_request(prompt_tokens=len(prepared.plan.sequence), **found(prepared))
         self._measures.taken_up(turn, prepared, taken_up, load_seconds)
         turn.started(started, model.tokenizer)
 
@@ -302,6 +318,14 @@ class TurnRunner:
         if replayed is not None:
             raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
         return version
+
+
+def _failure(turn: RunningTurn, job: TurnJob) -> str:
+    """The name of the status that a turn has which the engine is through with; empty if it went well."""
+    error = turn.error or (None if job.future.cancelled() else job.future.exception())
+    if error is not None:
+        return spans.failure_of(error)
+    return spans.CANCELLED if job.future.cancelled() or turn.cancelled.is_set() else ""
 
 
 def _conversation(turn: RunningTurn, said: inference_pb2.Delta) -> list[bytes]:

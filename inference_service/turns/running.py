@@ -10,7 +10,9 @@ from agentmem.hints import Hint
 from agentmem.v1 import inference_pb2
 from inference_service.answers import delta
 from inference_service.domain import TokenEvent, ToolCall, TurnRequest
+from inference_service.engine.generation import Generated
 from inference_service.text.tokenizer import Tokenizer
+from inference_service.turns.phases import Phases
 
 
 class RunningTurn:
@@ -25,6 +27,9 @@ class RunningTurn:
         self.hint = hint
         """What had been said of this turn when it arrived."""
         self.arrived = time.monotonic()
+        self.phases = Phases()
+        self.generated: Generated | None = None
+        """What the engine has come to, once it was asked; it writes there until it is through."""
         self.cancelled = threading.Event()
         self.tokens: list[TokenEvent] = []
         self.task: asyncio.Task[None] | None = None

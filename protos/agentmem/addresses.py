@@ -3,6 +3,7 @@
 import re
 from ipaddress import ip_address
 from typing import Annotated, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
@@ -47,6 +48,21 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def collector_url(text: str) -> str:
+    """HOST:PORT or http(s)://HOST:PORT as a URL with a port. Raises ValueError."""
+    problem = f"{text!r} is not HOST:PORT of a collector, nor https://HOST:PORT; its port for gRPC is 4317 as a rule"
+    try:
+        url = urlsplit(text if "://" in text else f"http://{text}")
+        address = parse_address(url.netloc if url.port is not None or url.scheme != "https" else f"{url.netloc}:443")
+    except ValueError:
+        raise ValueError(problem) from None
+    if url.scheme not in ("http", "https") or not address.port or "@" in address.host or url.query or url.fragment:
+        raise ValueError(problem)
+    if url.path not in ("", "/"):
+        raise ValueError(f"{problem}, and OTLP over gRPC has no path such as {url.path}")
+    return f"{url.scheme}://{address}"
+
+
 def asked_host(header: str) -> str:
     """The name or address in a Host header, in small letters and without its port; empty where it has none."""
     found = _HOST.fullmatch(header.lower())
@@ -71,6 +87,10 @@ def _loopback_or_empty(text: str) -> str:
     return _loopback(text) if text else text
 
 
+def _collector_or_empty(text: str) -> str:
+    return collector_url(text) if text else text
+
+
 def _unix_socket_or_empty(text: str) -> str:
     if text and (not text.startswith("unix:") or text == "unix:"):
         raise ValueError(f"{text!r} is not unix:PATH; whoever can connect is trusted, so only Unix sockets are served")
@@ -85,3 +105,6 @@ OptionalLoopbackAddress = Annotated[str, AfterValidator(_loopback_or_empty)]
 
 OptionalUnixSocket = Annotated[str, AfterValidator(_unix_socket_or_empty)]
 """A setting: "unix:PATH", or empty for the usual one."""
+
+OptionalCollector = Annotated[str, AfterValidator(_collector_or_empty)]
+"""A setting: where a collector listens for OTLP over gRPC, as a URL, or empty for none."""

@@ -1,7 +1,8 @@
 """Structured logs to standard error: one event per line, as text or JSON. No prompt, output or key ever goes in.
 
 Fields go through `extra={"fields": {...}}` or the short form `event(log, "turn finished", agent="…")`. What is written
-while a request is served has the field `request_id` besides, from `agentmem.tracing`.
+while a request is served has the field `request_id` besides, from `agentmem.tracing`, and where traces go out fields
+`trace_id` and `span_id`. Libraries' lines (uvicorn, grpc) have the same form. Secrets of keys are taken out of all.
 """
 
 import json
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentmem import tracing
+from agentmem.secrecy import without_secrets
 
 
 def configure(service: str, level: str = "info", style: str = "text") -> None:
@@ -30,7 +32,12 @@ def event(log: logging.Logger, message: str, level: int = logging.INFO, **fields
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {})
     trace = tracing.current()
-    return fields if trace is None else {"request_id": trace.request_id, **fields}
+    if trace is None:
+        return fields
+    told = {**fields, "request_id": fields.get("request_id", trace.request_id)}
+    if trace.span is not None:
+        told.update(trace_id=trace.span.trace_id, span_id=trace.span.span_id)
+    return told
 
 
 class _TextFormatter(logging.Formatter):
@@ -39,12 +46,11 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        fields = _fields(record)
-        if not fields:
-            return line
-        first, *rest = line.split("\n", 1)
-        pairs = " ".join(f"{k}={json.dumps(v, ensure_ascii=False, default=str)}" for k, v in fields.items())
-        return "\n".join([f"{first} {pairs}", *rest])
+        if fields := _fields(record):
+            first, *rest = line.split("\n", 1)
+            pairs = " ".join(f"{k}={json.dumps(v, ensure_ascii=False, default=str)}" for k, v in fields.items())
+            line = "\n".join([f"{first} {pairs}", *rest])
+        return without_secrets(line)
 
 
 class _JsonFormatter(logging.Formatter):
@@ -63,4 +69,4 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return without_secrets(json.dumps(line, ensure_ascii=False, default=str))

@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from agentmem import errors, logs
 from agentmem.addresses import AddressError
+from agentmem.otlp import Traces
 from agentmem.settings import ServiceSettings, SettingsError, load
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ def run_service(
     try:
         settings = load(settings_type, arguments)
         logs.configure(name, settings.log_level, settings.log_format)
+        traces = Traces(name, settings.otlp)
     except SettingsError as error:
         _end(name, WRONG_SETTING, error)
     os.umask(0o077)
@@ -66,6 +68,8 @@ def run_service(
         _end(name, MAY_PASS if isinstance(error, _PASSING) else CANNOT_SERVE, error)
     except Exception:  # noqa: BLE001 - the rim of the process: what nobody expected is logged, and has its own status
         _end_as_bug(name)
+    finally:
+        traces.stop()
     if status is not None:
         os._exit(status)
 

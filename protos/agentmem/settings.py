@@ -25,6 +25,8 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
+from agentmem.addresses import OptionalCollector
+
 CONFIG_VARIABLE = "AGENTMEM_CONFIG"
 """The environment variable that names the TOML file."""
 
@@ -53,6 +55,11 @@ class ServiceSettings(BaseSettings):
 
     log_level: Annotated[str, AfterValidator(_known_level)] = Field("info", description=", ".join(LOG_LEVELS))
     log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
+    otlp: OptionalCollector = Field(
+        "",
+        description="HOST:PORT, or https://HOST:PORT, of a collector that takes traces by OTLP over gRPC (default: what"
+        " OTEL_EXPORTER_OTLP_ENDPOINT says, else none)",
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -1,5 +1,8 @@
 """Both ends of a call, for `agentmem.tracing`: the server sets the request from metadata, the channel passes it on.
 
+Where traces go out (`agentmem.spans`), the server gives each call a span. The channel gives none: it carries the span
+that is worked on, and the peer's span is the child of that.
+
 The client's end is a channel and no interceptor: grpc.aio's intercepted calls are other objects with other manners, and
 cost something with each message of a stream.
 """
@@ -15,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 
-from agentmem import handlers, tracing
+from agentmem import handlers, spans, tracing
 from agentmem.logs import event
+from agentmem.v1 import types_pb2
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +37,11 @@ the next only where it hears UNIMPLEMENTED."""
 
 
 class TracingInterceptor(_ServerInterceptor):
-    """Sets the request that a handler serves, and logs a line when it was answered. Add it outermost.
+    """Sets the request that a handler serves, and its span, and logs a line when it was answered. Add it outermost.
 
     A `door` sends the id back, in the initial metadata, and its lines are INFO. Those of other servers are DEBUG, as
-    are those of health and reflection. (Sending costs a unary call 0.15 ms, and between our processes nobody reads it.)
+    are those of health and reflection, which have no spans. (Sending costs a unary call 0.15 ms, and between our
+    processes nobody reads it.)
     """
 
     def __init__(self, *, door: bool) -> None:
@@ -51,26 +56,61 @@ class TracingInterceptor(_ServerInterceptor):
         return handler if handler is None else _answering(handler, details.method, self._door)
 
 
-class _Answer:
-    """What stands around one call's handler."""
+_NAMES: Final = {spans.AGENT: "agent", spans.MODEL: "model"}
 
-    def __init__(self, context: _Context, method: str, door: bool) -> None:
+
+class _Answer:
+    """What stands around one call's handler. `request` is whose ids are told; a stream of requests has none."""
+
+    def __init__(self, request: Any, context: _Context, method: str, door: bool) -> None:
+        self._key = _key(request)
         self._context = context
         self._method = method
         self._door = door
         self._began = time.monotonic()
+        self._span: spans.Span | None = None
 
     async def __aenter__(self) -> None:
-        if self._door and (trace := tracing.current()):
+        trace = tracing.current()
+        if trace is None:
+            return
+        if spans.on() and not self._method.startswith(PROBES):
+            within = spans.served(self._method[1:], trace, self._attributes())
+            tracing.enter(within)
+            self._span = within.span
+        if self._door:
             await self._context.send_initial_metadata(trace.answer)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         level = logging.INFO if self._door and not self._method.startswith(PROBES) else logging.DEBUG
+        if self._span is None and not log.isEnabledFor(level):
+            return
+        code = cast(Any, self._context).code()  # 0 where nobody has set one
+        status = code.name if isinstance(code, grpc.StatusCode) else spans.CANCELLED if kind else "OK"
+        if self._span is not None:
+            number = grpc.StatusCode[status].value[0]
+            self._span.set({"rpc.grpc.status_code": number})
+            self._span.end("" if number == 0 else status)
         if log.isEnabledFor(level):
-            code = cast(Any, self._context).code()  # 0 where nobody has set one
-            status = code.name if isinstance(code, grpc.StatusCode) else "CANCELLED" if kind else "OK"
             ms = round((time.monotonic() - self._began) * 1000)
-            event(log, "answered", level, method=self._method, status=status, ms=ms)
+            event(log, "answered", level, method=self._method, status=status, ms=ms, **self._ids())
+
+    def _attributes(self) -> dict[str, spans.Attribute]:
+        _, service, method = self._method.split("/", 2)
+        told: dict[str, spans.Attribute] = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+        ids = self._ids()
+        return told | {name: ids[field] for name, field in _NAMES.items() if field in ids}
+
+    def _ids(self) -> dict[str, str]:
+        key = self._key
+        ids = {} if key is None else {"agent": key.agent_id, "model": key.model_id, "namespace": key.namespace}
+        return {name: spans.identifier(value) for name, value in ids.items() if value}
+
+
+def _key(request: Any) -> types_pb2.AgentKey | None:
+    """Which agent a request is about, if it says so. At a door it is not checked yet."""
+    key = getattr(request, "key", None)
+    return key if isinstance(key, types_pb2.AgentKey) else None
 
 
 def _answering(handler: _Handler, method: str, door: bool) -> _Handler:
@@ -82,7 +122,7 @@ def _answering(handler: _Handler, method: str, door: bool) -> _Handler:
 
 def _unary(inner: Any, method: str, door: bool) -> Any:
     async def call(request: Any, context: _Context) -> Any:
-        async with _Answer(context, method, door):
+        async with _Answer(request, context, method, door):
             return await inner(request, context)
 
     return call
@@ -90,7 +130,7 @@ def _unary(inner: Any, method: str, door: bool) -> Any:
 
 def _stream(inner: Any, method: str, door: bool) -> Any:
     async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
-        async with _Answer(context, method, door):
+        async with _Answer(request, context, method, door):
             responses = inner(request, context)
             if inspect.isawaitable(responses):  # an interceptor's refusal
                 await responses

@@ -5,15 +5,20 @@ Servers set it from a call's metadata and channels add it to outgoing calls (`ag
 log has the id (`agentmem.logs`). It is for tracing only: what is not well-formed is dropped, and never refused.
 """
 
+from __future__ import annotations
+
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from agentmem.spans import Span
 
 REQUEST_ID: Final = "x-request-id"
 TRACEPARENT: Final = "traceparent"
@@ -38,12 +43,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Trace:
-    """One request. `request_id` is well-formed and never empty; the others are well-formed or empty."""
+    """One request. `request_id` is well-formed and never empty; the other texts are well-formed or empty.
+
+    `span` is the one that is worked on, if this process makes any (`agentmem.spans`); then `traceparent` is its own.
+    """
 
     request_id: str
     traceparent: str = ""
     tracestate: str = ""
     baggage: str = ""
+    span: Span | None = field(default=None, repr=False)
+
+    def within(self, span: Span) -> Trace:
+        """The same request, at work on `span`."""
+        return replace(self, traceparent=span.traceparent, span=span)
 
     @cached_property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -58,7 +71,7 @@ class Trace:
 
     @cached_property
     def answer(self) -> tuple[tuple[str, str], ...]:
-        """What the caller gets back: the id, and the traceparent that it gave."""
+        """What the caller gets back of what was received: the id, and the traceparent that it gave."""
         return self.metadata[: 2 if self.traceparent else 1]
 
 
@@ -108,7 +121,7 @@ def serving(trace: Trace | None) -> Iterator[None]:
 class Threads(ThreadPoolExecutor):
     """Threads that serve the request that gave them their work, as `asyncio.to_thread` does."""
 
-    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         context = copy_context()
         return super().submit(lambda: context.run(fn, *args, **kwargs))
 

@@ -62,7 +62,8 @@ def test_tables_of_other_services_are_left_to_them(toml: Path) -> None:
     [
         (
             "[store]\nrun-dri = 1\n",
-            "[store]: unknown key run_dri; known are grace, listen, log-format, log-level, model, run-dir, target",
+            "[store]: unknown key run_dri; known are grace, listen, log-format, log-level, model, otlp, run-dir,"
+            " target",
         ),
         ("[store]\ngrace = -1\n", "[store]: grace: must be at least 0.0"),
         ('[store]\ngrace = "x"\n', "[store]: grace: 'x' is not a number"),

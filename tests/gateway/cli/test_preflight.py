@@ -98,3 +98,8 @@ def test_files_of_the_doors_are_looked_at(tmp_path: Path) -> None:
     assert "agentmem keys create" in refusal("--keys", str(tmp_path / "k.json"))
     files = ["--tls-cert", str(tmp_path / "c.pem"), "--tls-key", str(tmp_path / "k.pem")]
     assert refusal(*files).startswith("tls_cert: ")
+
+
+def test_traces_that_could_not_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json")
+    assert "OTLP over gRPC" in refusal("--otlp", "127.0.0.1:4317")

@@ -73,3 +73,12 @@ def test_the_doors_security_is_passed_on() -> None:
     assert settings.public == {"http": "0.0.0.0:8080"}
     assert settings.allowed_host == ["a.example", "b.example"]
     assert (settings.keys, settings.tls) == (Path("k.json"), TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem")))
+
+
+def test_all_services_send_their_traces_to_one_place() -> None:
+    told = service_arguments(load(UpSettings, ["--otlp", "collector:4317"]))
+    for arguments in told:
+        assert arguments[arguments.index("--otlp") + 1] == "http://collector:4317"
+    assert load(GatewaySettings, told.gateway).otlp == "http://collector:4317"
+    with pytest.raises(SettingsError, match="otlp: 'collector' is not HOST:PORT"):
+        load(UpSettings, ["--otlp", "collector"])

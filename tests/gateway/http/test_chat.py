@@ -161,6 +161,7 @@ async def test_one_line_of_the_log_per_request(
     refused = await http.post("/v1/chat/completions", json={**body, "model": 1}, headers={"X-Request-ID": "mine"})
     await http.get("/healthz")
     lines = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
+    turn = {"match": "extend", "prompt_tokens": 20, "reused_tokens": 12, "generated_tokens": 3}
     assert [{**line, "ms": 0} for line in lines] == [
         {
             "method": "POST",
@@ -168,10 +169,11 @@ async def test_one_line_of_the_log_per_request(
             "status": status,
             "ms": 0,
             "request_id": request_id,
+            "namespace": "default",
             **told,
         }
         for status, request_id, told in (
-            (200, answer.headers["x-request-id"], {"agent": "bob", "model": BODY["model"]}),
+            (200, answer.headers["x-request-id"], {"agent": "bob", "model": BODY["model"], **turn}),
             (refused.status_code, "mine", {"agent": ""}),
         )
     ]

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
-from gateway.keys.format import MalformedKeys, Shown, new, parse, render, secret_digest, split, without_secrets
+from agentmem.secrecy import without_secrets
+from gateway.keys.format import MalformedKeys, Shown, new, parse, render, secret_digest, split
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

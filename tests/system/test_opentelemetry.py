@@ -1,0 +1,382 @@
+"""Traces as a collector gets them from gateway, worker and store: one for each request, whole, and with right times."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import inference_pb2, types_pb2
+from tests.otlp import Collector, Seen, collecting
+from tests.system.stack import Client, Stack, chat, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GENERATE = "InferenceService/Generate"
+OPEN, COMMIT = "CacheStoreService/OpenCache", "CacheStoreService/CommitTurn"
+APART = 2_000_000
+"""Nanoseconds by which two processes may read the time of day differently."""
+TURN = {
+    *(("gateway", GENERATE), ("worker", GENERATE), ("store", OPEN), ("store", COMMIT), ("store", "transaction")),
+    *(("worker", name) for name in ("queue", "match", "load", "prefill", "decode", "commit")),
+}
+LONG = {"max_tokens": 3000, "sampling": types_pb2.Sampling(logit_bias={2: -100})}  # no end of turn
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """A collector for all tests of the module."""
+    with collecting() as collector:
+        yield collector
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tiny: Path, collector: Collector) -> AsyncIterator[Stack]:
+    """All three services, which send their spans there ten times a second."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        flags = ("--otlp", collector.address, "--log-format", "json", "--log-level", "debug")
+        options = {"worker_flags": flags, "store_flags": flags, "gateway_flags": flags}
+        async with running(f"tiny={tiny}", "store", "worker", "gateway", **options) as stack:
+            yield stack
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(stack: Stack) -> Client:
+    """A client of the gateway's gRPC door."""
+    return await stack.client("gateway")
+
+
+def caller(*, sampled: bool = True) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """A caller's trace and span, and the metadata that tell of them."""
+    trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
+    parent = f"00-{trace_id}-{span_id}-0{int(sampled)}"
+    return trace_id, span_id, (("traceparent", parent), ("x-request-id", f"id-of-{trace_id}"))
+
+
+async def said(
+    client: Client, agent: str, metadata: Any, text: str = "the boat is green", **arguments: Any
+) -> tuple[inference_pb2.Started, inference_pb2.Finished]:
+    """A turn's first and last event."""
+    append = types_pb2.Append(messages=chat(("user", text)))
+    arguments = {"append": append, "max_tokens": 4, **arguments}
+    call = client.inference.Generate(client.request(agent, **arguments), metadata=metadata, timeout=60)
+    events = [event async for event in call]
+    return events[0].started, events[-1].finished
+
+
+async def left(client: Client, agent: str, metadata: Any) -> None:
+    """A turn whose caller goes away when the first text has come."""
+    call = client.inference.Generate(client.request(agent, prompt="hello", **LONG), metadata=metadata)
+    async for event in call:
+        if event.HasField("delta"):
+            break
+    call.cancel()
+
+
+def only(spans: list[Seen], service: str, name: str) -> Seen:
+    (found,) = [span for span in spans if (span.service, span.name) == (service, name)]
+    return found
+
+
+def several(spans: list[Seen], service: str, name: str) -> list[Seen]:
+    return [span for span in spans if (span.service, span.name) == (service, name)]
+
+
+def check_tree(spans: list[Seen], parent: str) -> None:
+    """One root, whose parent is the caller's span; all others within their parents, but what follows the answer."""
+    by_id = {span.id: span for span in spans}
+    (root,) = [span for span in spans if span.parent not in by_id]
+    assert (root.service, root.parent, root.kind) == ("gateway", parent, "server")
+    for span in spans:
+        if span is root:
+            continue
+        above = by_id[span.parent]
+        afterwards = span.name.endswith(("StageBlocks", "PublishBlocks"))
+        assert above.encloses(span, APART if above.service != span.service else 0) or afterwards, (above, span)
+        assert span.kind == ("server" if "/" in span.name else "internal")
+
+
+def seconds(duration: Any) -> float:
+    return float(duration.ToTimedelta().total_seconds())
+
+
+async def test_a_turn_is_one_trace_with_all_its_phases(stack: Stack, collector: Collector, client: Client) -> None:
+    trace_id, parent, metadata = caller()
+    _, finished = await said(client, "ada", metadata, "the boat is green " * 150)
+    spans = await collector.trace(trace_id, TURN)
+    check_tree(spans, parent)
+    door, worker = only(spans, "gateway", GENERATE), only(spans, "worker", GENERATE)
+    assert worker.parent == door.id
+    commit = only(spans, "worker", "commit")
+    stored = only(spans, "store", COMMIT)
+    assert (commit.parent, stored.parent) == (worker.id, commit.id)
+    assert stored.id in {span.parent for span in several(spans, "store", "transaction")}
+    asking = [*several(spans, "worker", "match"), *several(spans, "worker", "load")]
+    assert {span.parent for span in several(spans, "store", OPEN)} <= {span.id for span in asking}
+    for span in (door, worker):
+        assert span.attributes.items() >= {
+            "agentmem.agent_id": "ada", "agentmem.model_id": "tiny", "agentmem.request_id": f"id-of-{trace_id}",
+            "rpc.system": "grpc", "rpc.grpc.status_code": 0,
+        }.items()  # fmt: skip
+    prompt = finished.usage.prompt_tokens
+    assert worker.attributes.items() >= {
+        "agentmem.match": "new", "agentmem.tier": "none", "agentmem.reused_tokens": 0,
+        "agentmem.prompt_tokens": prompt, "agentmem.generated_tokens": finished.usage.completion_tokens,
+    }.items()  # fmt: skip
+    check_chunks(spans, prompt - 1, at_least=2)
+    assert not [span for span in spans if span.failure]
+    check_times(spans, finished.timings)
+
+
+def check_chunks(spans: list[Seen], tokens: int, at_least: int = 1) -> None:
+    """A span for each chunk, one after the other."""
+    chunks = [
+        (s.attributes["agentmem.position"], s.attributes["agentmem.tokens"]) for s in spans if s.name == "prefill"
+    ]
+    assert len(chunks) >= at_least
+    assert [position for position, _ in chunks] == [sum(n for _, n in chunks[:i]) for i in range(len(chunks))]
+    assert sum(length for _, length in chunks) == tokens
+
+
+def check_times(spans: list[Seen], timings: types_pb2.Timings) -> None:
+    """The phases follow each other without a gap as far as the engine, and are as long as the turn has told."""
+    worker = only(spans, "worker", GENERATE)
+    phases = [span for span in spans if span.parent == worker.id and span.service == "worker"]
+    before = [span for span in phases if span.name in ("queue", "match", "load")]
+    assert [span.name for span in before] == ["queue", "match", "queue", "load", "queue", "load"]
+    for earlier, later in pairwise(before):
+        assert abs(later.start - earlier.end) < 1000, "but for rounding"
+    waited = (before[-1].end - before[0].start) / 1e9
+    assert waited == pytest.approx(seconds(timings.queue) + seconds(timings.load), abs=5e-6)
+    decode = only(spans, "worker", "decode")
+    assert decode.nanoseconds / 1e9 == pytest.approx(seconds(timings.decode), abs=5e-6)
+    first = (decode.events["first token"] - before[0].start) / 1e9
+    assert first == pytest.approx(seconds(timings.time_to_first_token), abs=5e-6)
+    assert decode.start <= decode.events["first token"] <= decode.end
+    prefill = several(spans, "worker", "prefill")
+    assert before[-1].end <= prefill[0].start + 1000
+    assert sum(span.nanoseconds for span in prefill) / 1e9 <= seconds(timings.prefill) + 5e-6
+    assert (decode.start - before[-1].start) / 1e9 == pytest.approx(seconds(timings.prefill), abs=5e-6)
+    assert decode.end <= only(spans, "worker", "commit").start
+
+
+async def test_http_and_a_restored_agent(stack: Stack, collector: Collector, client: Client) -> None:
+    await said(client, "warm", caller()[2], "the boat is green " * 60)
+    evicting = await stack.client()
+    await stack.on_disk("warm")
+    stack.kill("worker")
+    await stack.up("worker")
+    await evicting.close()
+    trace_id, parent, metadata = caller()
+    history = {"role": "user", "content": "the boat is green " * 60}
+    body = {"model": "tiny", "messages": [history], "max_tokens": 3}
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        answer = await http.post("/v1/chat/completions", json=body, headers={"X-Agent-ID": "warm", **dict(metadata)})
+    assert answer.headers["traceparent"] == metadata[0][1], "as without tracing"
+    names = (TURN - {("gateway", GENERATE), ("worker", "prefill")}) | {("gateway", "POST /v1/chat/completions")}
+    spans = await collector.trace(trace_id, names)
+    check_tree(spans, parent)
+    door = only(spans, "gateway", "POST /v1/chat/completions")
+    assert door.attributes.items() >= {
+        "http.request.method": "POST", "http.route": "/v1/chat/completions", "http.response.status_code": 200,
+        "agentmem.agent_id": "warm", "agentmem.model_id": "tiny", "agentmem.request_id": f"id-of-{trace_id}",
+    }.items()  # fmt: skip
+    worker = only(spans, "worker", GENERATE)
+    reused = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    for name in ("match", "prompt_tokens", "reused_tokens", "generated_tokens"):
+        assert door.attributes[f"agentmem.{name}"] == worker.attributes[f"agentmem.{name}"]
+    assert worker.attributes["agentmem.tier"] == "warm"
+    assert worker.attributes["agentmem.reused_tokens"] == reused > 200
+
+
+async def test_failures_have_their_status(collector: Collector, client: Client, stack: Stack) -> None:
+    trace_id, parent, metadata = caller()
+    with pytest.raises(grpc.aio.AioRpcError) as aborted:
+        await said(client, "bob", metadata, if_version=7)
+    assert aborted.value.code() is grpc.StatusCode.ABORTED
+    failing = {("gateway", GENERATE), ("worker", GENERATE), ("worker", "match")}
+    spans = await collector.trace(trace_id, failing)
+    check_tree(spans, parent)
+    failed = {(span.service, span.name): span.failure for span in spans if span.failure}
+    assert failed == dict.fromkeys(failing, "ABORTED")
+    assert only(spans, "worker", GENERATE).attributes["rpc.grpc.status_code"] == 10
+
+    trace_id, _, metadata = caller()
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        assert (await http.post("/v1/chat/completions", json={}, headers=dict(metadata))).status_code == 400
+    (refused,) = await collector.trace(trace_id, {("gateway", "POST /v1/chat/completions")})
+    assert (refused.failure, refused.attributes["http.response.status_code"]) == ("400", 400)
+
+
+async def test_a_cancelled_turn(collector: Collector, client: Client) -> None:
+    trace_id, _, metadata = caller()
+    await left(client, "eve", metadata)
+    cancelled = {("gateway", GENERATE), ("worker", GENERATE), ("worker", "decode")}
+    spans = await collector.trace(trace_id, cancelled)
+    assert {(span.service, span.name) for span in spans if span.failure == "CANCELLED"} == cancelled
+    assert only(spans, "worker", "decode").attributes["agentmem.generated_tokens"] > 0
+    assert "commit" not in {span.name for span in spans}
+    waiting_id, _, waits = caller()
+    long = client.inference.Generate(client.request("eve", prompt="hello", **LONG))
+    async for event in long:
+        if event.HasField("delta"):
+            break
+    waiting = client.inference.Generate(client.request("eve", prompt="hello", **LONG), metadata=waits)
+    await asyncio.sleep(0.2)
+    waiting.cancel()
+    spans = await collector.trace(waiting_id, {("worker", "queue"), ("worker", GENERATE)})
+    assert only(spans, "worker", "queue").failure == "CANCELLED"
+    assert only(spans, "worker", "queue").attributes["agentmem.waits_for"] == "agent"
+    long.cancel()
+
+
+async def test_turns_at_the_same_time_are_not_mixed(collector: Collector, client: Client) -> None:
+    callers = {name: caller() for name in ("kim", "lee")}
+    turns = [
+        said(client, name, metadata, f"{name} " * length, max_tokens=20)
+        for (name, (_, _, metadata)), length in zip(callers.items(), (60, 90), strict=True)
+    ]
+    done = dict(zip(callers, await asyncio.gather(*turns), strict=True))
+    for name, (trace_id, parent, _) in callers.items():
+        spans = await collector.trace(trace_id, TURN)
+        check_tree(spans, parent)
+        assert {span.attributes.get("agentmem.agent_id", name) for span in spans} == {name}
+        check_chunks(spans, done[name][1].usage.prompt_tokens - 1)
+        check_times(spans, done[name][1].timings)
+
+
+async def test_who_is_not_sampled_has_no_spans(stack: Stack, collector: Collector, client: Client) -> None:
+    trace_id, _, metadata = caller(sampled=False)
+    await said(client, "unseen", metadata)
+    seen_id, _, metadata = caller()
+    await said(client, "seen", metadata)
+    await collector.trace(seen_id, TURN)
+    assert collector.spans(trace_id) == []
+    unseen = [line for line in stack.logs("store").splitlines() if f"id-of-{trace_id}" in line]
+    assert any("CommitTurn" in line for line in unseen)
+    assert all(f'"trace_id": "{trace_id}"' in line for line in unseen), "it is the same trace for all that"
+
+
+async def test_probes_have_no_spans(stack: Stack, collector: Collector, client: Client) -> None:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            await http.get(path)
+    trace_id, _, metadata = caller()
+    await said(client, "after", metadata)
+    await collector.trace(trace_id, TURN)
+    sent = b"".join(collector.raw)
+    for probe in (b"/healthz", b"/readyz", b"/metrics", b"grpc.health"):
+        assert probe not in sent
+
+
+async def test_a_collector_that_says_nothing_holds_nobody_up(tiny: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        flags = ("--otlp", f"127.0.0.1:{silent.getsockname()[1]}")
+        async with running(f"tiny={tiny}", "store", store_flags=flags) as stack:
+            await stack.ledger("nobody")
+            process = stack.processes["store"]
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, 15) == 0  # OpenTelemetry would wait for 30 s
+            assert "stopping" in stack.logs("store")
+
+
+KEY = f"am_0123456789ab_{secrets.token_urlsafe(32)}"
+PROMPT, SYSTEM, TOOL = "canary-of-the-prompt", "canary-of-the-system", "canary-of-a-tool"
+
+
+async def test_no_content_and_no_key_is_in_logs_and_traces(stack: Stack, collector: Collector, client: Client) -> None:
+    """The services log at debug level. Keys are also where they have no place."""
+    shown = {"authorization": f"Bearer {KEY}", "x-api-key": KEY}
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": PROMPT}]
+    body = {"model": "tiny", "messages": messages, "max_tokens": 12}
+    trace_id, _, metadata = caller()
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60, headers=shown) as http:
+        answer = await http.post("/v1/chat/completions", json=body, headers=dict(metadata))
+        said_by_it = answer.json()["choices"][0]["message"]["content"]
+        for headers in ({"X-Agent-ID": KEY}, {"X-Request-ID": KEY}, {"Idempotency-Key": KEY}):
+            assert (await http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+        for wrong in ({"tools": TOOL}, {"temperature": PROMPT}, {"logit_bias": {PROMPT: 1}}, {PROMPT: SYSTEM}):
+            assert (await http.post("/v1/chat/completions", json={**body, **wrong})).status_code == 400
+        for path in (f"/v1/agents/{KEY}", f"/v1/{PROMPT}"):
+            await http.get(path)
+    _, writer = await asyncio.open_connection("127.0.0.1", stack.ports["http"])
+    writer.write(f"{PROMPT} {KEY}\r\n\r\n".encode())
+    await writer.drain()
+    writer.close()
+    for arguments in (
+        {"if_version": 99},
+        {"stop": [""]},
+        {"json_schema": json.dumps({"type": PROMPT})},
+        {"sampling": types_pb2.Sampling(temperature=-1)},
+    ):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await said(client, "careless", (("authorization", f"Bearer {KEY}"),), PROMPT, **arguments)
+    await collector.trace(trace_id, TURN - {("gateway", GENERATE)})
+    last_id, _, metadata = caller()
+    await said(client, "last", metadata)
+    await collector.trace(last_id, TURN)
+    logs = {service: stack.logs(service) for service in ("gateway", "worker", "store")}
+    told = [json.loads(line) for log in logs.values() for line in log.splitlines()]
+    assert {line["level"] for line in told} >= {"debug", "info"}
+    assert {line["message"] for line in told} >= {"answered", "turn finished", "turn failed", "turn refused"}
+    traces = b"".join(collector.raw).decode("utf-8", "replace")
+    for canary in (PROMPT, SYSTEM, TOOL, KEY.split("_", 2)[2], said_by_it):
+        assert canary
+        for service, log in logs.items():
+            assert canary not in log, [line for line in log.splitlines() if canary in line]
+            assert json.dumps(canary)[1:-1] not in log, service
+        assert canary not in traces
+    assert any(line.get("agent", "").startswith("am_0123456789ab_…") for line in told), "its id is told"
+
+
+async def test_a_turn_has_one_line_however_it_ends(stack: Stack, client: Client) -> None:
+    callers = {end: caller() for end in ("finished", "replayed", "failed", "refused", "cancelled")}
+    name = secrets.token_hex(8)
+    for end in ("finished", "replayed"):
+        await said(client, "ann", callers[end][2], request_id=name)
+    for end, arguments in (("failed", {"if_version": 99}), ("refused", {"stop": [""]})):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await said(client, "ann", callers[end][2], **arguments)
+    await left(client, "ann", callers["cancelled"][2])
+    for end, (trace_id, _, _) in callers.items():
+        async with asyncio.timeout(30):
+            while not (lines := turns_told(stack, f"id-of-{trace_id}")):
+                await asyncio.sleep(0.02)
+        (line,) = lines
+        assert line["message"] == f"turn {end}"
+        assert line.items() >= {"trace_id": trace_id, "namespace": "default", "agent": "ann", "model": "tiny"}.items()
+        assert line.get("turn", "") == (name if end in ("finished", "replayed") else "")
+        status = {"failed": "ABORTED", "refused": "INVALID_ARGUMENT", "cancelled": "CANCELLED"}.get(end)
+        assert line.get("status") == status
+        if end in ("finished", "cancelled"):
+            assert line.keys() >= {
+                *("span_id", "match", "tier", "prompt_tokens", "reused_tokens", "generated_tokens"),
+                *("queue_ms", "load_ms", "prefill_ms", "decode_ms", "first_token_ms", "total_ms"),
+            }
+            assert line["generated_tokens"] > 0
+        answered = [
+            told for told in map(json.loads, stack.logs("gateway").splitlines())
+            if told["message"] == "answered" and told["request_id"] == f"id-of-{trace_id}"
+        ]  # fmt: skip
+        (door,) = answered
+        assert door["status"] == (status or "OK")
+        assert door.items() >= {"namespace": "default", "agent": "ann", "model": "tiny", "trace_id": trace_id}.items()
+
+
+def turns_told(stack: Stack, request_id: str) -> list[dict[str, Any]]:
+    """The worker's lines of a request's turn."""
+    lines = [json.loads(line) for line in stack.logs("worker").splitlines() if request_id in line]
+    return [line for line in lines if line["message"].startswith("turn ")]
