@@ -18,7 +18,6 @@ class ProcessMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, service: str, peers: Iterable[str] = ()) -> None:
-        self.rpcs = RpcMetrics(registry)
         build = Gauge("agentmem_build_info", "1, with what runs.", ["service", "version"], registry=registry)
         build.labels(service, version("agentmem")).set(1)
         self._ready = Gauge("agentmem_ready", "1 while the process itself says SERVING, else 0.", registry=registry)
@@ -32,6 +31,7 @@ class ProcessMetrics:
             )
             self._peers = {peer: up.labels(peer) for peer in peers}
         ProcessCollector(registry=registry)
+        self.rpcs = RpcMetrics(registry)
 
     def serving(self, ready: bool) -> None:
         """What the process says of itself from now on."""

@@ -13,7 +13,7 @@ from gateway.cli.up_settings import UpSettings
 
 _NAME = "ports"
 _SECONDS = 2.0
-_PAGE_BYTES = 65536
+_PAGE_BYTES = 4 * 1024 * 1024
 
 
 def ports(settings: UpSettings, running: Running) -> Iterator[Finding]:
@@ -61,7 +61,7 @@ def _shows_our_metrics(address: Address) -> bool:
     connection = http.client.HTTPConnection(address.host, address.port, timeout=_SECONDS)
     try:
         connection.request("GET", "/metrics")
-        return b"agentmem_" in connection.getresponse().read(_PAGE_BYTES)
+        return b"\nagentmem_build_info{" in connection.getresponse().read(_PAGE_BYTES)
     except (OSError, http.client.HTTPException):
         return False
     finally:
