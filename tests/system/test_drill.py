@@ -212,6 +212,11 @@ async def test_the_stack_heals_by_itself(tmp_path: Path) -> None:
             told = list(talking.refusals)
             await drill.fill()
         record(drill.expected)
+    for what, seconds in (("noticed", drill.noticed), ("recovered", drill.recovered)):
+        said = f"{what} by /readyz after {statistics.median(seconds):.2f} s, at most {max(seconds):.2f} s"
+        print(f"{said}, {len(seconds)} faults")  # noqa: T201 - shown by pytest -s
+    turns = sum(len(told.turns) for told in talking.told) + talking.over_http
+    print(f"{turns} turns, {len(told)} refusals that passed")  # noqa: T201
     assert told, "clients heard of outages"
     assert {type(refusal) for refusal in told} <= set(PASSING)
     assert statistics.median(drill.noticed) < TRUTH_SECONDS, drill.noticed

@@ -123,6 +123,8 @@ async def test_nothing_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         after, after_bytes = await holdings(stack, ALL), bytes_on_disk(stack)
         evicted = await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot")
         dropped = await stack.metric("store", "agentmem_cache_evictions_total", tier="warm", reason="capacity")
+    print(f"{soak.turns - warmed} turns, {soak.left} left; disk {before_bytes} -> {after_bytes}, at most {most} bytes")  # noqa: T201 - shown by pytest -s
+    print(f"before: {before}\nafter:  {after}")  # noqa: T201
     assert soak.turns > warmed > AGENTS
     assert soak.left
     assert evicted and dropped, "neither the pool nor the disk was short"
