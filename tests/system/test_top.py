@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import termios
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -214,12 +215,13 @@ class Shown:
 
     async def until(self, *wanted: str) -> str:
         """Wait until all of these have come, and take everything up to now."""
-        async with asyncio.timeout(60):
-            while not all(part in self.text for part in wanted):
-                await asyncio.sleep(0.02)
-                with suppress(BlockingIOError):
-                    self._bytes += os.read(self._end, 1 << 16)
-                self.text = STYLE.sub("", self._bytes.decode(errors="replace"))
+        deadline = time.monotonic() + 60
+        while not all(part in self.text for part in wanted):
+            assert time.monotonic() < deadline, f"{wanted} did not come: {self.text[-3000:]!r}"
+            await asyncio.sleep(0.02)
+            with suppress(BlockingIOError):
+                self._bytes += os.read(self._end, 1 << 16)
+            self.text = STYLE.sub("", self._bytes.decode(errors="replace"))
         told, self.text, self._bytes = self.text, "", b""
         return told
 

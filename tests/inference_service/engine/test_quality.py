@@ -388,4 +388,4 @@ def test_a_memory_that_cannot_be_written_is_not_missed(llama: Loaded, tmp_path: 
     (tmp_path / "file").write_text("in the way")
     checks = QualityChecks(tmp_path / "file" / "quality.json", TOKENS, counted([GOOD, BAD]))
     arguments = (llama.model, llama.tokenizer, llama.geometry)
-    assert [checks.of("a", *arguments), checks.of("a", *arguments)] == [GOOD, BAD]
+    assert [checks.of("a", *arguments), checks.of("a", *arguments)] == [GOOD, GOOD], "as long as the process lives"

@@ -97,8 +97,16 @@ def test_help() -> None:
     assert told.exit_code == 0 and "usage: agentmem doctor" in told.stdout and "--json" in told.stdout
 
 
+INTERRUPTIBLE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs inherit that it is ignored
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 def test_ctrl_c_leaves_nothing_behind(run_dir: Path) -> None:
-    process = subprocess.Popen([*COMMAND, "--data", str(run_dir), *DOORS], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", INTERRUPTIBLE, *COMMAND, "--data", str(run_dir), *DOORS]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     known = psutil.Process(process.pid)
     while not (halves := known.children()):
         time.sleep(0.02)
