@@ -1,6 +1,6 @@
 """Thirty agents that talk, fork, leave in the middle and are deleted, for minutes: nothing grows after a warm-up.
 
-With AGENTMEM_FULL_MATRIX=1 for ten minutes, else for half a minute.
+With AGENTMEM_FULL_MATRIX=1 for ten minutes, else for twenty seconds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.system.load import ALL, MEGABYTE, check_flat, complete, holdings, idl
 from tests.system.stack import Client, Stack
 
 AGENTS = 30
-SECONDS = 600 if FULL else 30
-WARM_UP_SECONDS = 60 if FULL else 15
+SECONDS = 600 if FULL else 20
+WARM_UP_SECONDS = 60 if FULL else 10
 LIFE = 8
 """Turns of an agent until it is deleted and begins again: what is kept is bounded, so what is held must be."""
 WARM_BYTES = 2 * MEGABYTE
