@@ -71,7 +71,7 @@ def test_what_the_image_runs_by_itself() -> None:
     assert told["EXPOSE"].split() == [address.rpartition(":")[2] for address in (up["http"], up["grpc"])]
     assert f'"http://{up["http"]}/readyz"' in told["HEALTHCHECK"]
     uid, _, gid = told["USER"].partition(":")
-    assert int(uid) == int(gid) > 0 and f"--uid {uid}" in told["RUN"]
+    assert int(uid) == int(gid) > 0 and f"useradd --uid {uid} --user-group" in told["RUN"], "a group of the same number"
     for variable in ("_DATA", "_RUN_DIR"):
         assert len({v for name, v in environment(DOCKERFILE).items() if name.endswith(variable)}) == 1
 
