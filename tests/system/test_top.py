@@ -270,7 +270,7 @@ async def test_the_live_view_gives_the_terminal_back(served: Stack, end: str) ->
                 os.write(ours, b"xQ")
             else:
                 process.send_signal(signal.SIGINT)
-            assert await asyncio.wait_for(process.wait(), 30) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
             rest = await shown.until(LEAVE, "\x1b[?25h")
             assert ENTER not in rest[rest.rindex(LEAVE) :]
             assert "Traceback" not in rest
