@@ -45,9 +45,13 @@ def measured(root: Path, floor: int) -> Findings:
     """The speed of the disk of `root`, whose `floor` bytes stay free; at most 64 MiB and some seconds."""
     name, place = "disk speed", existing(root)
     found = os.statvfs(place)
-    spare = min(_MOST_BYTES, found.f_bavail * found.f_frsize // 16)
+    free = found.f_bavail * found.f_frsize
+    spare = min(_MOST_BYTES, free // 16, free - floor)  # below the floor a store that runs would drop KV for it
     if spare < _CHUNK:
-        return [unknown(name, "there is too little room to measure it", f"make room for more than {byte_size(floor)}")]
+        little = (
+            f"there is too little room to measure it: {byte_size(free)} free, of which {byte_size(floor)} stay free"
+        )
+        return [unknown(name, little, "make room on this disk, or put --data on another")]
     try:
         return [judged(measure(place, spare // _CHUNK))]
     except OSError as error:

@@ -1,7 +1,7 @@
 """Are turns quick, how many are there, and how many wait?"""
 
 from deploy.grafana.panels import Board, Target, lines, number
-from deploy.grafana.queries import MODEL, STACK, quantile, rate, share, some, total
+from deploy.grafana.queries import MODEL, READY, STACK, quantile, rate, share, some, total
 
 _FIRST = "agentmem_time_to_first_token_seconds"
 
@@ -18,10 +18,10 @@ def overview() -> Board:
         "Now",
         number(
             "Ready",
-            "1 while a process says that it serves. 0: see AgentmemNotReady in deploy/RUNBOOK.md; a process that is "
-            "missing here is down (AgentmemProcessDown).",
+            "1 while a process says that it serves. 0: it says that it does not (AgentmemNotReady in "
+            "deploy/RUNBOOK.md), or its page cannot be read (AgentmemProcessDown).",
             "short",
-            (f"min by (instance, service) (agentmem_ready{{{STACK}}})", "{{instance}} {{service}}"),
+            (READY, "{{instance}} {{service}}"),
             bad=-1,
         ),
         number(
@@ -115,7 +115,7 @@ def overview() -> Board:
             "short",
             (total("agentmem_num_requests_running"), "running"),
             (total("agentmem_num_requests_waiting"), "waiting"),
-            (f"max(agentmem_requests_limit{{{STACK}}})", "limit"),
+            (total("agentmem_requests_limit", where=STACK), "limit"),
         ),
         lines(
             "Finished",

@@ -98,7 +98,7 @@ def lines(
             .calcs(["lastNotNull", "max"])
         )
         .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
-        .targets([_query(target, place) for place, target in enumerate(targets)])
+        .targets([_query(target, place).range() for place, target in enumerate(targets)])
     )
     if most is not None:
         panel.max(most)
@@ -108,7 +108,10 @@ def lines(
 
 
 def number(title: str, description: str, unit: str, *targets: Target, bad: float | None = None) -> stat.Panel:
-    """Numbers as they are now. `bad`: from where on they are red; a negative one: below which they are."""
+    """Numbers as they are now. `bad`: from where on they are red; a negative one: below which they are.
+
+    Asked for at one time: of a range Grafana would show the last value, which a process that is gone has left.
+    """
     steps = [Threshold(color="green")]
     if bad is not None and bad < 0:
         steps = [Threshold(color="red"), Threshold(value=-bad, color="green")]
@@ -120,17 +123,17 @@ def number(title: str, description: str, unit: str, *targets: Target, bad: float
         .description(description)
         .datasource(PROMETHEUS)
         .unit(unit)
-        .graph_mode(BigValueGraphMode.AREA)
+        .graph_mode(BigValueGraphMode.NONE)
         .color_mode(BigValueColorMode.VALUE)
         .thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-        .targets([_query(target, place) for place, target in enumerate(targets)])
+        .targets([_query(target, place).instant() for place, target in enumerate(targets)])
     )
 
 
 def _query(target: Target, place: int) -> prometheus.Dataquery:
     expression, legend = target
-    return prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(chr(ord("A") + place)).range()
+    return prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(chr(ord("A") + place))
 
 
 def _choice(name: str, label: str, query: str) -> dashboard.QueryVariable:

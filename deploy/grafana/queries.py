@@ -3,6 +3,9 @@
 STACK = 'instance=~"$instance"'
 MODEL = f'{STACK},model_id=~"$model"'
 
+READY = f'min by (instance, service) (agentmem_ready{{{STACK}}} or 0 * up{{job="agentmem",{STACK}}})'
+"""1 while a process says that it serves, 0 while it says that it does not, or says nothing."""
+
 
 def total(metric: str, by: str = "", where: str = MODEL) -> str:
     """The sum of a gauge."""

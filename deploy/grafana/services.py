@@ -1,7 +1,7 @@
 """The three processes: their RPCs, the HTTP door, and what they take of the machine."""
 
 from deploy.grafana.panels import Board, lines, number
-from deploy.grafana.queries import STACK, quantile, rate, some, total
+from deploy.grafana.queries import READY, STACK, quantile, rate, some, total
 
 _PROBES = 'route!~"/healthz|/readyz|/metrics"'
 _STREAMS = 'grpc_type!="unary"'
@@ -14,9 +14,10 @@ def services() -> Board:
         "Processes",
         number(
             "Ready",
-            "1 while a process says that it serves. 0 for long: see AgentmemNotReady in deploy/RUNBOOK.md.",
+            "1 while a process says that it serves. 0 for long: see AgentmemNotReady in deploy/RUNBOOK.md, or "
+            "AgentmemProcessDown where its page cannot be read.",
             "short",
-            (f"min by (instance, service) (agentmem_ready{{{STACK}}})", "{{instance}} {{service}}"),
+            (READY, "{{instance}} {{service}}"),
             bad=-1,
         ),
         number(
@@ -31,7 +32,7 @@ def services() -> Board:
             "Running since",
             "When each process began. Minutes ago, and nobody restarted it: see AgentmemRestarts. On Linux only.",
             "dateTimeFromNow",
-            (f"1000 * max by (instance, service) (process_start_time_seconds{{{STACK}}})", "{{service}}"),
+            (f"1000 * max by (instance, service) (process_start_time_seconds{{{STACK}}})", "{{instance}} {{service}}"),
         ),
         number(
             "Versions",
@@ -131,21 +132,21 @@ def services() -> Board:
             "Resident memory",
             "Memory of each process. Grows for hours under the same load: a leak; restart it, and tell us.",
             "bytes",
-            (total("process_resident_memory_bytes", "service", STACK), "{{service}}"),
+            (total("process_resident_memory_bytes", "instance, service", STACK), "{{instance}} {{service}}"),
         ),
         lines(
             "Processor",
             "Cores that each process keeps busy. The worker is busy while it computes; gateway or store above one "
             "core: they are the bottleneck.",
             "short",
-            (rate("process_cpu_seconds_total", "service", STACK), "{{service}}"),
+            (rate("process_cpu_seconds_total", "instance, service", STACK), "{{instance}} {{service}}"),
         ),
         lines(
             "File descriptors",
             "Open files and sockets of each process, and how many it may have at most. Near the limit: raise "
             "`ulimit -n` (LimitNOFILE= of systemd).",
             "short",
-            (total("process_open_fds", "service", STACK), "{{service}}"),
+            (total("process_open_fds", "instance, service", STACK), "{{instance}} {{service}}"),
             (f"min(process_max_fds{{{STACK}}})", "limit"),
         ),
     )

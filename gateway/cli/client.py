@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -146,5 +147,5 @@ def outage(error: retries.Failure, silent: str) -> errors.Unavailable | None:
 
 
 def write_json(data: object) -> None:
-    """One JSON document on one line."""
-    click.echo(json.dumps(data, ensure_ascii=False))
+    """One JSON document on one line; letters are escaped where the locale may lack them."""
+    click.echo(json.dumps(data, ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))

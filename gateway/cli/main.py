@@ -9,6 +9,7 @@ from gateway.cli.keys import keys
 from gateway.cli.models import models
 from gateway.cli.run.command import run
 from gateway.cli.store import store
+from gateway.cli.text import replace_letters_that_the_locale_lacks
 from gateway.cli.top.command import top
 from gateway.cli.transfers import export_agent, import_agent
 from gateway.cli.up import up
@@ -24,6 +25,7 @@ def main() -> None:
     data directory by itself, `keys`, which changes a file that the gateway reads, and `doctor`, which looks at this
     machine.
     """
+    replace_letters_that_the_locale_lacks()
 
 
 for command in (export_agent, import_agent):

@@ -1,5 +1,6 @@
 """How the commands write things for people."""
 
+import io
 import sys
 from datetime import UTC, datetime
 
@@ -13,6 +14,12 @@ def console(*, stderr: bool = False) -> Console:
     """Standard output or error; as wide as the terminal, or wide enough that nothing is cut where it is none."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+
+
+def replace_letters_that_the_locale_lacks() -> None:
+    """Write them to standard output as "?", where Python would end the command with an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def printable(text: str, keep: str = "") -> str:

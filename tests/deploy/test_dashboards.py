@@ -63,6 +63,14 @@ def test_each_panel_says_what_it_shows_in_which_unit(board: Dashboard) -> None:
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
 
 
+def test_numbers_are_those_of_now_and_curves_of_a_range(board: Dashboard) -> None:
+    """The last value of a range would be that of a process that is gone, in green."""
+    assert any(panel["type"] == "stat" for panel in board.panels)
+    for panel in board.panels:
+        for target in panel["targets"]:
+            assert (target["instant"], target["range"]) == (panel["type"] == "stat", panel["type"] != "stat")
+
+
 def test_panels_do_not_overlap(board: Dashboard) -> None:
     def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
         at = panel["gridPos"]

@@ -67,11 +67,13 @@ def test_what_the_image_runs_by_itself() -> None:
     told = dict(instructions(DOCKERFILE))
     up = settings_of(json.loads(told["CMD"]), environment(DOCKERFILE)).model_dump()
     assert str(up["data"]) in told["VOLUME"].split()
+    caches = [environment(DOCKERFILE)[name] for name in ("HF_HOME", "XDG_CACHE_HOME", "CUDA_CACHE_PATH")]
+    assert not any(Path(cache).is_relative_to(up["data"]) for cache in caches), "a store begins in an empty directory"
     assert up["http"] == layout.HTTP, "nobody outside is let in without keys"
     assert told["EXPOSE"].split() == [address.rpartition(":")[2] for address in (up["http"], up["grpc"])]
     assert f'"http://{up["http"]}/readyz"' in told["HEALTHCHECK"]
     uid, _, gid = told["USER"].partition(":")
-    assert int(uid) == int(gid) > 0 and f"--uid {uid}" in told["RUN"]
+    assert int(uid) == int(gid) > 0 and f"useradd --uid {uid} --user-group" in told["RUN"], "a group of the same number"
     for variable in ("_DATA", "_RUN_DIR"):
         assert len({v for name, v in environment(DOCKERFILE).items() if name.endswith(variable)}) == 1
 

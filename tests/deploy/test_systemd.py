@@ -54,6 +54,14 @@ def test_a_service_is_started_with_flags_of_its_own(service: str) -> None:
     assert len(f"{settings['run_dir']}/worker.sock") <= MAX_SOCKET_PATH_BYTES
 
 
+def test_nothing_of_others_comes_into_the_data_directory() -> None:
+    """The home of the services' user; see datadir.refuse_foreign."""
+    worker = unit("worker")
+    cache = Path("/var/cache", worker.one("CacheDirectory"))
+    for variable in ("HF_HOME", "XDG_CACHE_HOME", "CUDA_CACHE_PATH"):
+        assert Path(worker.environment[variable]).is_relative_to(cache)
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_what_is_private(service: str) -> None:
     file = unit(service)

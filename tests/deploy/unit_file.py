@@ -31,15 +31,12 @@ class UnitFile:
     @property
     def command(self) -> list[str]:
         """ExecStart, with specifiers as a system's manager fills them in."""
-        words = shlex.split(self.one("ExecStart"))
-        for specifier, value in _SPECIFIERS.items():
-            words = [word.replace(specifier, value) for word in words]
-        return words
+        return [_filled_in(word) for word in shlex.split(self.one("ExecStart"))]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment=."""
-        return dict(word.split("=", 1) for word in self.all("Environment"))
+        """Environment=, likewise."""
+        return dict(_filled_in(word).split("=", 1) for word in self.all("Environment"))
 
     def seconds(self, key: str) -> float:
         """A span of time, of those forms that we use."""
@@ -48,3 +45,9 @@ class UnitFile:
             if value.endswith(suffix):
                 return float(value.removesuffix(suffix)) * factor
         raise AssertionError(value)
+
+
+def _filled_in(word: str) -> str:
+    for specifier, value in _SPECIFIERS.items():
+        word = word.replace(specifier, value)
+    return word

@@ -17,9 +17,6 @@ from gateway.cli.openblas import preload_here
 from gateway.cli.text import console, printable
 from gateway.cli.up_settings import UpSettings, service_arguments
 
-SILENCE_SECONDS = 60.0
-"""What a check may take. Opening a model with a large vocabulary takes seconds; the rest is much faster."""
-
 _INTERRUPTED = 130
 
 
@@ -73,7 +70,7 @@ async def _all(parts: Sequence[Half], *, quiet: bool) -> list[Finding]:
         if quiet:
             waiting.stop()
         for half in parts:
-            async for said in findings(half, SILENCE_SECONDS):
+            async for said in findings(half):
                 if isinstance(said, Begun):
                     waiting.update(printable(said.check))
                 else:

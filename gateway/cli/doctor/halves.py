@@ -12,6 +12,9 @@ from typing import IO
 
 from agentmem.checkup import Begun, Finding, decode, unknown
 
+SILENCE_SECONDS = 60.0
+"""What a check may take. Opening a model with a large vocabulary takes seconds; the rest is much faster."""
+
 _LINE_BYTES = 1 << 20
 _GRACE_SECONDS = 1.0
 _END_SECONDS = 2.0
@@ -28,11 +31,11 @@ class Half:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-async def findings(half: Half, silence: float) -> AsyncIterator[Begun | Finding]:
+async def findings(half: Half) -> AsyncIterator[Begun | Finding]:
     """All that the half says; last, where it did not come to its end, at which check that was.
 
-    `silence` is how many seconds it may say nothing: each check ends within that time, or its process does. The process
-    ends when ours does, however that comes about.
+    It may say nothing for SILENCE_SECONDS: each check ends within that time, or its process does. The process ends when
+    ours does, however that comes about.
     """
     watched, lifeline = os.pipe()
     with tempfile.TemporaryFile() as errors:
@@ -51,14 +54,16 @@ async def findings(half: Half, silence: float) -> AsyncIterator[Begun | Finding]
             at = half.name
             try:
                 assert process.stdout is not None
-                while line := await asyncio.wait_for(process.stdout.readline(), silence):
+                while line := await asyncio.wait_for(process.stdout.readline(), SILENCE_SECONDS):
                     with suppress(ValueError):  # a library's own words
                         said = decode(line.decode("utf-8", "replace"))
                         at = said.check
                         yield said
-                status = await asyncio.wait_for(process.wait(), silence)
+                status = await asyncio.wait_for(process.wait(), SILENCE_SECONDS)
             except TimeoutError:
-                hung = f"it did not end within {silence:g} s, and the {half.name}'s checks after it were not made"
+                hung = (
+                    f"it did not end within {SILENCE_SECONDS:g} s, and the {half.name}'s checks after it were not made"
+                )
                 yield unknown(at, hung, "look at what it has to do with, which may hang: a disk, a network, a device")
             else:
                 if status:

@@ -39,6 +39,9 @@ DISK_FREE: Final = "agentmem_cache_disk_free_bytes"
 DISK_FLOOR: Final = "agentmem_cache_disk_free_floor_bytes"
 QUARANTINED: Final = "agentmem_cache_quarantined_total"
 
+TIERS: Final = ("hot", "warm", "remote", "none")
+"""Values of the label `tier`, the fastest first."""
+
 HISTOGRAMS: Final = (FIRST_TOKEN, BETWEEN_TOKENS)
 _OF_ALL: Final = (START, MEMORY, CPU, BUILD, READY, RPCS)
 BY_SERVICE: Final = {

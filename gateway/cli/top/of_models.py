@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from agentmem.v1 import model_pb2
 from gateway.cli.top import names
@@ -13,8 +12,6 @@ from gateway.cli.top.interval import Interval
 from gateway.cli.top.page import Page
 from gateway.cli.top.reading import Silence
 from gateway.model_report import state_name
-
-TIERS: Final = ("hot", "warm", "remote", "none")
 
 
 def model_figures(seen: Observation, listed: Sequence[model_pb2.Model] | Silence) -> list[ModelFigures]:
@@ -63,7 +60,7 @@ def _prefill_rate(interval: Interval, model: str) -> float | None:
 
 
 def _first_tokens(interval: Interval, model: str) -> dict[str, Latency]:
-    by_tier = {tier: _latency(interval, names.FIRST_TOKEN, model_id=model, tier=tier) for tier in TIERS}
+    by_tier = {tier: _latency(interval, names.FIRST_TOKEN, model_id=model, tier=tier) for tier in names.TIERS}
     return {tier: latency for tier, latency in by_tier.items() if latency is not None and latency.count}
 
 

@@ -31,7 +31,7 @@ def storage_figures(worker: Observation, store: Observation) -> StorageFigures:
 def agents_by_tier(worker: Observation, store: Observation) -> dict[str, int]:
     """The worker's hot agents, and the store's by the tier that has their KV. Tiers nobody tells of are absent."""
     tiers = {**_page(worker).by("tier", names.AGENTS), **_page(store).by("tier", names.AGENTS)}
-    return _whole({tier: tiers[tier] for tier in ("hot", "warm", "remote", "none") if tier in tiers})
+    return _whole({tier: tiers[tier] for tier in names.TIERS if tier in tiers})
 
 
 def _page(seen: Observation) -> Page:

@@ -11,9 +11,9 @@ from gateway.cli.text import counted, printable, span
 from gateway.cli.top import amounts
 from gateway.cli.top.columns import Column, Grid
 from gateway.cli.top.figures import Figures, Latency, ModelFigures, ProcessFigures, StorageFigures
+from gateway.cli.top.names import TIERS
 
 _STATES: Final = {"up": ("up", "green"), "not_ready": ("not ready", "yellow"), "down": ("down", "bold red")}
-_TIERS: Final = ("hot", "warm", "remote", "none")
 _FULL: Final = 0.9
 """Of a pool or a disk's limit: from there on it is worth a look."""
 
@@ -57,7 +57,7 @@ def latencies(figures: Figures, width: int) -> Lines:
     """Times of the interval, of models that had any."""
     rows: list[list[Text]] = []
     for model in figures.models:
-        for tier in _TIERS:
+        for tier in TIERS:
             if tier in model.time_to_first_token:
                 rows.append(_latency(model, f"first token, {tier}", model.time_to_first_token[tier]))
         if model.inter_token_latency and model.inter_token_latency.count:
@@ -72,7 +72,7 @@ def latencies(figures: Figures, width: int) -> Lines:
 def storage(figures: Figures, width: int) -> Lines:
     """The doors, agents by tier, the disk, and what was dropped."""
     told = figures.storage
-    tiers = [f"{tier} {figures.agents_by_tier[tier]:,}" for tier in _TIERS if tier in figures.agents_by_tier]
+    tiers = [f"{tier} {figures.agents_by_tier[tier]:,}" for tier in TIERS if tier in figures.agents_by_tier]
     known = f"{'' if figures.agents_all_listed else 'more than '}{counted(figures.agents_known or 0, 'agent')} to list"
     lines = [
         _joined(

@@ -27,6 +27,11 @@ def test_what_is_absent_is_measured_at_its_parent(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_what_has_to_stay_free_is_not_taken(tmp_path: Path) -> None:
+    (found,) = measured(tmp_path, 1 << 60)
+    assert found.state is State.UNKNOWN and "too little room" in found.found
+
+
 def test_what_the_figures_mean() -> None:
     assert judged(FAST).state is State.OK
     for slow in (FAST._replace(write=1e6), FAST._replace(read=1e6), FAST._replace(commit_seconds=1.0)):

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import io
+import sys
+
 import click
 import grpc
 import pytest
 from grpc_status import rpc_status
 
 from agentmem import errors
-from gateway.cli.client import ask, retrying
+from gateway.cli.client import ask, retrying, write_json
 
 
 def failed(error: errors.AgentmemError) -> grpc.aio.AioRpcError:
@@ -78,3 +81,11 @@ def test_one_clear_line() -> None:
 
     with pytest.raises(click.ClickException, match=r"^agent 'bob' does not exist$"):
         ask("127.0.0.1:1", refused)
+
+
+@pytest.mark.parametrize(("encoding", "told"), [("utf-8", '["漢"]'), ("iso-8859-1", '["\\u6f22"]')])
+def test_json_says_all_letters_in_any_locale(encoding: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding, write_through=True))
+    write_json(["漢"])
+    assert written.getvalue().decode(encoding) == f"{told}\n"

@@ -1,10 +1,13 @@
 """Whether the services can have their ports, or whose they are."""
 
 import http.client
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 import psutil
 
+from agentmem import layout
 from agentmem.addresses import Address, parse_address
 from agentmem.checkup import Finding, ok, problem
 from gateway.cli.doctor.here.running import Running
@@ -12,7 +15,8 @@ from gateway.cli.preflight import WrongSetting, unbindable, wanted
 from gateway.cli.up_settings import UpSettings
 
 _NAME = "ports"
-_SECONDS = 2.0
+_SECONDS = 5.0
+"""A machine that is busy is not to be taken for another program."""
 _PAGE_BYTES = 4 * 1024 * 1024
 
 
@@ -54,7 +58,8 @@ def _is_ours(address: Address, settings: UpSettings, running: Running) -> bool:
     if not settings.metrics:
         return False
     behind = address.port - parse_address(settings.metrics).port
-    return {1: "worker", 2: "store"}.get(behind) in running.unready and _shows_our_metrics(address)
+    services = {layout.WORKER_METRICS: "worker", layout.STORE_METRICS: "store"}
+    return services.get(behind) in running.unready and _shows_our_metrics(address)
 
 
 def _shows_our_metrics(address: Address) -> bool:
@@ -74,8 +79,12 @@ def _holder(address: Address) -> str:
         for each in psutil.net_connections("tcp"):
             if each.status == psutil.CONN_LISTEN and each.pid and each.laddr and each.laddr.port == address.port:
                 words = psutil.Process(each.pid).cmdline()
-                is_agentmem = any("agentmem" in word for word in words)
-                return f" by process {each.pid}, {'another Agentmem' if is_agentmem else ' '.join(words)[:80]}"
+                return f" by process {each.pid}, {'another Agentmem' if is_agentmem(words) else ' '.join(words)[:80]}"
     except psutil.Error:  # macOS tells of one's own processes only
         return ""
     return ""
+
+
+def is_agentmem(words: Sequence[str]) -> bool:
+    """Whether a command line is of `agentmem`, its services or its modules; a path that leads there is none."""
+    return any(re.match(r"agentmem\b", PurePath(word).name) for word in words[:3])

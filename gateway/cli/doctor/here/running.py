@@ -12,7 +12,8 @@ from agentmem.channels import connect
 from agentmem.checkup import Finding, listens, ok, warning
 from gateway import upstream
 
-_SECONDS = 2.0
+_SECONDS = 5.0
+"""A machine that is busy is not to be told as broken."""
 _NAME = "running"
 
 
@@ -34,11 +35,11 @@ async def look(run: Path) -> Running:
         ("worker", layout.worker_socket(run), "agentmem.v1.InferenceService"),
     ):
         if listens(target):
-            unready[name] = await _reason(target, service)
+            unready[name] = await _reason(name, target, service)
     addresses = _addresses(run / layout.GATEWAY_FILE)
     if addresses and _accepts(addresses["grpc"]):
         # With TLS it may want a certificate that is signed; that it listens says enough then.
-        unready["gateway"] = "" if "tls" in addresses else await _reason(addresses["grpc"], "")
+        unready["gateway"] = "" if "tls" in addresses else await _reason("gateway", addresses["grpc"])
         return Running(unready, addresses)
     return Running(unready, {})
 
@@ -71,9 +72,9 @@ def _accepts(address: str) -> bool:
         return False
 
 
-async def _reason(target: str, service: str) -> str:
+async def _reason(name: str, target: str, service: str = "") -> str:
     async with connect(target) as channel:
-        return await upstream.unready_reason(channel, service, _SECONDS)
+        return await upstream.unready_reason(channel, service, _SECONDS, name)
 
 
 def _addresses(file: Path) -> dict[str, str]:

@@ -113,6 +113,6 @@ def test_ctrl_c_leaves_nothing_behind(run_dir: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert process.communicate()[0] == ""
-    psutil.wait_procs(halves, timeout=10)
+    psutil.wait_procs(halves, timeout=60)
     assert not any(half.is_running() for half in halves)
     assert os.listdir(run_dir) == []

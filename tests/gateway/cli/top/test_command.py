@@ -62,3 +62,10 @@ def test_where_nothing_answers_that_is_said_and_what_to_do(flags: list[str]) -> 
     else:
         assert "store: nothing listens at 127.0.0.1:4" in said.stdout
         assert said.stdout.count("no gateway answers at 127.0.0.1:1") == 1
+
+
+def test_a_locale_that_lacks_letters_costs_only_these() -> None:
+    nowhere = ["--gateway", "127.0.0.1:1", "--metrics", "127.0.0.1:2", "--interval", "0.2"]
+    said = CliRunner(charset="iso-8859-1").invoke(main, ["top", *nowhere])
+    assert said.exit_code == 1
+    assert "KV: loads ?/s · stores ?/s" in said.stdout

@@ -136,20 +136,25 @@ async def test_agents_that_came_in_time_are_shown(
     assert 0 < told.known < 5
 
 
-async def test_no_source_has_to_be_there(
-    gateway: object, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_source_has_to_be_there(gateway: object, channel: grpc.aio.Channel) -> None:
     """The gateway has no worker here."""
-    monkeypatch.setattr(sources, "PATIENCE", 0.5)
-    with answering(200, GATEWAYS) as page, listening() as silent:
-        addresses: dict[Service, str] = {"gateway": page, "worker": silent, "store": "127.0.0.1:1"}
+    with answering(200, GATEWAYS) as page:
+        addresses: dict[Service, str] = {"gateway": page, "worker": "127.0.0.1:1", "store": "127.0.0.1:1"}
         reading = await Sources(addresses, channel, explain, 5).read()
     assert isinstance(reading.pages["gateway"], Page)
-    assert reading.pages["worker"] == Silence(f"{silent} does not answer within 0.5 seconds")
     assert reading.pages["store"] == Silence("nothing listens at 127.0.0.1:1")
     assert isinstance(reading.models, Silence)
     assert isinstance(reading.agents, Silence)
     assert "worker" in reading.models.why
+
+
+async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PATIENCE", 0.2)
+    with listening() as silent:
+        async with connect(silent) as channel:
+            reading = await Sources({"worker": silent}, channel, explain, 5).read()
+    assert reading.pages["worker"] == Silence(f"{silent} does not answer within 0.2 seconds")
+    assert reading.models == reading.agents == Silence("the gateway does not answer within 0.2 seconds")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from agentmem.checkup import Finding, State
 from agentmem.settings import load
 from gateway.cli.doctor.here import running
-from gateway.cli.doctor.here.ports import ports
+from gateway.cli.doctor.here.ports import is_agentmem, ports
 from gateway.cli.up_settings import UpSettings
 from gateway.process import Gateway
 
@@ -54,6 +54,19 @@ def test_a_port_that_is_wanted_twice_or_beyond_the_last(taken: int) -> None:
     assert [each.state for each in ports(twice, running.NOTHING)] == [State.PROBLEM] * 2
     beyond = [each for each in ports(settings("--metrics", "127.0.0.1:65534"), running.NOTHING)]
     assert any(each.state is State.PROBLEM and "65533" in each.found for each in beyond)
+
+
+@pytest.mark.parametrize(
+    ("command", "ours"),
+    [
+        ("/opt/agentmem/bin/agentmem-gateway --http 127.0.0.1:8080", True),
+        ("python /home/me/agentmem/.venv/bin/agentmem up", True),
+        ("python -m agentmem.parent 3 10 gateway", True),
+        ("/home/me/agentmem/.venv/bin/python -m http.server --directory agentmem", False),
+    ],
+)
+def test_who_is_another_agentmem(command: str, ours: bool) -> None:
+    assert is_agentmem(command.split()) == ours
 
 
 async def test_a_gateway_that_runs_holds_its_own_ports(gateway: Gateway, worker: ScriptedWorker, run_dir: Path) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+
+import pytest
 
 from agentmem.checkup import State
 from gateway.cli.doctor.here import running
@@ -26,3 +29,12 @@ async def test_addresses_that_a_killed_gateway_left(run_dir: Path) -> None:
         (run_dir / "gateway.json").write_text(content)
         assert await running.look(run_dir) == running.NOTHING
     assert running.judged(running.NOTHING).state is State.OK
+
+
+async def test_who_does_not_answer_is_named(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_SECONDS", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(run_dir / "store.sock"))
+        silent.listen()
+        found = await running.look(run_dir)
+    assert found.unready == {"store": "the store did not answer within 0.2 s"}
