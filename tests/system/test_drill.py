@@ -37,7 +37,7 @@ KILLS = (7 if FULL else 2) * [("worker",), ("store",), ("worker", "store")]
 RESTARTS = [("worker",), ("store",)]
 AGENTS = 3
 TRUTH_SECONDS = 2.0
-"""How soon /readyz must have noticed, in the median: this test shares its machine."""
+"""How soon /readyz must have noticed, in the median, on a machine with a processor for each process that has work."""
 QUOTA = 6_000_000
 QUIET_SECONDS = 4.0
 PASSING = (errors.Unavailable, errors.Aborted)
@@ -215,8 +215,9 @@ async def test_the_stack_heals_by_itself(tmp_path: Path) -> None:
         record(drill.expected)
     assert told, "clients heard of outages"
     assert {type(refusal) for refusal in told} <= set(PASSING)
-    assert statistics.median(drill.noticed) < TRUTH_SECONDS, drill.noticed
-    assert statistics.median(drill.recovered) < TRUTH_SECONDS, drill.recovered
+    truth = TRUTH_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert statistics.median(drill.noticed) < truth, drill.noticed
+    assert statistics.median(drill.recovered) < truth, drill.recovered
 
 
 @asynccontextmanager
