@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import grpc
@@ -26,8 +27,9 @@ async def each_choice(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.G
             async for event in events:
                 yield 0, event
     if together:
-        async for choice, event in _merged(channel, together, queue):
-            yield choice + len(alone), event
+        async with aclosing(_merged(channel, together, queue)) as merged:
+            async for choice, event in merged:
+                yield choice + len(alone), event
 
 
 async def _merged(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.GenerateRequest], limit: int) -> Events:

@@ -78,14 +78,21 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
             return len(self._traces)
 
     async def trace(self, trace_id: str, names: Set[tuple[str, str]]) -> list[Seen]:
-        """A trace, once it has spans of all these services and names."""
+        """A trace, once it has spans of all these services and names, and all their parents but the caller's span.
+
+        What a span encloses ends before it, so it may come in an earlier batch.
+        """
         async with asyncio.timeout(PATIENCE):
-            while missing := names - {(span.service, span.name) for span in self.spans(trace_id)}:
+            while True:
+                spans = self.spans(trace_id)
+                missing = names - {(span.service, span.name) for span in spans}
+                roots = [span for span in spans if span.parent not in {span.id for span in spans}]
+                if not missing and len(roots) == 1:
+                    return spans
                 try:
                     await asyncio.sleep(0.02)
                 except asyncio.CancelledError:
-                    raise AssertionError(f"not there: {missing}; there is: {self.spans(trace_id)}") from None
-        return self.spans(trace_id)
+                    raise AssertionError(f"not there: {missing}, or parents of {roots}; there is: {spans}") from None
 
 
 @contextmanager

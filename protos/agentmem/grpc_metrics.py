@@ -6,7 +6,6 @@ Health checking and reflection are not counted, and neither are methods that nob
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -21,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from agentmem import handlers
 from agentmem.exposition import LATENCY_BUCKETS
+from agentmem.outcomes import Outcome
 
 if TYPE_CHECKING:  # generic in the stubs only
     _Context = grpc.aio.ServicerContext[Any, Any]
@@ -36,9 +36,6 @@ _TYPES: Final = {
     "stream_unary": "client_stream",
     "stream_stream": "bidi_stream",
 }
-_DEADLINE_SLACK = 0.01
-"""The share of its time that a caller may have left when it gives up: deadlines travel rounded up to three digits."""
-_DEADLINE_SLACK_SECONDS = 0.002
 
 
 class RpcMetrics:
@@ -115,37 +112,16 @@ class _Call:
     """What stands around one call's handler."""
 
     def __init__(self, context: _Context, method: _Method) -> None:
-        self._context = context
+        self._outcome = Outcome(context)
         self._method = method
         self._began = time.monotonic()
-        self._time = context.time_remaining()
 
     def __enter__(self) -> None:
         self._method.started.inc()
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
         self._method.seconds.observe(time.monotonic() - self._began)
-        self._method.handled[self._code(kind)].inc()
-
-    def _code(self, kind: type[BaseException] | None) -> grpc.StatusCode:
-        code = cast(Any, self._context).code()  # 0 where nobody has set one
-        if isinstance(code, grpc.StatusCode):
-            return code
-        if kind is None:
-            return grpc.StatusCode.OK
-        if issubclass(kind, asyncio.CancelledError | GeneratorExit):
-            return grpc.StatusCode.DEADLINE_EXCEEDED if self._late() else grpc.StatusCode.CANCELLED
-        return grpc.StatusCode.UNKNOWN
-
-    def _late(self) -> bool:
-        """Whether a call that was cut off has come to its deadline, at either end: the server isn't told which it was.
-
-        The caller's own clock ends a call as a cancellation does, a moment before the server's would.
-        """
-        left = self._context.time_remaining()
-        if left is None or self._time is None:
-            return False
-        return left <= self._time * _DEADLINE_SLACK + _DEADLINE_SLACK_SECONDS
+        self._method.handled[self._outcome.code(kind)].inc()
 
 
 class _StreamContext:

@@ -14,12 +14,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from agentmem import handlers, spans, tracing
 from agentmem.logs import event
+from agentmem.outcomes import Outcome
 from agentmem.v1 import types_pb2
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class _Answer:
         self._context = context
         self._method = method
         self._door = door
+        self._outcome = Outcome(context)
         self._began = time.monotonic()
         self._span: spans.Span | None = None
 
@@ -79,21 +81,23 @@ class _Answer:
             tracing.enter(within)
             self._span = within.span
         if self._door:
-            await self._context.send_initial_metadata(trace.answer)
+            try:
+                await self._context.send_initial_metadata(trace.answer)
+            except BaseException as error:  # its caller has gone already
+                await self.__aexit__(type(error))
+                raise
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         level = logging.INFO if self._door and not self._method.startswith(PROBES) else logging.DEBUG
         if self._span is None and not log.isEnabledFor(level):
             return
-        code = cast(Any, self._context).code()  # 0 where nobody has set one
-        status = code.name if isinstance(code, grpc.StatusCode) else spans.CANCELLED if kind else "OK"
+        code = self._outcome.code(kind)
         if self._span is not None:
-            number = grpc.StatusCode[status].value[0]
-            self._span.set({"rpc.grpc.status_code": number})
-            self._span.end("" if number == 0 else status)
+            self._span.set({"rpc.grpc.status_code": code.value[0]})
+            self._span.end("" if code is grpc.StatusCode.OK else code.name)
         if log.isEnabledFor(level):
             ms = round((time.monotonic() - self._began) * 1000)
-            event(log, "answered", level, method=self._method, status=status, ms=ms, **self._ids())
+            event(log, "answered", level, method=self._method, status=code.name, ms=ms, **self._ids())
 
     def _attributes(self) -> dict[str, spans.Attribute]:
         _, service, method = self._method.split("/", 2)

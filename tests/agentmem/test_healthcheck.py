@@ -15,13 +15,13 @@ from agentmem.server import GrpcServer
 
 async def test_grpc(run_dir: Path) -> None:
     target = f"unix:{run_dir}/s.sock"
-    assert "UNAVAILABLE" in await asyncio.to_thread(healthcheck.problem, target, 0.5)
+    assert "UNAVAILABLE" in await asyncio.to_thread(healthcheck.problem, target, 20.0)
     server = GrpcServer(target, [])
     await server.start()
     try:
-        assert await asyncio.to_thread(healthcheck.problem, target) == f"{target} is NOT_SERVING"
+        assert await asyncio.to_thread(healthcheck.problem, target, 20.0) == f"{target} is NOT_SERVING"
         await server.set_serving(True)
-        assert await asyncio.to_thread(healthcheck.problem, target) == ""
+        assert await asyncio.to_thread(healthcheck.problem, target, 20.0) == ""
     finally:
         await server.stop(0)
 

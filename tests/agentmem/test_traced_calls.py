@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -11,7 +12,7 @@ import pytest
 from agentmem import errors, tracing
 from agentmem.channels import MAX_METADATA_BYTES, connect
 from agentmem.server import GrpcServer
-from agentmem.traced_calls import TracedChannel
+from agentmem.traced_calls import TracedChannel, TracingInterceptor
 from agentmem.uploads import read_on
 from tests.agentmem.test_tracing import PARENT
 
@@ -29,6 +30,7 @@ class Service:
         self.later: list[asyncio.Task[tracing.Trace | None]] = []
         self.onward: grpc.aio.Channel | None = None
         self.fault: Exception | None = None
+        self.stuck = False
 
     async def note(self, arity: str, context: Any) -> bytes:
         metadata = {name: str(value) for name, value in context.invocation_metadata()}
@@ -36,6 +38,8 @@ class Service:
         self.later.append(asyncio.create_task(_later()))
         if self.fault is not None:
             raise self.fault
+        if self.stuck:
+            await asyncio.Event().wait()
         if self.onward is not None:
             await _read(_start(self.onward, arity))
         return b"done"
@@ -153,6 +157,48 @@ async def test_a_failed_call_has_its_id_too(
     assert [{**line, "ms": 0} for line in lines] == [
         {"method": f"/test.Service/{arity}", "status": "NOT_FOUND", "ms": 0}
     ], "one line of the front's, and none of the back's, which is no door"
+
+
+async def test_a_line_has_the_callers_status_where_its_deadline_has_passed(
+    channel: grpc.aio.Channel, front: Service, back: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "agentmem.traced_calls")
+    back.stuck = True
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _read(_start(channel, "unary_unary", timeout=1.5))
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await cast(Any, front).server.stop(20)
+    lines = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
+    assert [line["status"] for line in lines] == ["DEADLINE_EXCEEDED"]
+
+
+class Gone:
+    """The context of a call whose caller leaves before it has heard anything."""
+
+    async def send_initial_metadata(self, _: object) -> None:
+        raise asyncio.CancelledError
+
+    def time_remaining(self) -> float | None:
+        return None
+
+    def code(self) -> int:
+        return 0
+
+
+async def test_who_leaves_before_the_first_byte_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "agentmem.traced_calls")
+    service = Service()
+
+    async def found(_: object) -> Any:
+        return grpc.unary_unary_rpc_method_handler(cast(Any, service.unary_unary))
+
+    details = cast(Any, SimpleNamespace(method="/test.Service/unary_unary", invocation_metadata=FULL))
+    handler = await TracingInterceptor(door=True).intercept_service(found, details)
+    with pytest.raises(asyncio.CancelledError):
+        await cast(Any, handler).unary_unary(b"", Gone())
+    lines = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
+    assert [line["status"] for line in lines] == ["CANCELLED"]
+    assert service.seen == []
 
 
 @pytest.mark.parametrize("arity", ARITIES)

@@ -20,6 +20,7 @@ def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
         "grpc": ANY_PORT,
         "metrics": "",
         "grace": 5.0,
+        "ready_timeout": 20.0,
         "max_body_bytes": 64 * 1024,
     }
     return GatewaySettings(**{**given, **changed})

@@ -67,4 +67,7 @@ async def test_leaving_cancels_all(worker: ScriptedWorker) -> None:
         async for _ in choices:
             if worker.running == 3:
                 break
+        await choices.aclose()
+        left = [task for task in asyncio.all_tasks() if "_merged" in repr(task)]
+        assert not left, "all has ended with the iterator, and not when somebody collects it"
     await eventually(lambda: worker.running == 0)

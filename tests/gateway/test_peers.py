@@ -26,7 +26,7 @@ SERVICES = {"worker": "agentmem.v1.InferenceService", "store": "agentmem.v1.Cach
 class Watched:
     """Peers of two servers that have nothing but their health."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, patience: float) -> None:
         self.servers = {
             name: GrpcServer(f"unix:{run_dir}/{name}.sock", [(service, lambda *_: None, None)])
             for name, service in SERVICES.items()
@@ -34,15 +34,15 @@ class Watched:
         self.channels = {name: connect(server.address) for name, server in self.servers.items()}
         self.up: dict[str, bool] = {}
         self.changes: list[bool] = []
-        self.peers = Peers(self.channels["worker"], self.channels["store"], 0.3, self.up.__setitem__, self.changed)
+        self.peers = Peers(self.channels["worker"], self.channels["store"], patience, self.up.__setitem__, self.changed)
 
     async def changed(self, serving: bool) -> None:
         self.changes.append(serving)
 
 
 @asynccontextmanager
-async def watched(run_dir: Path) -> AsyncIterator[Watched]:
-    watched = Watched(run_dir)
+async def watched(run_dir: Path, patience: float = 20.0) -> AsyncIterator[Watched]:
+    watched = Watched(run_dir, patience)
     try:
         for server in watched.servers.values():
             await server.start()
@@ -82,7 +82,7 @@ async def test_turns_need_the_worker_only(run_dir: Path) -> None:
 
 async def test_a_peer_that_does_not_answer_does_not_serve(run_dir: Path) -> None:
     """It takes connections, and says nothing: as a process that was stopped does."""
-    async with watched(run_dir) as world:
+    async with watched(run_dir, patience=0.3) as world:
         await world.servers["worker"].stop(0)
         with socket.socket(socket.AF_UNIX) as silent:
             silent.bind(str(run_dir / "worker.sock"))

@@ -20,6 +20,7 @@ from tests import prometheus, s3
 from tests.dashboards import NAMES, Dashboard
 from tests.prometheus import Prometheus, Series
 from tests.promql import arms, filled_in, with_bool
+from tests.recorded import MISSED
 from tests.system.load import complete
 from tests.system.stack import Client, Stack, chat
 from tests.tiny_models import write_llama
@@ -28,8 +29,6 @@ ARGUMENTS = {"max_tokens": 6, "sampling": types_pb2.Sampling(ignore_eos=True)}
 SERVICES = ("store", "worker", "gateway")
 INTERVAL = 2.0
 """Seconds between scrapes: shorter ones would be much of the work on a machine of two cores."""
-MISSED = {"AgentmemProcessDown", "AgentmemStoreUnreachable", "AgentmemWorkerUnreachable"}
-"""What also fires where a machine is so busy that two scrapes in a row take longer than INTERVAL."""
 
 
 @dataclass

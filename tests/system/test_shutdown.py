@@ -15,7 +15,7 @@ from agentmem.errors import Unavailable, from_rpc, is_unreachable
 from agentmem.v1 import inference_pb2, model_pb2, types_pb2
 from tests.system.stack import Client, running, serving
 
-TURN = {"max_tokens": 400, "sampling": types_pb2.Sampling(ignore_eos=True)}
+TURN = {"max_tokens": 800, "sampling": types_pb2.Sampling(ignore_eos=True)}
 """Long enough to see all the rest during it."""
 PATIENT = ("--grace", "60")
 
@@ -32,9 +32,9 @@ async def test_a_worker_ends_in_order(tiny: Path) -> None:
     async with running(f"tiny={tiny}", "store", "worker", "gateway", worker_flags=PATIENT) as stack:
         client, worker = await stack.client("gateway"), f"unix:{stack.run}/worker.sock"
         fingerprint = (await client.models.GetModel(model_pb2.GetModelRequest(), timeout=10)).model.fingerprint
-        call = await begin(client, "a")
-        stack.processes["worker"].send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30), httpx.AsyncClient(base_url=stack.url) as http:
+        async with asyncio.timeout(60), httpx.AsyncClient(base_url=stack.url) as http:
+            call = await begin(client, "a")
+            stack.processes["worker"].send_signal(signal.SIGTERM)
             while await serving(worker, "agentmem.v1.InferenceService"):
                 await asyncio.sleep(0.01)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -50,7 +50,7 @@ async def test_a_worker_ends_in_order(tiny: Path) -> None:
             last, tokens = event, tokens + len(event.delta.token_ids)
         assert tokens > 1, "the turn went on when the others were refused"
         assert last.finished.durable
-        assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 0
+        assert await asyncio.to_thread(stack.processes["worker"].wait, 60) == 0
         ledger = (await stack.ledger("a")).token_ids
         assert len(ledger) > TURN["max_tokens"]  # type: ignore[operator]
         written = {file.stem for file in stack.block_files()}
@@ -72,7 +72,7 @@ async def test_a_store_ends_in_order(tiny: Path) -> None:
         assert isinstance(failure, Unavailable) and not is_unreachable(refused.value)
         assert failure.retry_after > 0 and "store" in failure.message
         await stack.up("store")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     turn = await client.say("a", "Where is it?", max_tokens=4)
