@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import grpc
@@ -17,7 +18,7 @@ _UNKNOWN = "the inference worker was not asked yet"
 
 
 class Peers:
-    """Watches the worker and the store. Event loop only: `look` once, then `watch` until it is cancelled.
+    """Watches the worker and the store. Event loop only: `look` once, then `watch`, which ends after `stop`.
 
     `told` gets each answer: the peer ("worker", "store") and whether it serves. `changed` is awaited where the worker
     begins or ceases to serve, so after the first `look` too where it does.
@@ -38,6 +39,7 @@ class Peers:
         self._told = told
         self._changed = changed
         self._serving = False
+        self._stopping = asyncio.Event()
         self.unready = _UNKNOWN
         """Why no turn could run; empty if one could. The worker serves only while the store answers it."""
 
@@ -53,9 +55,16 @@ class Peers:
 
     async def watch(self) -> None:
         """Ask again and again."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._stopping.wait()
+                    return
             await self.look()
+
+    def stop(self) -> None:
+        """Ask no more. An answer that is under way is waited for: a call that is cut off may outlive its channel."""
+        self._stopping.set()
 
     async def _reason(self, channel: grpc.aio.Channel, service: str, peer: str) -> str:
         return await upstream.unready_reason(channel, service, self._timeout, peer)

@@ -122,7 +122,7 @@ class Gateway:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
         self._door.draining = True
         if self._looking is not None:
-            self._looking.cancel()
+            self._peers.stop()
             await asyncio.wait({self._looking})
         await self._grpc.set_serving(False)
         event(log, "draining", grace=self._settings.grace)

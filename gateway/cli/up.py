@@ -51,6 +51,8 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
     manager = ServiceManager.of_this_process()
 
     def stop() -> None:
+        if not stopping.is_set():  # who sees nothing for the length of the grace presses Ctrl-C again
+            click.echo(f"stopping; requests that run have {settings.grace:g} s to end…")
         manager.stopping()
         stopping.set()
 

@@ -132,6 +132,8 @@ class Rim:
         try:
             await self._app(scope, receive, counting)
         except ClientDisconnect:
+            if status:  # a stream's status was sent when it began, and stands
+                tell(scope, failed=errors.Cancelled.code.name.lower())
             status = status or CLIENT_CLOSED
         except asyncio.CancelledError:
             status = status or 503  # the grace of a shutdown is over

@@ -37,7 +37,7 @@ KILLS = (7 if FULL else 2) * [("worker",), ("store",), ("worker", "store")]
 RESTARTS = [("worker",), ("store",)]
 AGENTS = 3
 TRUTH_SECONDS = 2.0
-"""How soon /readyz must have noticed, in the median, on a machine with a processor for each process that has work."""
+"""How soon /readyz must have noticed, in the median: ten times as many processes may want the processors."""
 QUOTA = 6_000_000
 QUIET_SECONDS = 4.0
 PASSING = (errors.Unavailable, errors.Aborted)
@@ -158,8 +158,9 @@ class Drill:
         await self.stack.signal(*victims, number=number)
         await self._down(began)
         await self._healed(await serves(self.stack))
-        if "worker" in victims:  # A store is back between two scrapes.
-            self.expected.append(Expected("AgentmemProcessDown", wall, time.time()))
+        if "worker" in victims:  # A store is back between two scrapes, and a worker's page may be.
+            alerts = "AgentmemProcessDown|AgentmemWorkerUnreachable"
+            self.expected.append(Expected(alerts, wall, time.time()))
 
     async def freeze(self, seconds: float) -> None:
         """The store is there, and answers nobody."""
@@ -220,9 +221,8 @@ async def test_the_stack_heals_by_itself(tmp_path: Path) -> None:
     print(f"{turns} turns, {len(told)} refusals that passed")  # noqa: T201
     assert told, "clients heard of outages"
     assert {type(refusal) for refusal in told} <= set(PASSING)
-    truth = TRUTH_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    assert statistics.median(drill.noticed) < truth, drill.noticed
-    assert statistics.median(drill.recovered) < truth, drill.recovered
+    assert statistics.median(drill.noticed) < TRUTH_SECONDS, drill.noticed
+    assert statistics.median(drill.recovered) < TRUTH_SECONDS, drill.recovered
 
 
 @asynccontextmanager

@@ -59,6 +59,7 @@ async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Pro
     try:
         yield up, up.stdout
         up.send_signal(signal.SIGINT)
+        await line_with(up.stdout, "stopping; requests that run have")
         await line_with(up.stdout, "stopped")
         assert await up.wait() == 0
     finally:

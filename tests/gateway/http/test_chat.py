@@ -160,7 +160,7 @@ async def test_one_line_of_the_log_per_request(
     answer = await http.post("/v1/chat/completions", json=body, headers={"X-Agent-ID": "bob"})
     refused = await http.post("/v1/chat/completions", json={**body, "model": 1}, headers={"X-Request-ID": "mine"})
     await http.get("/healthz")
-    lines = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
+    lines = answered(caplog)
     turn = {"match": "extend", "prompt_tokens": 20, "reused_tokens": 12, "generated_tokens": 3}
     assert [{**line, "ms": 0} for line in lines] == [
         {
@@ -275,8 +275,9 @@ async def test_a_turn_without_an_end_is_no_answer(
 
 
 async def test_leaving_a_stream_cancels_the_turn(
-    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     worker.script = endless
     async with http.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as answer:
         lines = answer.aiter_lines()
@@ -287,6 +288,13 @@ async def test_leaving_a_stream_cancels_the_turn(
     labels = {"door": "http"}
     running = gateway.metrics.registry.get_sample_value
     await eventually(lambda: running("agentmem_gateway_num_requests_running", labels) == 0)
+    await eventually(lambda: [line["status"] for line in answered(caplog)] == [200])
+    assert answered(caplog)[0]["failed"] == "cancelled"
+
+
+def answered(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """What the log's line of each request says."""
+    return [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("script", [endless, silent])
