@@ -104,7 +104,7 @@ def _fitting(model: RegisteredModel, outline: Outline, loader: Loader) -> Findin
     except FailedPrecondition as error:
         return problem(_name(model), error.message, "take a smaller or quantized model, or add memory", facts=facts)
     found = (
-        f"weights {byte_size(needs.weight_bytes)}, computing about {byte_size(needs.activation_bytes)}, "
+        f"weights {byte_size(needs.weight_bytes)}, computing at least {byte_size(needs.activation_bytes)}, "
         f"pool {byte_size(facts['pool_bytes'])}: {agents:,} hot agents of {tokens:,} tokens, "
         f"{byte_size(facts['agent_bytes'])} each"
     )
