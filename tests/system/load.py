@@ -129,6 +129,10 @@ async def observed(
         yield stack
 
 
+CLOSING = 2
+"""Connections of whoever has just looked at the metrics, which may not be closed yet."""
+
+
 @dataclass(frozen=True)
 class Holdings:
     """What idle services hold: bytes of memory, and what tests.system.observed counts."""
@@ -144,12 +148,16 @@ async def holdings(stack: Stack, observed: Mapping[str, str] = DOORS_AND_ENGINE)
     return Holdings(memory, counts)
 
 
-def check_flat(before: Holdings, after: Holdings, *names: str) -> None:
+def check_flat(before: Holdings, after: Holdings, *names: str, grown: int = 8 * MEGABYTE) -> None:
     """Nothing has grown but by what allocators and caches keep (default: in all that were asked)."""
     for name in names or before.memory:
-        assert after.memory[name] <= before.memory[name] + 8 * MEGABYTE, (name, before, after)
+        assert after.memory[name] <= before.memory[name] + grown, (name, before, after)
         mine, now = before.counts[name], after.counts[name]
-        assert now["files"] <= mine["files"] and now["threads"] <= mine["threads"] + EXECUTOR, (name, before, after)
+        assert now["files"] <= mine["files"] + CLOSING and now["threads"] <= mine["threads"] + EXECUTOR, (
+            name,
+            before,
+            after,
+        )
         assert now["tasks"] <= mine["tasks"], (name, before, after)
 
 

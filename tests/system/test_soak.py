@@ -133,6 +133,6 @@ async def test_nothing_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     print(f"before: {before}\nafter:  {after}")  # noqa: T201
     assert soak.left
     assert evicted and dropped, "neither the pool nor the disk was short"
-    check_flat(before, after)
+    check_flat(before, after, grown=8 * MEGABYTE if FULL else 64 * MEGABYTE)  # seconds do not warm allocators up
     assert after_bytes <= before_bytes + MEGABYTE, (before_bytes, after_bytes)
     assert most <= max(before_most, WARM_BYTES) + 4 * MEGABYTE, (before_most, most)

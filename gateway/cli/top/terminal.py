@@ -9,10 +9,11 @@ import sys
 import termios
 import tty
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -46,6 +47,8 @@ class Screen:
         self._live.refresh()
 
     def _lines(self) -> RenderableType:
+        with suppress(OSError):  # COLUMNS and LINES, which rich believes, do not change with the window
+            self._console.size = ConsoleDimensions(*os.get_terminal_size(self._console.file.fileno()))
         width, height = self._console.size
         return Group(*self._draw(width, height))
 
