@@ -247,7 +247,8 @@ ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 async def test_the_live_view_gives_the_terminal_back(served: Stack, end: str) -> None:
     client = await served.client("gateway")
     await client.say("ada", "the boat is green", **TURN)
-    environment = {**os.environ, "TERM": "xterm-256color"}
+    # The two are what some programs leave behind; the window is what counts.
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "25"}
     with terminal(100, 40) as (ours, theirs):
         modes = termios.tcgetattr(theirs)
         process = await asyncio.create_subprocess_exec(
