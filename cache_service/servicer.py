@@ -9,8 +9,9 @@ from typing import Any
 
 import grpc
 
-from agentmem.hints import TurnHints
+from agentmem.hints import Hint, TurnHints
 from agentmem.keys import AgentKey, check_text
+from agentmem.shielding import to_its_end
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service import conversions, creation, eviction, incoming, objects, references, turns
 from cache_service.blocks import BlockStore
@@ -23,7 +24,7 @@ from cache_service.references import FileRow
 from cache_service.retrieval import Retriever
 from cache_service.servicer_workflows import WorkflowRecordServicer
 from cache_service.streams import BlockStreams
-from cache_service.turns import Opened
+from cache_service.turns import Commit, Opened, Turn
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -94,11 +95,9 @@ class CacheStoreServicer(WorkflowRecordServicer):
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
-        hint = self._hints.of(turn.key)
-        done = await self._ledgers.write(turn.key.namespace, partial(turns.commit, turn=turn, now=time.time_ns()))
-        if request.ends_turn_hint:
-            self._hints.forget(turn.key, hint)
-        self._blocks.unlink_dropped(done.dropped)
+        ended = self._hints.of(turn.key) if request.ends_turn_hint else None
+        # To its end: files whose rows are dropped have to go even if the caller has gone meanwhile.
+        done = await to_its_end(self._commit(turn, ended))
         return pb.CommitTurnResponse(
             version=conversions.version_message(done.version),
             replayed=None if done.replayed is None else conversions.committed_message(done.replayed),
@@ -152,6 +151,12 @@ class CacheStoreServicer(WorkflowRecordServicer):
         digest = conversions.digest("digest", request.digest) if request.digest else None
         await self._blocks.quarantine(namespace, conversions.file_name("name", request.name), digest, reason)
         return pb.QuarantineBlockResponse()
+
+    async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
+        done = await self._ledgers.write(turn.key.namespace, partial(turns.commit, turn=turn, now=time.time_ns()))
+        self._hints.forget(turn.key, ended)
+        self._blocks.unlink_dropped(done.dropped)
+        return done
 
     def _messages(self, files: Iterable[FileRow]) -> list[pb.StoredFile]:
         return [conversions.file_message(file, self._directory.path(file.name)) for file in files]

@@ -11,9 +11,12 @@ from agentmem import paging
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.expiry import IdleTimes
 from agentmem.keys import AgentKey, check_text
+from agentmem.shielding import to_its_end
 from agentmem.v1 import agent_pb2 as pb
 from cache_service import branches, conversions, snapshots
+from cache_service.agents import Agent
 from cache_service.branches import Moved
+from cache_service.database import Work
 from cache_service.erasure import Erased
 from cache_service.servicer_base import AgentServicerBase
 
@@ -23,7 +26,10 @@ MAX_NAME_BYTES = 128
 
 
 class BranchServicer(AgentServicerBase):
-    """Each RPC is one transaction of `branches` or `snapshots`; files that nobody uses any more go after it."""
+    """Each RPC is one transaction of `branches` or `snapshots`; files that nobody uses any more go after it.
+
+    They go even if the caller has gone meanwhile: without their rows nobody counts them, and only a start deletes them.
+    """
 
     async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:
         key = AgentKey.from_proto(request.key)
@@ -46,7 +52,7 @@ class BranchServicer(AgentServicerBase):
             if_version=request.if_version if request.HasField("if_version") else None,
             now=time.time_ns(),
         )
-        return pb.TrimAgentResponse(agent=self._moved(await self._database.write(trim)))
+        return pb.TrimAgentResponse(agent=conversions.agent_message(await to_its_end(self._move(trim))))
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
@@ -68,10 +74,13 @@ class BranchServicer(AgentServicerBase):
     async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Context) -> pb.RestoreSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
         restore = partial(branches.restore, key=key, name=name, now=time.time_ns())
-        return pb.RestoreSnapshotResponse(agent=self._moved(await self._database.write(restore)))
+        return pb.RestoreSnapshotResponse(agent=conversions.agent_message(await to_its_end(self._move(restore))))
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:
-        key, name = AgentKey.from_proto(request.key), _name(request.name)
+        await to_its_end(self._delete_snapshot(AgentKey.from_proto(request.key), _name(request.name)))
+        return pb.DeleteSnapshotResponse()
+
+    async def _delete_snapshot(self, key: AgentKey, name: str) -> None:
         missing, dropped = None, []
         try:
             dropped = await self._database.write(partial(snapshots.delete, key=key, name=name), erases=lambda _: True)
@@ -81,11 +90,11 @@ class BranchServicer(AgentServicerBase):
         erased = await self._blocks.erasures.finish(("snapshot", *key, name), Erased(missing is None))
         if missing is not None and not erased.things:
             raise missing
-        return pb.DeleteSnapshotResponse()
 
-    def _moved(self, moved: Moved) -> pb.Agent:
+    async def _move(self, work: Work[Moved]) -> Agent:
+        moved = await self._database.write(work)
         self._blocks.unlink_dropped(moved.dropped)
-        return conversions.agent_message(moved.agent)
+        return moved.agent
 
 
 def _name(name: str) -> str:

@@ -42,7 +42,7 @@ class Usage:
     unowned: int
     totals: dict[str, int]
     namespaces: dict[str, int] = field(default_factory=dict)
-    """KV, quarantine and ledgers of each namespace, each byte once."""
+    """KV, quarantine, ledgers and records of workflow runs of each namespace, each byte once: what its quota bounds."""
 
 
 def usage(root: Path) -> Usage:
@@ -115,6 +115,7 @@ def _usage(directory: DataDirectory, connection: sqlite3.Connection) -> Usage:
         place.update(dict.fromkeys(standing, agent.key.namespace))
     for segment, namespace in place.items():
         namespaces[namespace] += tree.segments[segment].bytes
+    namespaces.update(_runs(connection))
     agents.sort(key=lambda agent: (-agent.frees, agent.key))
     totals = files.totals
     totals["quarantine"] = size_of(directory.quarantine) if directory.quarantine.is_dir() else 0
@@ -139,6 +140,14 @@ def _freed(connection: sqlite3.Connection, tree: Tree, uid: str) -> int:
 def _records(connection: sqlite3.Connection, uid: str) -> int:
     """Bytes of what was answered in the agent's turns."""
     return int(connection.execute("SELECT total(length(record)) FROM turns WHERE uid = ?", (uid,)).fetchone()[0])
+
+
+def _runs(connection: sqlite3.Connection) -> dict[str, int]:
+    """Bytes of the records of workflow runs, by namespace."""
+    rows = connection.execute(
+        "SELECT namespace, sum(length(summary) + length(payload)) FROM workflow_records GROUP BY namespace"
+    )
+    return dict(rows)
 
 
 def _quarantined(directory: DataDirectory, connection: sqlite3.Connection) -> list[tuple[AgentKey, _Name, int]]:

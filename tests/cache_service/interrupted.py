@@ -1,4 +1,7 @@
-"""Scenarios run with faults: in a child process whose stores share one shim, one slot and one directory each."""
+"""Scenarios run with faults: in a child process whose stores share one shim, one slot and one directory each.
+
+Starting the process takes longer than many a scenario, so a group of them shares it, unless all points are tested.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -25,6 +29,7 @@ from .invariants import View, view
 from .scenarios import ROOMY, Scenario, Store, furnish
 
 PATIENCE = 60.0
+_AT_ONCE = 1 if FULL else 4
 
 
 @dataclass
@@ -36,6 +41,8 @@ class Bench:
     child: Victims
     scenario: Scenario
     template: Path
+    slots: Iterator[int] = field(default_factory=count)
+    """Numbers that no store of the child has yet."""
 
     @property
     def limits(self) -> Limits:
@@ -91,25 +98,41 @@ class Course:
     after: View
 
 
+def groups(scenarios: Iterable[Scenario]) -> list[tuple[Scenario, ...]]:
+    """Scenarios that share a child process."""
+    by_flags: dict[tuple[str, ...], list[Scenario]] = {}
+    for scenario in scenarios:
+        by_flags.setdefault(scenario.flags, []).append(scenario)
+    return [
+        tuple(same[first : first + _AT_ONCE]) for same in by_flags.values() for first in range(0, len(same), _AT_ONCE)
+    ]
+
+
+def name_of(group: tuple[Scenario, ...]) -> str:
+    """What a test of a group is called by."""
+    return ", ".join(scenario.name for scenario in group)
+
+
 async def undisturbed(bench: Bench) -> Course:
-    """Run the scenario in slot 0 and count."""
-    scenario, slot = bench.scenario, bench.control[0]
+    """Run the scenario and count."""
+    number = next(bench.slots)
+    scenario, slot = bench.scenario, bench.control[number]
     if scenario.act is None:
-        data = bench.lay_out(0)
+        data = bench.lay_out(number)
         slot.arm()
-        assert await bench.child.open(0, data, bench.limits) == ""
-        victim = bench.child.victim(0, data)
+        assert await bench.child.open(number, data, bench.limits) == ""
+        victim = bench.child.victim(number, data)
         after = await view(victim)
         return Course(slot.operations(), after, after)
-    victim = await bench.opened(0)
+    victim = await bench.opened(number)
     before = None if scenario.vanished else await view(victim)
     slot.arm()
     await scenario.act(victim)
     await settled(victim)
-    count = slot.operations()
+    operations = slot.operations()
     slot.disarm()
     after = await view(victim)
-    return Course(count, before or after, after)
+    return Course(operations, before or after, after)
 
 
 async def settled(store: Store) -> None:
@@ -131,25 +154,30 @@ async def until_stopped(call: Awaitable[object], slot: Slot) -> bool:
     return False
 
 
-def points(operations: list[str], per_operation: int, seed: str, kinds: Kind = Kind.ALL) -> list[tuple[int, int]]:
-    """Which (operation, fault) to test: all, or one of each kind (two of many), drawn by `seed`, and the last.
+def points(operations: list[str], seed: str, kinds: Kind = Kind.ALL, half: int | None = None) -> list[int]:
+    """Which operations to test: all, or one of each kind (two of many), drawn by `seed`, and the last.
 
-    Operations are counted as a slot that is armed for `kinds` counts them.
+    Operations are counted as a slot that is armed for `kinds` counts them. `half` 0 or 1: of those that are drawn
+    every second one, where two ways of testing share them; which half a kind is in is drawn by `seed`, too.
 
     What is between two pages that one transaction writes is always the same, a part of a transaction, and a second file
     goes the way of the first.
     """
     counted = [operation for operation in operations if VERBS[operation.partition(" ")[0]] & kinds]
     every = list(range(1, len(counted) + 1))
-    chosen = every if FULL else sorted({*_one_of_each_kind(counted, random.Random(seed)), *every[-1:]})
-    return [(number, fault) for number in chosen for fault in range(per_operation)]
+    if FULL:
+        return every
+    drawn = _one_of_each_kind(counted, random.Random(seed))
+    return sorted({*(drawn if half is None else drawn[half::2]), *every[-1:]})
 
 
 def _one_of_each_kind(operations: list[str], dice: random.Random) -> list[int]:
     kinds: dict[str, list[int]] = {}
     for number, operation in enumerate(operations, start=1):
         kinds.setdefault(kind(operation), []).append(number)
-    return [number for numbers in kinds.values() for number in dice.sample(numbers, 2 if len(numbers) > 8 else 1)]
+    drawn = [number for numbers in kinds.values() for number in dice.sample(numbers, 2 if len(numbers) > 8 else 1)]
+    dice.shuffle(drawn)
+    return drawn
 
 
 def kind(operation: str) -> str:

@@ -1,11 +1,15 @@
 """SIGKILL before and after every change of a file that a call makes: all of it is there afterwards, or nothing.
 
 The child process runs the real store; shim.c counts its operations on files and holds it at one of them, until the
-whole process is killed. With AGENTMEM_FULL_MATRIX=1 every point is tested, else one of each kind.
+whole process is killed. With AGENTMEM_FULL_MATRIX=1 that is before and after every operation, else before or after one
+of each kind, and both of the last.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +19,19 @@ import pytest
 from cache_service.limits import Limits
 
 from .conftest import running
-from .interrupted import STOPS, Bench, Course, bench, points, settled, template, undisturbed, until_stopped
+from .interrupted import (
+    STOPS,
+    Bench,
+    Course,
+    bench,
+    groups,
+    name_of,
+    points,
+    settled,
+    template,
+    undisturbed,
+    until_stopped,
+)
 from .invariants import View, check_directory, expect, files, holds, view
 from .scenarios import SCENARIOS, Scenario
 
@@ -26,6 +42,9 @@ SHARED_WITH_THE_DATABASE = "store.db"
 class Stopped(NamedTuple):
     """A store at its last point; `problem` is what who reads in this moment finds wrong."""
 
+    scenario: Scenario
+    course: Course
+    allowed: Sequence[View]
     number: int
     data: Path
     answered: bool
@@ -33,36 +52,45 @@ class Stopped(NamedTuple):
     problem: str
 
 
-async def stop_everywhere(bench: Bench, course: Course) -> list[Stopped]:
+async def stop_everywhere(bench: Bench) -> list[Stopped]:
     """A store for each point, stopped there."""
+    scenario, course = bench.scenario, await undisturbed(bench)
+    assert len(course.operations) > 0
+    allowed = [course.before, course.after]
+    if scenario.room is not None:
+        allowed.append(await without_limits(bench))
     stopped = []
-    every = points(course.operations, len(STOPS), bench.scenario.name)
-    for number, (operation, fault) in enumerate(every, start=1):
+    every = [
+        (operation, stop)
+        for half, stop in enumerate(STOPS)
+        for operation in points(course.operations, scenario.name, half=half)
+    ]
+    for operation, stop in every:
+        number = next(bench.slots)
         slot = bench.control[number]
         data, call = await bench.begin(number)
-        slot.arm(STOPS[fault], operation)
+        slot.arm(stop, operation)
         answered = await until_stopped(call, slot)
         victim = bench.child.victim(number, data)
-        if answered and bench.scenario.act is not None:
+        if answered and scenario.act is not None:
             await until_stopped(settled(victim), slot)
-        where = f"{STOPS[fault].name.lower()} {operation} ({(slot.operations() or ['?'])[-1]})"
+        where = f"{scenario.name}, {stop.name.lower()} {operation} ({(slot.operations() or ['?'])[-1]})"
         problem = ""
-        if slot.stopped and bench.scenario.act is not None and SHARED_WITH_THE_DATABASE not in where:
+        if slot.stopped and scenario.act is not None and SHARED_WITH_THE_DATABASE not in where:
             try:
                 await files(victim)
             except AssertionError as error:
                 problem = f"{where}, a reader in this moment: {error}"
-        stopped.append(Stopped(number, data, answered, where, problem))
+        stopped.append(Stopped(scenario, course, allowed, number, data, answered, where, problem))
     return stopped
 
 
-async def check(
-    scenario: Scenario, limits: Limits, course: Course, data: Path, answered: bool, allowed: list[View]
-) -> None:
+async def check(stopped: Stopped, limits: Limits) -> None:
     """Start again: what was acknowledged is there, the rest wholly or not at all, nothing leaks, and work goes on."""
+    scenario, course, data = stopped.scenario, stopped.course, stopped.data
     async with running(data, limits) as store:
         found = await view(store)
-        expect(found, [course.after] if answered else allowed)
+        expect(found, [course.after] if stopped.answered else stopped.allowed)
         check_directory(store)
         if scenario.erases and found == course.after:
             assert holds(data, scenario.erases) == [], "erased, but still in a file"
@@ -79,41 +107,42 @@ async def check(
         check_directory(store)
 
 
-async def explore(library: Path, template: Path, scenario: Scenario, *mistakes: str) -> tuple[int, list[str]]:
-    """Kill a store at every point of a scenario: how many points, and what was wrong at which."""
-    async with bench(library, template, scenario, *mistakes) as tested:
-        course = await undisturbed(tested)
-        assert len(course.operations) > 0
-        stopped = await stop_everywhere(tested, course)
-        await tested.child.kill()
+async def explore(
+    library: Path, template: Path, group: Sequence[Scenario], *mistakes: str, enough: int | None = None
+) -> tuple[Counter[str], list[str]]:
+    """Kill stores at every point of some scenarios: how many points of each, and what was wrong, `enough` of it."""
+    async with bench(library, template, group[0], *mistakes) as shared:
+        stopped = []
+        for scenario in group:
+            stopped += await stop_everywhere(replace(shared, scenario=scenario))
+        await shared.child.kill()
         problems = [each.problem for each in stopped if each.problem]
-        allowed: list[View] = [course.before, course.after]
-        if scenario.room is not None:
-            allowed.append(await without_limits(library, template, scenario))
-        for number, data, answered, where, _ in stopped:
-            tested.control[number].disarm()
+        for each in stopped:
+            if len(problems) == enough:
+                break
+            shared.control[each.number].disarm()
             try:
-                await check(scenario, tested.limits, course, data, answered, allowed)
+                await check(each, each.scenario.limits(template))
             except Exception as error:  # noqa: BLE001 - collected, so that the report has every point
-                problems.append(f"{where}, {'' if answered else 'not '}answered: {type(error).__name__} {error}")
-        return len(stopped), problems
+                answered = "answered" if each.answered else "not answered"
+                problems.append(f"{each.where}, {answered}: {type(error).__name__} {error}")
+        return Counter(each.scenario.name for each in stopped), problems
 
 
-async def without_limits(library: Path, template: Path, scenario: Scenario) -> View:
+async def without_limits(bench: Bench) -> View:
     """What readers see between a publication and the eviction that follows it."""
-    roomy = Scenario(scenario.name, scenario.act, scenario.prepare)
-    async with bench(library, template, roomy) as tested:
-        return (await undisturbed(tested)).after
+    roomy = Scenario(bench.scenario.name, bench.scenario.act, bench.scenario.prepare)
+    return (await undisturbed(replace(bench, scenario=roomy))).after
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("group", groups(SCENARIOS), ids=name_of)
 async def test_sigkill_at_every_change_of_a_file(
-    fault_shim: Path, template: Path, scenario: Scenario, capsys: pytest.CaptureFixture[str]
+    fault_shim: Path, template: Path, group: Sequence[Scenario], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    count, problems = await explore(fault_shim, template, scenario)
+    counts, problems = await explore(fault_shim, template, group)
     with capsys.disabled():
-        print(f"\n{scenario.name}: killed at {count} points")  # noqa: T201 - how much was tested
-    assert not problems, f"{len(problems)} of {count} points:\n" + "\n".join(problems[:10])
+        print(*(f"\n{name}: killed at {count} points" for name, count in counts.items()))  # noqa: T201 - what was tested
+    assert not problems, f"{len(problems)} of {counts.total()} points:\n" + "\n".join(problems[:10])
 
 
 @pytest.mark.parametrize(
@@ -122,5 +151,5 @@ async def test_sigkill_at_every_change_of_a_file(
 )
 async def test_the_matrix_finds_mistakes(fault_shim: Path, template: Path, mistake: str, name: str) -> None:
     scenario = next(each for each in SCENARIOS if each.name == name)
-    _, problems = await explore(fault_shim, template, scenario, mistake)
+    _, problems = await explore(fault_shim, template, [scenario], mistake, enough=1)
     assert problems

@@ -1,15 +1,17 @@
 """A disk that is full, or fails, at every change of a file: a readable refusal, nothing by half, and work goes on.
 
 The faults come from shim.c, below SQLite and Python. With AGENTMEM_FULL_MATRIX=1 every point is tested, else
-one of each kind of operation, which for each fault is another of them; and a third of the stores is started again.
+one of each kind of operation, for which the disk fails once or for good; and a third of the stores is started again.
 """
 
 from __future__ import annotations
 
 import errno
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import pytest
@@ -20,7 +22,7 @@ from tests.faults.victims import Victim
 from tests.full_matrix import FULL
 
 from .conftest import running
-from .interrupted import Bench, Course, bench, points, settled, template, undisturbed
+from .interrupted import Bench, Course, bench, groups, name_of, points, settled, template, undisturbed
 from .invariants import View, check_directory, expect, files, view
 from .scenarios import SCENARIOS, Scenario, append
 
@@ -29,7 +31,10 @@ __all__ = ["template"]
 
 @dataclass(frozen=True)
 class Fault:
-    """What a disk does from an operation on, and which status and words a caller may get of it."""
+    """What a disk does from an operation on, and which status and words a caller may get of it.
+
+    Faults with a `half` share the points that are drawn.
+    """
 
     name: str
     error: int
@@ -37,12 +42,17 @@ class Fault:
     lasts: bool
     codes: tuple[grpc.StatusCode, ...]
     words: str
+    half: int | None = None
+
+    def points(self, scenario: Scenario, operations: list[str]) -> list[int]:
+        """The operations to fail at."""
+        return points(operations, f"{scenario.name}, errno {self.error}", self.kinds, self.half)
 
 
 FAULTS = (
     Fault("full", errno.ENOSPC, Kind.TAKES_SPACE, True, (grpc.StatusCode.RESOURCE_EXHAUSTED,), "disk is full"),
-    Fault("fails once", errno.EIO, Kind.ALL, False, (grpc.StatusCode.INTERNAL,), "disk"),
-    Fault("fails", errno.EIO, Kind.ALL, True, (grpc.StatusCode.INTERNAL,), "disk"),
+    Fault("fails once", errno.EIO, Kind.ALL, False, (grpc.StatusCode.INTERNAL,), "disk", half=0),
+    Fault("fails", errno.EIO, Kind.ALL, True, (grpc.StatusCode.INTERNAL,), "disk", half=1),
 )
 
 
@@ -100,51 +110,57 @@ async def repeat(scenario: Scenario, course: Course, victim: Victim, done: bool)
     check_done(scenario, course, await view(victim))
 
 
-@pytest.mark.parametrize(
-    "scenario", [each for each in SCENARIOS if each.act is not None], ids=lambda scenario: scenario.name
-)
-async def test_a_call_on_a_disk_that_fails(
-    fault_shim: Path, template: Path, scenario: Scenario, capsys: pytest.CaptureFixture[str]
+class Tried(NamedTuple):
+    """A store whose disk has failed at a point."""
+
+    scenario: Scenario
+    course: Course
+    number: int
+    point: str
+
+
+@pytest.mark.parametrize("group", groups(each for each in SCENARIOS if each.act is not None), ids=name_of)
+async def test_calls_on_a_disk_that_fails(
+    fault_shim: Path, template: Path, group: Sequence[Scenario], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with bench(fault_shim, template, scenario) as tested:
-        course = await undisturbed(tested)
+    async with bench(fault_shim, template, group[0]) as shared:
         problems: list[str] = []
-        names: dict[int, str] = {}
-        for fault in FAULTS:
-            tried, refused = await fail_everywhere(tested, course, fault, len(names), problems)
-            with capsys.disabled():
-                print(f"\n{scenario.name}, disk {fault.name}: {len(tried)} points, {refused} refused")  # noqa: T201
-            assert refused > 0
-            names.update(tried)
-        await tested.child.kill()
-        dice = random.Random(scenario.name)
-        again = names if FULL else dice.sample(sorted(names), -(-len(names) // 3))
-        for number in again:
-            name = names[number]
+        every: list[Tried] = []
+        for scenario in group:
+            tested = replace(shared, scenario=scenario)
+            course = await undisturbed(tested)
+            for fault in FAULTS:
+                tried, refused = await fail_everywhere(tested, course, fault, problems)
+                with capsys.disabled():
+                    print(f"\n{scenario.name}, disk {fault.name}: {len(tried)} points, {refused} refused")  # noqa: T201
+                assert refused > 0
+                every += tried
+        await shared.child.kill()
+        again = every if FULL else random.Random(name_of(tuple(group))).sample(every, -(-len(every) // 3))
+        for scenario, course, number, point in again:
             try:
-                async with running(tested.folder / str(number) / "d", tested.limits) as store:
+                async with running(shared.folder / str(number) / "d", scenario.limits(template)) as store:
                     check_done(scenario, course, await view(store))
                     check_directory(store)
             except Exception as error:  # noqa: BLE001 - collected, so that the report has every point
-                problems.append(f"{name}, restarted: {type(error).__name__} {error}")
-        assert not problems, f"{len(problems)} of {len(names)} points:\n" + "\n".join(problems[:10])
+                problems.append(f"{point}, restarted: {type(error).__name__} {error}")
+        assert not problems, f"{len(problems)} of {len(every)} points:\n" + "\n".join(problems[:10])
 
 
-async def fail_everywhere(
-    tested: Bench, course: Course, fault: Fault, used: int, problems: list[str]
-) -> tuple[dict[int, str], int]:
-    """One fault at every point, in the slots after `used`: each slot's point in words, and how many were refused."""
-    names, refused, logged = {}, 0, len(tested.log())
-    every = points(course.operations, 1, f"{tested.scenario.name}, disk {fault.name}", fault.kinds)
-    for number, (operation, _) in enumerate(every, start=used + 1):
-        names[number] = f"disk {fault.name}, operation {operation}"
+async def fail_everywhere(tested: Bench, course: Course, fault: Fault, problems: list[str]) -> tuple[list[Tried], int]:
+    """One fault at every point: the stores, and how many of them have refused."""
+    tried, refused, logged = [], 0, len(tested.log())
+    for operation in fault.points(tested.scenario, course.operations):
+        number = next(tested.slots)
+        point = f"{tested.scenario.name}, disk {fault.name}, operation {operation}"
+        tried.append(Tried(tested.scenario, course, number, point))
         try:
             refused += await refuse(tested, course, number, operation, fault) != "done"
         except Exception as error:  # noqa: BLE001 - collected, so that the report has every point
             what = (tested.control[number].operations() or ["?"])[-1]
-            problems.append(f"{names[number]} ({what}): {type(error).__name__} {error}")
+            problems.append(f"{point} ({what}): {type(error).__name__} {error}")
     assert "Traceback" not in tested.log()[logged:] or fault.error == errno.EIO
-    return names, refused
+    return tried, refused
 
 
 async def test_a_turn_that_failed_does_not_come_back_after_a_crash(fault_shim: Path, template: Path) -> None:
@@ -164,31 +180,37 @@ async def test_a_turn_that_failed_does_not_come_back_after_a_crash(fault_shim: P
                 expect(await view(store), [course.before], course.operations[number - 1])
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-@pytest.mark.parametrize(
-    "scenario", [each for each in SCENARIOS if each.act is None], ids=lambda scenario: scenario.name
-)
-async def test_a_start_on_a_disk_that_fails(
-    fault_shim: Path, template: Path, scenario: Scenario, fault: Fault, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("group", groups(each for each in SCENARIOS if each.act is None), ids=name_of)
+async def test_starts_on_a_disk_that_fails(
+    fault_shim: Path, template: Path, group: Sequence[Scenario], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with bench(fault_shim, template, scenario) as tested:
-        course = await undisturbed(tested)
-        every = points(course.operations, 1, f"{scenario.name}, disk {fault.name}", fault.kinds)
-        for number, (operation, _) in enumerate(every, start=1):
-            data, slot = tested.lay_out(number), tested.control[number]
-            last = FOR_EVER if fault.lasts else operation
-            slot.arm(Action.FAIL, operation, last, error=fault.error, kinds=fault.kinds)
-            problem = await tested.child.open(number, data, tested.limits)
-            slot.disarm()
-            where = f"operation {operation} ({(slot.operations() or ['?'])[-1]}): {problem}"
-            if problem:
-                assert problem.split(":")[0] in READABLE, where
-                assert await tested.child.open(number, data, tested.limits) == "", where
-            victim = tested.child.victim(number, data)
-            expect(await view(victim), [course.after], where)
-            await files(victim)
-        with capsys.disabled():
-            print(f"\n{scenario.name}, disk {fault.name}: {len(every)} points")  # noqa: T201
+    async with bench(fault_shim, template, group[0]) as shared:
+        for scenario in group:
+            tested = replace(shared, scenario=scenario)
+            course = await undisturbed(tested)
+            for fault in FAULTS:
+                every = fault.points(scenario, course.operations)
+                for operation in every:
+                    await start(tested, course, fault, operation)
+                with capsys.disabled():
+                    print(f"\n{scenario.name}, disk {fault.name}: {len(every)} points")  # noqa: T201
+
+
+async def start(tested: Bench, course: Course, fault: Fault, operation: int) -> None:
+    """A start that does not heed the fault, or is refused in words and succeeds when the disk does."""
+    number = next(tested.slots)
+    data, slot = tested.lay_out(number), tested.control[number]
+    last = FOR_EVER if fault.lasts else operation
+    slot.arm(Action.FAIL, operation, last, error=fault.error, kinds=fault.kinds)
+    problem = await tested.child.open(number, data, tested.limits)
+    slot.disarm()
+    where = f"{tested.scenario.name}, operation {operation} ({(slot.operations() or ['?'])[-1]}): {problem}"
+    if problem:
+        assert problem.split(":")[0] in READABLE, where
+        assert await tested.child.open(number, data, tested.limits) == "", where
+    victim = tested.child.victim(number, data)
+    expect(await view(victim), [course.after], where)
+    await files(victim)
 
 
 READABLE = ("ResourceExhausted", "Internal", "OSError", "OperationalError", "DatabaseError", "DirectoryUnusable")

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from agentmem.v1 import agent_pb2
+from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.offline.commands import main
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.usage import usage
@@ -81,6 +82,16 @@ async def test_deletion_gives_back_what_was_promised_of_branches(data: Path, nam
         before = kv_bytes(data) + ledger_bytes(data)
         await store.delete(kv.key(name))
         assert before - kv_bytes(data) - ledger_bytes(data) == found[name].frees
+
+
+async def test_records_of_runs_are_the_namespaces_as_its_quota_counts_them(data: Path) -> None:
+    async with running(data) as store:
+        await store.cache.CommitTurn(kv.turn([1, 2]))
+        for namespace, payload in (("default", b"p" * 1000), ("other", b"q")):
+            record = pb.WorkflowRecord(namespace=namespace, workflow_id="w", summary=b"s" * 30, payload=payload)
+            await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=record))
+    counted = query(data, "SELECT namespace, kv_bytes + ledger_bytes FROM namespaces")
+    assert usage(data).namespaces == dict(counted) == {"default": ledger_bytes(data) + 1030, "other": 31}
 
 
 async def test_the_command_tells_people_and_machines(filled: Path) -> None:
