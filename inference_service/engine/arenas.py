@@ -12,9 +12,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from agentmem.blockfile import TENSORS
 from inference_service.engine.caches import KVBuffers, Quantized
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry, LayerGroup
+from inference_service.engine.uploading import uploaded
 
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
 """The six tensors of a file by name, [layers, kv_heads, tokens, width]; 16-bit floats as uint16."""
@@ -28,10 +28,10 @@ class Arena:
     def __init__(self, geometry: Geometry, group: LayerGroup, blocks: int, block_tokens: int) -> None:
         self.group = group
         self.block_tokens = block_tokens
-        self._dtype = geometry.dtype
+        shapes = geometry.shapes(group, block_tokens)
+        self._dtypes = {name: dtype for name, (dtype, _) in shapes.items()}
         self._arrays: dict[str, mx.array] = {
-            name: mx.zeros((blocks, *shape), dtype=_DTYPES[dtype])
-            for name, (dtype, shape) in geometry.shapes(group, block_tokens).items()
+            name: mx.zeros((blocks, *shape), dtype=_DTYPES[dtype]) for name, (dtype, shape) in shapes.items()
         }
         mx.eval(self._arrays)
 
@@ -59,38 +59,35 @@ class Arena:
                 array[wanted, row] = _split(part_of(each, name)[0, :, start:end], self.block_tokens)
             mx.eval(array)  # One tensor after the other: what is transient is one tensor's share.
 
-    def gather(self, blocks: Sequence[int], tokens: int, more: Sequence[HostTensors] = ()) -> list[KVBuffers]:
+    def gather(
+        self, blocks: Sequence[int], tokens: int, more: Sequence[HostTensors] = (), room: int = 0
+    ) -> list[KVBuffers]:
         """Private, evaluated buffers of `tokens` tokens, per layer of the group.
 
         They come from `blocks`, one after the other, and then from the blocks of files in `more`; the buffers have room
-        for at least one token more.
+        for at least one token more, and for `room` tokens in all.
         """
-        count = len(blocks) + len(more)
-        spare = [0] * (tokens // self.block_tokens + 1 - count)
-        wanted = mx.array([*blocks, *([] if more else spare)], dtype=mx.uint32)
-        loaded = {name: self._stacked(name, more, len(spare)) for name in TENSORS} if more else {}
+        count = -(-max(tokens + 1, room) // self.block_tokens)
+        warm = uploaded(more, self._dtypes, (count - len(blocks)) * self.block_tokens) if more else []
+        if more and not blocks:
+            return [_buffers(parts, tokens) for parts in warm]
+        spare = [] if more else [0] * (count - len(blocks))
+        wanted = self._places([*blocks, *spare])
         layers = []
         for row in range(len(self.group.layers)):
             parts = {}
             for name, array in self._arrays.items():
-                taken = [array[wanted, row]] if wanted.size else []
-                if more:
-                    taken.append(loaded[name][:, row])
-                whole = mx.concatenate(taken) if len(taken) > 1 else taken[0]
-                parts[name] = whole.transpose(1, 0, 2, 3).reshape(1, whole.shape[1], -1, whole.shape[3])
-            layers.append(KVBuffers(_quantized(parts, "k"), _quantized(parts, "v"), tokens))
+                found = mx.take(array.reshape(-1, *array.shape[3:]), wanted[row], axis=0)
+                whole = found.reshape(1, found.shape[0], -1, found.shape[3])
+                parts[name] = mx.concatenate([whole, warm[row][name]], axis=2) if more else whole
+            layers.append(_buffers(parts, tokens))
         mx.eval([layer.arrays for layer in layers])
         return layers
 
     def upload(self, file: HostTensors, surplus: int = 0) -> list[KVBuffers]:
         """Private, evaluated buffers of one file of any length without its last `surplus` tokens, per layer."""
-        layers = []
-        for row in range(len(self.group.layers)):
-            parts = {name: self._typed(mx.array(file[name][row : row + 1])) for name in TENSORS}
-            keys, values = _quantized(parts, "k"), _quantized(parts, "v")
-            layers.append(KVBuffers(keys, values, keys.tokens - surplus))
-        mx.eval([layer.arrays for layer in layers])
-        return layers
+        tokens = file["k.weights"].shape[2]
+        return [_buffers(parts, tokens - surplus) for parts in uploaded([file], self._dtypes, tokens)]
 
     def read(self, blocks: Sequence[int], tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens in `blocks`, as the tensors of a file."""
@@ -100,17 +97,22 @@ class Arena:
             copied[name] = host_bytes(whole)
         return copied
 
-    def _stacked(self, name: str, files: Sequence[HostTensors], spare: int) -> mx.array:
-        """Files' tensors on the device, [files + spare, layers, kv_heads, block_tokens, width]."""
-        like = files[0][name]
-        stacked = np.zeros((len(files) + spare, *like.shape[:2], self.block_tokens, like.shape[3]), like.dtype)
-        for block, tensors in zip(stacked, files, strict=False):
-            tensor = tensors[name]
-            block[:, :, : tensor.shape[2]] = tensor
-        return self._typed(mx.array(stacked))
+    def warm_up(self) -> None:
+        """Have the backend compile what `gather` and `write` need: a block of an arena that is still empty goes round.
 
-    def _typed(self, array: mx.array) -> mx.array:
-        return array if array.dtype == mx.uint32 else array.view(self._dtype)
+        On some backends that takes seconds, which the first turn would wait for.
+        """
+        self.write(self.gather([0], self.block_tokens - 1), 0, [0])
+
+    def _places(self, blocks: Sequence[int]) -> mx.array:
+        """Which of a tensor's pieces of one head and block are those of `blocks`, [layers, kv_heads, blocks].
+
+        In this order the gather itself puts each head's blocks in a row. One index instead of one per axis: for each
+        number of them a backend that compiles its kernels makes others, which takes seconds.
+        """
+        layers, heads = len(self.group.layers), self.group.kv_heads
+        rows = np.arange(layers)[:, None, None] * heads + np.arange(heads)[:, None]
+        return mx.array((np.array(blocks, np.int64) * (layers * heads) + rows).astype(np.int32))
 
 
 def part_of(buffers: KVBuffers, name: str) -> mx.array:
@@ -136,6 +138,10 @@ def _split(tokens: mx.array, block_tokens: int) -> mx.array:
     if missing := -n % block_tokens:
         tokens = mx.pad(tokens, [(0, 0), (0, missing), (0, 0)])
     return tokens.reshape(heads, -1, block_tokens, width).swapaxes(0, 1)
+
+
+def _buffers(parts: Mapping[str, mx.array], tokens: int) -> KVBuffers:
+    return KVBuffers(_quantized(parts, "k"), _quantized(parts, "v"), tokens)
 
 
 def _quantized(parts: Mapping[str, mx.array], side: str) -> Quantized:

@@ -1,8 +1,9 @@
 """The engine's heart: one decode step for all that generate, then one chunk of one prompt, again and again.
 
 Prompts are computed one sequence at a time, unpadded, and join the running rows when they are done; so no stream waits
-for a stranger's long prompt longer than one chunk. Decoding runs in mlx-lm's GenerationBatch over our batch caches, in
-one batch, or in several where rows are so far from one length that padding would cost more.
+for a stranger's long prompt longer than one chunk, and who arrives waits for some layers of one. Decoding runs in
+mlx-lm's GenerationBatch over our batch caches, in one batch, or in several where rows are so far from one length that
+padding would cost more.
 """
 
 import logging
@@ -17,6 +18,7 @@ from mlx_lm.generate import GenerationBatch, StopSequences
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.grouping import split
+from inference_service.engine.prefill import ChunkUnderWay
 from inference_service.engine.regrouping import regrouped
 from inference_service.engine.sampling import processors
 from inference_service.engine.scheduling import Waiting, next_prompt
@@ -60,6 +62,8 @@ class BatchEngine:
         self._rows_changed = False
         self._next_uid = 0
         self._tokens_per_second = 0.0
+        self.asked: Callable[[], bool] = lambda: False
+        """Whether something waits for the engine's thread: then a tick stops between two layers of a chunk."""
         self.stepped: Callable[[str], object] = _nothing
         """Told, on the engine's thread, of each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
 
@@ -78,7 +82,7 @@ class BatchEngine:
             self._waiting.append(job)
 
     def tick(self) -> bool:
-        """Do one decode step and one chunk; whether anything is left to do."""
+        """Do one decode step and one chunk, or as much of it as there is time for; whether anything is left to do."""
         self._drop_cancelled()
         self._step()
         if self._waiting:
@@ -101,11 +105,12 @@ class BatchEngine:
             self._guarded(partial(self._decode, group), partial(self._rebuild, group))
 
     def _advance(self) -> None:
-        """Compute one chunk of the prompt that has the least left to do."""
-        states = [Waiting(job.tokens - job.position, job.waited_ticks) for job in self._waiting]
+        """Compute one chunk of the prompt that has the least left to do, or go on with its chunk."""
+        states = [Waiting(job.remaining, job.waited_ticks) for job in self._waiting]
         job = self._waiting[next_prompt(states)]
-        for other in self._waiting:
-            other.waited_ticks = 0 if other is job else other.waited_ticks + 1
+        if job.chunk is None:  # Stops are many where much arrives; chunks are what a prompt waits for.
+            for other in self._waiting:
+                other.waited_ticks = 0 if other is job else other.waited_ticks + 1
 
         def fail(error: Exception) -> None:
             if job in self._waiting:
@@ -120,8 +125,10 @@ class BatchEngine:
         # The last token is left for the batch: its logits are what decoding starts from.
         history = job.history
         last = len(history) - (1 if job.decoding else 0)
-        if job.position < last:
-            self._chunk(job, history[:last])
+        if job.chunk is None and job.position < last:
+            self._begin_chunk(job, history[:last])
+        if job.chunk is not None and not self._go_on(job, job.chunk):
+            return
         if job.position < last:
             return
         mx.clear_cache()
@@ -132,30 +139,45 @@ class BatchEngine:
             self._waiting.remove(job)
             self._finish(job)
 
-    def _chunk(self, job: TurnJob, prompt: Sequence[int]) -> None:
+    def _begin_chunk(self, job: TurnJob, prompt: Sequence[int]) -> None:
         position = job.position
-        seconds = SECONDS_WHILE_OTHERS_DECODE if self._running or self._others_decode() else SECONDS_ALONE
+        seconds = SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else SECONDS_ALONE
         end = position + chunk_tokens(position, self._tokens_per_second, seconds)
         chunk = prompt[position : job.chunk_end(min(end, len(prompt)))]
-        started = time.monotonic()
-        self._model(mx.array([chunk]), cache=job.caches)
-        mx.eval([cache.state for cache in job.caches])
-        ended = time.monotonic()
-        if len(chunk) >= 128:
-            self._tokens_per_second = len(chunk) / (ended - started)
+        job.chunk = ChunkUnderWay(self._model, job.caches, chunk, self._tokens_per_second)
+
+    def _go_on(self, job: TurnJob, chunk: ChunkUnderWay) -> bool:
+        """Compute the chunk until something else is to be done first; whether it is complete."""
+        began = time.monotonic()
+
+        def stop() -> bool:
+            too_long = time.monotonic() - began >= SECONDS_WHILE_OTHERS_DECODE and self._others_wait()
+            return too_long or self.asked() or job.cancelled.is_set()
+
+        if not chunk.advance(stop):
+            return False
+        job.chunk = None
+        if chunk.tokens >= 128:
+            self._tokens_per_second = chunk.tokens / chunk.seconds
         self.stepped("prefill")
-        job.computed(Chunk(started, ended, position, len(chunk)))
+        job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens))
+        return True
+
+    def _others_wait(self) -> bool:
+        return bool(self._running) or self._others_decode()
 
     def _join(self, job: TurnJob) -> None:
         """Give the caches to a batch of one row, which is fed the prompt's last token at once."""
         assert job.decoding is not None
         uid, self._next_uid = self._next_uid, self._next_uid + 1
         history = job.history
+        batched = merged(job.caches)
+        job.caches.clear()  # A batch makes its first step at once, and whoever writes what another holds copies it all.
         row = GenerationBatch(
             model=self._model,
             uids=[uid],
             inputs=mx.array(history[-1:]),
-            prompt_cache=merged(job.caches),
+            prompt_cache=batched,
             tokens=[history[:-1]],
             samplers=[job.sampler],
             fallback_sampler=job.sampler,
@@ -165,7 +187,6 @@ class BatchEngine:
         )
         self._waiting.remove(job)
         self._running[uid] = job
-        job.caches.clear()
         self._groups.append(row)
         self._rows_changed = True
 

@@ -17,6 +17,7 @@ from inference_service.domain import Sampling, TokenEvent, ToolCall
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.constraint import sampler_for
 from inference_service.engine.geometry import Caches
+from inference_service.engine.prefill import ChunkUnderWay
 from inference_service.engine.sampling import top_logprobs
 from inference_service.engine.windows import captured, next_stop
 from inference_service.text.answering import AnswerStream
@@ -65,7 +66,7 @@ class Generated:
 
 
 class Chunk(NamedTuple):
-    """A chunk of the prompt that was computed: when, by the monotonic clock, and which tokens."""
+    """A chunk of the prompt that was computed: when, by the monotonic clock, stops included, and which tokens."""
 
     began: float
     ended: float
@@ -121,8 +122,11 @@ class TurnJob:
         self.alone = False
         """A step with this turn in it failed: it is kept apart, so that it can harm nobody else."""
         self.started = 0.0
+        """When computing began: the caches were there."""
         self.chunks: list[Chunk] = []
         """Those of the prompt that are computed."""
+        self.chunk: ChunkUnderWay | None = None
+        """The one that is being computed: the caches' offsets count it already."""
         self._make_caches = caches
         self._taken_up = taken_up
         self._emit = emit
@@ -144,13 +148,19 @@ class TurnJob:
         """Tokens in the caches, or that will be in them when the turn is taken up."""
         return self.caches[0].offset if self.caches else self._reused
 
+    @property
+    def remaining(self) -> int:
+        """Tokens that are to be computed before the turn can generate."""
+        return self.tokens - (self.chunk.position if self.chunk else self.position)
+
     def take_up(self) -> None:
         """Make the caches."""
-        self.started = time.monotonic()
+        began = time.monotonic()
         self.caches = self._make_caches()
         self._reused = 0
         check_lengths(self.caches, self.position)
-        self._taken_up(self.started, time.monotonic() - self.started)
+        self.started = time.monotonic()
+        self._taken_up(began, self.started - began)
 
     def chunk_end(self, end: int) -> int:
         """Where the next chunk ends at the latest: at a checkpoint, so that the caches stand there, or at `end`."""
@@ -228,6 +238,7 @@ class TurnJob:
 
     def fail(self, error: Exception) -> None:
         """End the turn by an error, without caches. Its traceback goes to the log only, because it holds on to them."""
+        self.chunk = None
         self.caches.clear()
         self.windows.clear()
         if not isinstance(error, AgentmemError):

@@ -10,7 +10,7 @@ calibrated, it is by how much the logarithm of its perplexity rises.
 What is good was measured on the demo model, unchanged and with a bias on the slowest channel of RoPE in each layer's
 first key head: unquantized this changes nothing, with 4 bits it is the failure above. Float32, groups of 64; divergence
 over 128 (and 256) tokens of the sample, perplexity and recall over eight held-out dialogues of 512 tokens with 59
-questions (`python -m benchmarks.key_outliers`; no model of a usual size was at hand).
+questions (`agentmem bench key-outliers`; no model of a usual size was at hand).
 
     bias    4 bits (256)    8 bits    perplexity with 4 bits    recall with 4 bits
        0    0.060  0.030    0.0002          +0 %                     100 %

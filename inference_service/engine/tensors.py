@@ -25,6 +25,11 @@ class Arenas:
         """Bytes of all arenas."""
         return self._full.nbytes + (self._sliding.nbytes if self._sliding else 0)
 
+    def warm_up(self) -> None:
+        """Have the backend compile what the arenas need, before anything is kept in them. May take seconds."""
+        for arena in filter(None, (self._full, self._sliding)):
+            arena.warm_up()
+
     def close(self) -> None:
         """Give the memory back. Nobody may use the arenas any more."""
         for arena in filter(None, (self._full, self._sliding)):
@@ -42,14 +47,16 @@ class Arenas:
         blocks: Sequence[int],
         files: Sequence[HostTensors],
         window: "Sequence[KVBuffers]" = (),
+        room: int = 0,
     ) -> Caches:
         """Private, evaluated caches that hold `tokens` tokens: of `blocks`, and then of block files.
 
-        `window` are the sliding layers' buffers before that position.
+        `window` are the sliding layers' buffers before that position. Those of the full-attention layers have room for
+        `room` tokens in all: to grow while a prompt is computed would copy all that was restored once more.
         """
         geometry = self._geometry
         caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {}
-        layers = self._full.gather(blocks, tokens, files)
+        layers = self._full.gather(blocks, tokens, files, room)
         for layer, buffers in zip(geometry.full.layers, layers, strict=True):
             caches[layer] = QuantizedKVCache.restored(buffers, geometry.bits, geometry.group_size)
         if geometry.sliding is not None and geometry.sliding.window is not None:

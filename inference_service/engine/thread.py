@@ -63,6 +63,11 @@ class EngineThread:
         """The thread runs."""
         return self._thread.is_alive() and not self.died.is_set()
 
+    @property
+    def asked(self) -> bool:
+        """Functions wait to be run. Any thread."""
+        return not self._tasks.empty()
+
     def submit(self, function: Callable[[], _T]) -> "Future[_T]":
         """Queue a function. Its future can be cancelled only until it runs; await it by `asyncio.wrap_future`.
 

@@ -7,8 +7,8 @@ _ROUND = 256
 
 SECONDS_WHILE_OTHERS_DECODE = 0.25
 """No stream stalls longer than a chunk."""
-SECONDS_ALONE = 1.0
-"""Nobody's stream stalls; but a request that arrives, and a cancellation, wait for the end of the chunk."""
+SECONDS_ALONE = 0.5
+"""Nobody's stream stalls; but a request that arrives waits for a layer of the chunk, which is a share of this."""
 
 
 def latest_chunks(context_length: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import types_pb2
@@ -23,7 +23,7 @@ class Plan:
     """The prompt as `ledger.kept(keep_tokens)` followed by `new_ids`; at least one token is new.
 
     `sequence` is all of it. `keep_tokens` may be less than the match says: tokens at a cut are given back where whole
-    tokenization would have split elsewhere, and the last token is always run again. Planning raises InvalidArgument
+    tokenization splits elsewhere, and the last token is always run again. Planning raises InvalidArgument
     for a prompt that has no tokens.
 
     `checkpoints` are numbers of tokens after which a later prompt may leave this one: increasing, neither 0 nor all.
@@ -79,13 +79,16 @@ class Planner:
             # A tokenizer that rewrites text (normalizes, adds a space): only its own whole tokenization can be trusted,
             # and positions in the text say nothing of positions in that.
             return self.for_tokens(ledger, tuple(self._renderer.encode(prompt)))
+        # What was given back may have come out the same again.
+        if keep or matched.kind == types_pb2.MATCH_EXTEND:
+            keep = _shared(ledger.token_ids, sequence, keep)
         return _plan(matched, keep, sequence, _tokens_inside(prompt.checkpoints, pieces))
 
     def specials(self, ledger: Ledger) -> list[Span]:
         """Where the ledger's special tokens are in its text."""
-        starts = (0, *ledger.offsets)
-        special_ids = self._tokenizer.special_ids
-        return [Span(starts[i], ledger.offsets[i]) for i, token in enumerate(ledger.token_ids) if token in special_ids]
+        offsets = ledger.offsets
+        special = map(self._tokenizer.special_ids.__contains__, ledger.token_ids)
+        return [Span(offsets[i - 1] if i else 0, offsets[i]) for i in compress(range(len(ledger)), special)]
 
     def _healed(self, ledger: Ledger, keep: int, prompt: Rendered) -> int:
         """Give tokens back to the last pre-token boundary that the prompt's and the ledger's text have in common."""
@@ -130,6 +133,11 @@ def _tokens_inside(places: Sequence[int], pieces: Sequence[bytes]) -> list[int]:
     """How many of the tokens that stand for `pieces` are wholly before each of these bytes."""
     ends = list(accumulate(map(len, pieces))) if places else []
     return [bisect_right(ends, place) for place in places]
+
+
+def _shared(a: Sequence[int], b: Sequence[int], start: int) -> int:
+    """Length of the common beginning, which is at least `start`."""
+    return next((i for i in range(start, min(len(a), len(b))) if a[i] != b[i]), min(len(a), len(b)))
 
 
 def _back_to_character(ledger: Ledger, keep: int, text: bytes) -> int:

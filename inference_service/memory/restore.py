@@ -61,14 +61,15 @@ def look_up(
     """
     limit = len(sequence) - 1
     own = list(headers(fingerprint, namespace, sequence))
-    ledgers = headers(fingerprint, namespace, ledger_ids) if keep_tokens else iter(())
+    common = keep_tokens // BLOCK_TOKENS  # Blocks that both have, with one name.
+    ledgers = headers(fingerprint, namespace, ledger_ids, own[:common])
     rows = []
     for first in range(0, limit, BLOCK_TOKENS):
         row = []
-        mine, theirs = own[first // BLOCK_TOKENS], next(ledgers, None)
+        mine = own[first // BLOCK_TOKENS]
         if mine.token_count == BLOCK_TOKENS:
             row.append(Candidate(mine, min(BLOCK_TOKENS, limit - first)))
-        if theirs is not None and first < keep_tokens and theirs not in (c.header for c in row):
+        if common * BLOCK_TOKENS <= first < keep_tokens and (theirs := next(ledgers)) not in (c.header for c in row):
             row.append(Candidate(theirs, min(theirs.token_count, keep_tokens - first, limit - first)))
         if not row:
             break
@@ -77,10 +78,12 @@ def look_up(
     return Lookup(tuple(rows), limit, names)
 
 
-def headers(fingerprint: str, namespace: str, token_ids: Sequence[int]) -> Iterator[BlockHeader]:
-    """The headers of all blocks of a sequence, the last one a tail if it is not full."""
-    parent = NO_PARENT
-    for first in range(0, len(token_ids), BLOCK_TOKENS):
+def headers(
+    fingerprint: str, namespace: str, token_ids: Sequence[int], known: Sequence[BlockHeader] = ()
+) -> Iterator[BlockHeader]:
+    """The headers of the blocks of a sequence behind its `known` full ones, the last a tail if it is not full."""
+    parent = known[-1].chain_hash if known else NO_PARENT
+    for first in range(len(known) * BLOCK_TOKENS, len(token_ids), BLOCK_TOKENS):
         ids = token_ids[first : first + BLOCK_TOKENS]
         name = chain_hash(fingerprint, namespace, parent, ids)
         yield BlockHeader(fingerprint, namespace, name, parent, first, len(ids))

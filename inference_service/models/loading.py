@@ -189,6 +189,7 @@ def finish(
     geometry, text = outline.geometry, outline.text
     try:
         arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces)
+        arenas.warm_up()
     except (RuntimeError, MemoryError) as error:
         raise FailedPrecondition(
             f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"

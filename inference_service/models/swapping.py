@@ -225,6 +225,7 @@ class Swapper:
         model = await self._loader.load(opening, self._residents(), seat.tell, lambda: self._others_decode(seat))
         seat.loaded, seat.state = model, State.MODEL_STATE_LOADED
         seat.loaded_at = seat.last_used = time.monotonic()
+        model.engine.asked = lambda: self._engine.asked
         self._engine.attach(model.engine.tick)
         self._surroundings.arrived(model, seat.loaded_at - began)
         seat.admit()

@@ -7,7 +7,7 @@ from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2
 from inference_service.memory.ledger import Ledger, Version
-from inference_service.memory.match import common_tokens
+from inference_service.memory.match import common_length
 from inference_service.pool.hot import HotState
 from inference_service.pool.kv import Table
 from inference_service.servicers.servicer_base import AgentServicerBase
@@ -98,7 +98,7 @@ class BranchServicer(AgentServicerBase):
             self._drop_hot(key)  # The change is durable, and what memory has can be had from disk.
             return
         memory, ledger = loaded.memory, opened.ledger or Ledger()
-        common = common_tokens(state.ledger.token_ids, ledger.token_ids)
+        common = common_length(state.ledger.token_ids, ledger.token_ids)
         blocks = state.table.blocks[: common // BLOCK_TOKENS]
         if not blocks or memory.hot.get(key) is not state:
             self._drop_hot(key)

@@ -43,7 +43,10 @@ class BlockMiss(Exception):
 
 
 def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """The tensors of a block's or a window's file, read at once and verified. Raises BlockMiss."""
+    """The tensors of a block's or a window's file, read at once and verified. Raises BlockMiss.
+
+    Reading and hashing leave the interpreter to other threads.
+    """
     try:
         data = _read(path, blockfile.MAX_HEADER_BYTES + 8 + _bytes(_shapes(wanted, geometry)))
     except FileNotFoundError as error:
@@ -55,7 +58,7 @@ def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry
     return verified(data, wanted, digest, geometry)
 
 
-def verified(data: bytes, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
+def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
     """The tensors of a whole file: all bytes hashed, header and shapes compared with what is wanted.
 
     The arrays are views of the bytes that were hashed. Raises BlockMiss.
@@ -103,15 +106,22 @@ def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry)
     return Built(data, blockfile.digest(data))
 
 
-def _read(path: str, most: int) -> bytes:
-    """The bytes of a regular file. Raises OSError, and BlockFileError for one that is larger than it can be."""
-    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+def _read(path: str, most: int) -> memoryview:
+    """The bytes of a regular file. Raises OSError, and BlockFileError for one that is larger than it can be.
+
+    Into memory from NumPy, which asks for large pages: page faults would take longer than the rest of the reading.
+    """
+    with open(path, "rb", 0, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         if found.st_size > most:
             raise BlockFileError("digest", f"{found.st_size} bytes, where {most} are the most")
-        return file.read()
+        data = np.empty(found.st_size, np.uint8).data
+        end = 0
+        while count := file.readinto(data[end:]):
+            end += count
+        return data[:end].toreadonly()
 
 
 def _bytes(shapes: TensorShapes) -> int:
@@ -126,7 +136,7 @@ def _address(data: bytes) -> int:
     return np.frombuffer(data, np.uint8).ctypes.data
 
 
-def _view(data: bytes, spec: blockfile.TensorSpec) -> npt.NDArray[np.generic]:
+def _view(data: bytes | memoryview, spec: blockfile.TensorSpec) -> npt.NDArray[np.generic]:
     dtype = _NUMPY_DTYPE[spec.dtype]
     count = (spec.end - spec.start) // np.dtype(dtype).itemsize
     view: npt.NDArray[np.generic] = np.frombuffer(data, dtype, count, spec.start).reshape(spec.shape)

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import os
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from agentmem import errors
@@ -17,8 +19,14 @@ from inference_service.memory.ledger import Version
 from inference_service.storage.blocks import BlockMiss, build, read_block, verified, write_block
 from inference_service.storage.client import FileName, StoreClient, version_to_proto
 
+READERS_AT_ONCE = 8
+"""Threads that read files for one caller. A few of them fill the memory's bandwidth, or a disk's queue."""
+
 STREAMS_AT_ONCE = 4
 """More do not make one connection faster, and each takes turns of the event loop."""
+
+File = tuple[BlockHeader, cache_store_pb2.StoredFile]
+"""A published file, and the header that it must have."""
 
 
 class Written(NamedTuple):
@@ -48,6 +56,11 @@ class Transfer(ABC):
     async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
         """The tensors of a published file. Raises BlockMiss where it is missing, bad, or out of reach."""
 
+    async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
+        """The tensors of each of these files, in their order, or why it cannot be used. Cancelled, it reads no more."""
+        results = await asyncio.gather(*(self.read(*file, geometry) for file in files), return_exceptions=True)
+        return [_expected(result) for result in results]
+
     @abstractmethod
     async def write(
         self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
@@ -67,6 +80,29 @@ class PathTransfer(Transfer):
     async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
         """One read on another thread."""
         return await asyncio.to_thread(read_block, file.path, wanted, file.digest, geometry)
+
+    async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
+        """By a few threads, each of which takes the next file when it is through with one."""
+        todo, found = deque(enumerate(files)), dict[int, HostTensors | BlockMiss]()
+        stopped = threading.Event()
+
+        def read_some() -> None:
+            while not stopped.is_set():
+                try:
+                    index, (header, file) = todo.popleft()
+                except IndexError:
+                    return
+                try:
+                    found[index] = read_block(file.path, header, file.digest, geometry)
+                except BlockMiss as miss:
+                    found[index] = miss
+
+        try:
+            await asyncio.gather(*(asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))))
+        finally:
+            stopped.set()
+        # What was found leaves the dictionary, which a miss holds by its traceback.
+        return [found.pop(index) for index in range(len(files))]
 
     async def write(
         self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
@@ -118,6 +154,12 @@ class StreamTransfer(Transfer):
 
     async def abandon(self, paths: Iterable[str]) -> None:
         """Nothing was written there; what the store has taken is the agent's."""
+
+
+def _expected(result: HostTensors | BaseException) -> HostTensors | BlockMiss:
+    if isinstance(result, BaseException) and not isinstance(result, BlockMiss):
+        raise result
+    return result
 
 
 def _described(header: BlockHeader, digest: bytes, size: int, path: str = "") -> cache_store_pb2.StoredFile:

@@ -50,7 +50,11 @@ class Tokenizer:
 
     def pieces(self, token_ids: Iterable[int]) -> list[bytes]:
         """`token_bytes` of each."""
-        return [self.token_bytes(i) for i in token_ids]
+        token_ids = tuple(token_ids)
+        try:
+            return [*map(self._pieces.__getitem__, token_ids)]  # A long context's tokens, at each turn.
+        except IndexError:
+            return [self.token_bytes(i) for i in token_ids]
 
     def decode(self, token_ids: Iterable[int]) -> bytes:
         """The bytes that the tokens stand for, special tokens spelled out."""

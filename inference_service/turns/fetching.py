@@ -1,6 +1,5 @@
 """Files of KV from the store, every byte verified. What fails is taken out of use, and is only a miss."""
 
-import asyncio
 import logging
 from collections.abc import Collection, Sequence
 
@@ -63,9 +62,7 @@ class Fetcher:
         except AgentmemError as error:
             logs.event(log, "block files are out of reach", logging.WARNING, error=error.message)
             return {}, {FileName.of(header): types_pb2.MISS_REASON_IO_ERROR for header, _ in wanted}
-        results = await asyncio.gather(
-            *(transfer.read(header, file, geometry) for header, file in wanted), return_exceptions=True
-        )
+        results = await transfer.read_all(wanted, geometry)
         good: dict[FileName, HostTensors] = {}
         bad: dict[FileName, Reason] = {}
         for (header, file), result in zip(wanted, results, strict=True):
@@ -74,8 +71,6 @@ class Fetcher:
                 bad[name] = result.reason
                 self._metrics.load_failures.labels(model_id, result.fault).inc()
                 await self._refuse(namespace, name, file.digest, result)
-            elif isinstance(result, BaseException):
-                raise result
             else:
                 good[name] = result
         return good, bad

@@ -7,7 +7,7 @@ from agentmem.v1 import types_pb2
 from inference_service.engine.generation import Decoding
 from inference_service.engine.geometry import Caches
 from inference_service.memory.ledger import Ledger, Version
-from inference_service.memory.match import Reason, common_tokens
+from inference_service.memory.match import Reason, common_length
 from inference_service.memory.plan import Plan
 from inference_service.memory.restore import Lookup
 from inference_service.memory.windows import WindowCandidate
@@ -76,7 +76,7 @@ class Planned:
     @property
     def dropped_tokens(self) -> int:
         """Tokens of the ledger that the turn leaves behind; to tokenize its text again drops none."""
-        kept = common_tokens(self.ledger.token_ids, self.plan.sequence) if self.retokenized else self.keep_tokens
+        kept = common_length(self.ledger.token_ids, self.plan.sequence) if self.retokenized else self.keep_tokens
         return len(self.ledger) - kept
 
     @property

@@ -10,7 +10,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding
 from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits, common_tokens
+from inference_service.memory.match import Limits, common_length
 from inference_service.memory.plan import Plan, Planner
 from inference_service.memory.restore import Lookup, look_up
 from inference_service.memory.retokenizing import retokenized
@@ -60,10 +60,6 @@ class Preparer:
         if tokenizer_changed:
             ledger = await asyncio.to_thread(retokenized, ledger, model.tokenizer)
         plan, lookup, windows = await asyncio.to_thread(self._plan, request, model, ledger)
-        if max(plan.sequence) >= model.vocab_size:
-            raise FailedPrecondition(
-                f"the tokenizer makes token {max(plan.sequence)} of the prompt, and the model has {model.vocab_size}"
-            )
         remaining = model.context_length - len(plan.sequence)
         if remaining < (1 if request.generates else 0):
             raise FailedPrecondition(
@@ -74,7 +70,7 @@ class Preparer:
         return Planned(
             base=opened.version,
             ledger=ledger,
-            keep_tokens=0 if tokenizer_changed else common_tokens(ledger.token_ids, plan.sequence),
+            keep_tokens=0 if tokenizer_changed else common_length(ledger.token_ids, plan.sequence),
             retokenized=tokenizer_changed,
             incompatible=tokenizer_changed or opened.is_incompatible(model.fingerprint),
             plan=plan,
@@ -116,6 +112,10 @@ class Preparer:
     ) -> tuple[Plan, Lookup, tuple[WindowCandidate, ...]]:
         planner = Planner(model.tokenizer, model.renderer, self._limits)
         plan = _plan_input(planner, model, request.input, request.parse_special, ledger, cue=request.generates)
+        if (largest := max(plan.sequence)) >= model.vocab_size:
+            raise FailedPrecondition(
+                f"the tokenizer makes token {largest} of the prompt, and the model has {model.vocab_size}"
+            )
         ids = model.fingerprint, request.key.namespace
         lookup = look_up(*ids, ledger.token_ids, plan.keep_tokens, plan.sequence)
         if model.geometry.sliding is None:
@@ -143,6 +143,8 @@ class Preparer:
 def check_tokens(turn_input: TurnInput, model: TextModel, logit_bias: Iterable[int] = ()) -> None:
     """Refuse token ids that the model does not have: the backend would read and write out of bounds."""
     token_ids = turn_input.token_ids if isinstance(turn_input, TokensInput) else ()
+    if max(token_ids, default=0) < model.vocab_size:
+        token_ids = ()  # There are many, and to name each takes long.
     named = [*((f"token_ids.ids[{i}]", token_id) for i, token_id in enumerate(token_ids))]
     named += [(f"sampling.logit_bias[{token_id}]", token_id) for token_id in logit_bias]
     for field, token_id in named:

@@ -46,7 +46,13 @@ class Restorer:
         remote = search.remote_tokens(choice)
         self._metrics.load_bytes.labels(model.model_id).inc(size)
         return Reuse(
-            _Maker(model, search, choice, {name: files[name] for name in (FileName.of(h) for h, _ in wanted)}),
+            _Maker(
+                model,
+                search,
+                choice,
+                {name: files[name] for name in (FileName.of(h) for h, _ in wanted)},
+                room=len(planned.plan.sequence) + 1,
+            ),
             reason,
             choice.hot_tokens,
             choice.warm_tokens - remote,
@@ -132,19 +138,26 @@ class Restorer:
 
 
 class _Maker:
-    """Makes caches of what was chosen, once, on the engine thread. It holds the files' tensors until then."""
+    """Makes caches of what was chosen, once, on the engine thread. It holds the files' tensors until then.
 
-    def __init__(self, model: LoadedModel, search: Search, choice: Choice, files: dict[FileName, HostTensors]) -> None:
+    They have room for `room` tokens: all of the prompt, and the first that is generated.
+    """
+
+    def __init__(
+        self, model: LoadedModel, search: Search, choice: Choice, files: dict[FileName, HostTensors], room: int
+    ) -> None:
         self._model = model
         self._choice = choice
         self._blocks = [search.blocks[candidate.header.chain_hash] for candidate in choice.hot]
         self._window = search.windows.get(choice.window.name) if choice.window is not None else None
         self._files = files
+        self._room = room
 
     def __call__(self) -> Caches:
         files, self._files = self._files, {}
         warm = [files[FileName.of(candidate.header)] for candidate in self._choice.warm]
-        return self._model.arenas.caches(self._choice.tokens, self._blocks, warm, self._window_buffers(files))
+        window = self._window_buffers(files)
+        return self._model.arenas.caches(self._choice.tokens, self._blocks, warm, window, self._room)
 
     def _window_buffers(self, files: Mapping[FileName, HostTensors]) -> list[KVBuffers]:
         choice, arenas = self._choice, self._model.arenas

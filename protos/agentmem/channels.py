@@ -33,7 +33,7 @@ _COMMON: list[tuple[str, int | str]] = [
 SERVER_OPTIONS: list[tuple[str, int | str]] = [
     *_COMMON,
     # A client that vanished without closing is noticed by our pings; a client that pings as often as ours is welcome.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.so_reuseport", 0),
 ]

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from agentmem import channels
 from agentmem.channels import connect
 from agentmem.server import GrpcServer
 
 SLOW = 0.4
 """Seconds; a busy machine takes as many to say the first word of HTTP/2."""
+FASTER = 40
+"""How many times as often as else the two ends ping, so that a call need not be silent for minutes."""
 
 
 @pytest.mark.parametrize("delay", [0.0, SLOW])
@@ -54,3 +57,22 @@ async def test_a_peer_that_was_restarted_is_found_at_once(tmp_path: Path) -> Non
             await server.stop(0)
     path.unlink(missing_ok=True)
     path.with_name(path.name + ".lock").unlink(missing_ok=True)
+
+
+async def test_a_call_may_be_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    often = ("grpc.keepalive_time_ms", "grpc.http2.min_ping_interval_without_data_ms")
+    scaled = {name: int(value) // FASTER for name, value in channels.SERVER_OPTIONS if name in often}
+    assert scaled.keys() == set(often)
+    client = {**dict(channels.CLIENT_OPTIONS), "grpc.keepalive_time_ms": scaled["grpc.keepalive_time_ms"]}
+    monkeypatch.setattr(channels, "CLIENT_OPTIONS", list(client.items()))
+    server = GrpcServer("127.0.0.1:0", [], options=scaled)
+    await server.start()
+    await server.set_serving(True)
+    async with connect(f"127.0.0.1:{server.port}") as channel:
+        call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+        await asyncio.sleep(7 * scaled["grpc.keepalive_time_ms"] / 1000)  # The fourth ping is one too many for grpc.
+        await server.set_serving(False)
+        assert (await call.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        call.cancel()
+    await server.stop(0)

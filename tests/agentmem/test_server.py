@@ -212,7 +212,7 @@ def test_both_ends_agree_on_limits() -> None:
     server_options, client_options = dict(SERVER_OPTIONS), dict(CLIENT_OPTIONS)
     for name in ("grpc.max_receive_message_length", "grpc.max_send_message_length"):
         assert server_options[name] == client_options[name] == MAX_MESSAGE_BYTES
-    allowed = server_options["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    allowed = server_options["grpc.http2.min_ping_interval_without_data_ms"]
     assert int(client_options["grpc.keepalive_time_ms"]) > int(allowed), "else the server takes our pings for abuse"
 
 

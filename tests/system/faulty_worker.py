@@ -35,14 +35,14 @@ def _die_once(done: Path) -> None:
 
 
 def _engine_dies() -> None:
-    chunk = BatchEngine._chunk
+    begin_chunk = BatchEngine._begin_chunk
 
     def dying(self: BatchEngine, job: Any, prompt: Any) -> None:
         if len(prompt) > 100:
             raise SystemExit("injected")
-        chunk(self, job, prompt)
+        begin_chunk(self, job, prompt)
 
-    BatchEngine._chunk = dying  # type: ignore[method-assign]
+    BatchEngine._begin_chunk = dying  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

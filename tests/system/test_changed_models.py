@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
-from inference_service.memory.match import common_tokens
+from inference_service.memory.match import common_length
 from inference_service.models import fingerprint
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
@@ -239,7 +239,7 @@ async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
         after = await stack.ledger(agent)
         assert after.text.startswith(before.text), "what the agent remembers is the same"
         assert after.tokenizer_hash != before.tokenizer_hash
-        same = common_tokens(before.token_ids, after.token_ids)
+        same = common_length(before.token_ids, after.token_ids)
         assert same < 256 if change is split_more else same >= 256
         kept = await worker.only_snapshot(agent)
         assert (kept.automatic, kept.tokens, kept.version) == (True, len(before.token_ids), version)
@@ -260,7 +260,7 @@ async def test_another_template_reuses_what_still_matches_by_text(stack: Stack, 
         messages = [("system", f"{agent}! {LONG}"), ("user", "Who told you that?"), ("assistant", "Nobody.")]
         turn = await worker.held(agent, messages=chat(*messages, ("user", "And now?")))
         after = await stack.ledger(agent)
-        common = common_tokens(before.text, after.text)
+        common = common_length(before.text, after.text)
         assert before.text[common:].startswith(b"user\n") and after.text[common:].startswith(b"human\n")
         assert (turn.match, turn.miss) == ("PARTIAL", "UNSPECIFIED")
         assert turn.cached == {"warm": sum(end <= common for end in before.offsets)}

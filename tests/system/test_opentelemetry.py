@@ -167,7 +167,7 @@ def check_times(spans: list[Seen], timings: types_pb2.Timings) -> None:
     prefill = several(spans, "worker", "prefill")
     assert before[-1].end <= prefill[0].start + 1000
     assert sum(span.nanoseconds for span in prefill) / 1e9 <= seconds(timings.prefill) + 5e-6
-    assert (decode.start - before[-1].start) / 1e9 == pytest.approx(seconds(timings.prefill), abs=5e-6)
+    assert (decode.start - before[-1].end) / 1e9 == pytest.approx(seconds(timings.prefill), abs=5e-6)
     assert decode.end <= only(spans, "worker", "commit").start
 
 

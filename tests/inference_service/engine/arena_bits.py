@@ -22,7 +22,7 @@ def geometry(dtype: mx.Dtype = mx.bfloat16, heads: int = 2, window: int = 64) ->
 
 SHAPES = [(mx.float32, 2), (mx.bfloat16, 2), (mx.bfloat16, 1), (mx.float32, 3)]
 shapes = pytest.mark.parametrize(("dtype", "heads"), SHAPES, ids=[f"{str(d)[9:]}-{h}" for d, h in SHAPES])
-CAST = {mx.float32: np.uint32, mx.bfloat16: np.uint16}
+CAST = {mx.float32: np.uint32, mx.bfloat16: np.uint16, mx.float16: np.uint16}
 
 
 def random_tensors(geometry: Geometry, group: LayerGroup, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:

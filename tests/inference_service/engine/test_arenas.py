@@ -114,9 +114,10 @@ def test_through_files_and_back(tmp_path: Path, dtype: mx.Dtype, heads: int) -> 
     other = full_arena(made, 1)
     for hot in range(len(blocks) + 1):
         source = arena if hot else other
-        found = source.gather(blocks[:hot], tokens, files[hot:])
-        assert same(held(found), wanted), f"{hot} blocks from the arena, the rest from files"
-        assert found[0].both()[0].tokens > tokens
+        for room, capacity in [(0, 768), (700, 768), (769, 1024), (1400, 1536)]:
+            found = source.gather(blocks[:hot], tokens, files[hot:], room)
+            assert same(held(found), wanted), f"{hot} blocks from the arena, the rest from files"
+            assert {part.shape[2] for layer in found for part in layer.arrays} == {capacity}
     assert same(held(arena.gather(blocks[:1], 500, files[1:2])), cut(wanted, 500)), "a part of the last file"
 
 
@@ -149,6 +150,17 @@ def test_what_was_read_stays_when_the_blocks_are_overwritten(dtype: mx.Dtype, he
     data = arena.read(blocks, tokens)
     arena.write(buffers_of(made, random_tensors(made, made.full, tokens, seed=1)), 0, blocks)
     assert same(as_arrays(data, made, made.full, tokens), wanted)
+
+
+@shapes
+def test_an_arena_is_as_empty_after_it_was_warmed_up(dtype: mx.Dtype, heads: int) -> None:
+    made = geometry(dtype, heads)
+    arenas = Arenas(made, BLOCKS, PIECES)
+    arenas.warm_up()
+    for block in range(BLOCKS):
+        assert not any(map(any, arenas.read_block(block, BLOCK_TOKENS).values()))
+    for piece in range(PIECES):
+        assert not any(map(any, arenas.read_window([piece], made.piece_tokens).values()))
 
 
 @shapes
@@ -247,6 +259,18 @@ def test_caches_of_a_model_without_windows() -> None:
     found = arenas.caches(300, [4, 1], [])
     assert [type(cache) for cache in found] == [QuantizedKVCache] * 2
     assert same(held([cache.buffers for cache in found]), wanted)
+
+
+@pytest.mark.parametrize("new", [1, 200, 300])
+def test_caches_with_room_for_the_prompt_do_not_grow_while_it_is_computed(new: int) -> None:
+    made = Geometry(4, mx.float32, 4, 64, LayerGroup((0, 1), 2, 64, 64))
+    arenas, wanted = Arenas(made, BLOCKS, 0), random_tensors(made, made.full, 500)
+    arenas.write(caches_of(made, 500, wanted), 0, [4, 1], [])
+    for cache in arenas.caches(500, [4, 1], [], room=500 + new):
+        shapes_before = [part.shape for part in cache.state]
+        cache.update_and_fetch(mx.zeros((1, 2, new, 64)), mx.zeros((1, 2, new, 64)))
+        assert cache.offset == 500 + new
+        assert [part.shape for part in cache.state] == shapes_before
 
 
 def test_host_bytes_are_a_copy_even_of_what_is_contiguous() -> None:

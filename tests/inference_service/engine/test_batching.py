@@ -16,6 +16,7 @@ from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
 from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.engine.geometry import Caches
+from inference_service.engine.prefill import ChunkUnderWay
 from inference_service.engine.sampling import TokenSampler
 from inference_service.memory.chunks import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE
 from inference_service.models.fingerprint import ContentHashes
@@ -158,6 +159,79 @@ def test_chunks_are_short_only_while_others_decode(model: LoadedModel, monkeypat
     run(model)
 
 
+def test_who_arrives_waits_for_a_layer_and_not_for_a_chunk(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk stops when something waits for the thread, the one with less to do goes first, and both are right."""
+    past = prompt_of(model, 1, 20)
+    remembered = begin(model, past, tokens=None)
+    run(model)
+    caches, _ = remembered.job.future.result(0)
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 512)
+    monkeypatch.setattr(model.engine, "asked", lambda: True)
+    long = begin(model, prompt_of(model, 0, 20), tokens=8)
+    model.engine.tick()
+    assert long.job.chunk is not None
+    assert not long.job.chunks, "the chunk is not complete"
+    assert long.job.remaining == long.job.tokens
+    monkeypatch.setattr(model.engine, "asked", lambda: False)
+    short = begin(model, [*past, *prompt_of(model, 1, 2)[:20]], tokens=8, warm=caches)
+    model.engine.tick()
+    assert model.engine.running == 1
+    assert not long.job.chunks
+    model.engine.tick()
+    assert short.events
+    run(model)
+    assert right(oracle, long)
+    assert right(oracle, short)
+
+
+def test_streams_wait_for_a_chunk_no_longer_than_they_may(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much longer it takes than was thought."""
+    stream = begin(model, prompt_of(model, 0, 1), tokens=20)
+    for _ in range(3):
+        model.engine.tick()
+    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 512)
+    monkeypatch.setattr(batching, "SECONDS_WHILE_OTHERS_DECODE", 0.0)
+    long = begin(model, prompt_of(model, 1, 20), tokens=1)
+    steps = 0
+    while not long.job.chunks:
+        before = len(stream.events)
+        model.engine.tick()
+        assert len(stream.events) == before + 1
+        steps += 1
+    assert steps > 1
+    run(model)
+    assert long.generated.sampled == 1
+
+
+def test_cancelled_between_two_layers(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.engine, "asked", lambda: True)
+    turn = begin(model, prompt_of(model, 0, 20), tokens=1)
+    model.engine.tick()
+    assert turn.job.chunk is not None
+    turn.cancelled.set()
+    assert not model.engine.tick()
+    with pytest.raises(Cancelled):
+        turn.job.future.result(0)
+    assert turn.job.chunk is None
+    assert not turn.job.caches
+
+
+def test_a_stopped_chunk_asks_for_its_layers_once(model: LoadedModel) -> None:
+    """Going on computes what is left, and the caches are those of a chunk in one go, bit for bit."""
+    prompt = prompt_of(model, 3, 6)
+    stops, whole = model.new_caches(), model.new_caches()
+    chunk = ChunkUnderWay(model.engine._model, stops, prompt, 0.0)
+    went = 1
+    while not chunk.advance(lambda: True):
+        went += 1
+    assert went == len(stops)
+    assert ChunkUnderWay(model.engine._model, whole, prompt, 1e9).advance(lambda: True)
+    for one, other in zip(stops, whole, strict=True):
+        assert all(mx.array_equal(a, b) for a, b in zip(one.state, other.state, strict=True))
+
+
 def test_seeds_and_penalties_do_not_depend_on_the_company(model: LoadedModel) -> None:
     sampling = Sampling(
         temperature=1.0, top_p=0.95, seed=7, frequency_penalty=0.5, repetition_penalty=1.1, ignore_eos=True
@@ -273,6 +347,32 @@ def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
     round_of_turns()
     before = round_of_turns()
     assert max(round_of_turns() for _ in range(5)) <= before + 4096
+
+
+def test_a_prompt_joins_the_batch_without_a_copy_of_its_kv(model: LoadedModel) -> None:
+    turn = begin(model, [5] * 300, tokens=3)
+    places: list[list[int]] = []
+
+    def full_layers(caches: list[Any]) -> list[int]:
+        return [place_of(part) for layer in model.geometry.full.layers for part in caches[layer].buffers.arrays]
+
+    def prefilled(_: str) -> None:
+        if turn.job.caches:
+            places.append(full_layers(turn.job.caches))
+
+    model.engine.stepped = prefilled
+    while not model.engine.running:
+        model.engine.tick()
+    places.append(full_layers(model.engine._groups[0].prompt_cache))
+    model.engine.stepped = lambda _: None
+    assert places[-1] == places[-2], "the batch's first step has written where the prompt's KV is"
+    run(model)
+
+
+def place_of(array: mx.array) -> int:
+    """Where its bytes are. Nobody holds them because of this."""
+    mx.eval(array)
+    return np.asarray(memoryview(array)).ctypes.data  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("call", ["extract_cache", "filter", "extend", "next"])

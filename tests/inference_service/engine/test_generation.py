@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -83,6 +84,25 @@ def test_turn_equals_recomputation(model: LoadedModel, oracle: Oracle, prompt: l
     result, events = turn(model, model.new_caches(), prompt)
     assert len(set(result.token_ids)) >= 8, "an output that does not vary proves nothing"
     assert difference(oracle, prompt, events) < TOLERANCE
+
+
+def test_assembling_caches_is_load_and_neither_prefill_nor_decode(model: LoadedModel, prompt: list[int]) -> None:
+    told: list[tuple[float, float]] = []
+    pause = threading.Event()
+
+    def slow() -> Caches:
+        pause.wait(0.3)
+        return model.new_caches()
+
+    job = TurnJob(
+        prompt, slow, Decoding(2), lambda _: None, threading.Event(), taken_up=lambda *times: told.append(times)
+    )
+    began = time.monotonic()
+    generated = finished(model, job)
+    whole = time.monotonic() - began
+    [(_, loaded)] = told
+    assert loaded >= 0.3
+    assert loaded + generated.prefill_seconds + generated.decode_seconds <= whole
 
 
 @pytest.mark.parametrize("chunk", [1, 100])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agentmem.v1.types_pb2 import MATCH_DIVERGE, MATCH_NEW, MISS_REASON_UNSPECIFIED
 from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits
+from inference_service.memory.match import Limits, common_length
 from inference_service.memory.plan import Plan, Planner
 from inference_service.text.rendering import Rendered, Renderer
 from inference_service.text.tokenizer import Tokenizer
@@ -53,6 +53,8 @@ def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
         assert plan.reason != MISS_REASON_UNSPECIFIED
     else:
         assert plan.reason == MISS_REASON_UNSPECIFIED
+        shared = common_length(ledger.token_ids, plan.sequence)
+        assert plan.keep_tokens == min(shared, len(plan.sequence) - 1), "not all that is there is used"
 
 
 def checkpoints_by_hand(of: World, prompt: Rendered, sequence: tuple[int, ...]) -> tuple[int, ...]:

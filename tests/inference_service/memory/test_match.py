@@ -14,7 +14,7 @@ from agentmem.v1.types_pb2 import (
     MISS_REASON_UNSPECIFIED,
 )
 from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits, Matched, common_tokens, match_text, match_tokens
+from inference_service.memory.match import Limits, Matched, common_length, match_text, match_tokens
 from inference_service.text.rendering import Rendered, Span
 
 ANY = Limits(min_tokens=1)
@@ -49,7 +49,7 @@ def test_kinds(prompt: bytes, kind: int, keep: int, reason: int) -> None:
 
 def test_no_ledger_is_new() -> None:
     assert match([], b"abc") == Matched(MATCH_NEW, 0, MISS_REASON_ABSENT)
-    assert match_tokens(Ledger(), [1], ANY) == Matched(MATCH_NEW, 0, MISS_REASON_ABSENT)
+    assert match_tokens(Ledger(), (1,), ANY) == Matched(MATCH_NEW, 0, MISS_REASON_ABSENT)
 
 
 @pytest.mark.parametrize(("min_tokens", "kind"), [(1, MATCH_PARTIAL), (2, MATCH_PARTIAL), (3, MATCH_DIVERGE)])
@@ -72,7 +72,7 @@ def test_share_of_the_ledger(min_ratio: float, kind: int) -> None:
     matched = match(pieces, b"ab" * 4 + b"xx", Limits(1, min_ratio))
     assert matched.kind == kind
     assert matched.reason == (MISS_REASON_UNSPECIFIED if kind == MATCH_PARTIAL else MISS_REASON_DIVERGED)
-    assert match_tokens(ledger_of(*pieces), [0, 1, 2, 3, 99], Limits(1, min_ratio)).kind == kind
+    assert match_tokens(ledger_of(*pieces), (0, 1, 2, 3, 99), Limits(1, min_ratio)).kind == kind
 
 
 def test_special_token_and_its_spelling_are_not_the_same() -> None:
@@ -147,14 +147,15 @@ def test_kept_tokens_lie_wholly_in_the_common_text(pieces: list[bytes], prompt: 
         assert matched.keep_tokens >= limits.min_tokens
 
 
-ids = st.lists(st.integers(0, 2), max_size=8)
+ids = st.lists(st.integers(0, 2), max_size=8).map(tuple)
 
 
 @given(a=ids, b=ids)
-def test_common_tokens(a: list[int], b: list[int]) -> None:
-    common = common_tokens(a, b)
+def test_common_length(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    common = common_length(a, b)
     assert a[:common] == b[:common]
     assert common == min(len(a), len(b)) or a[common] != b[common]
+    assert common_length(bytes(a), bytes(b)) == common
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_common_tokens(a: list[int], b: list[int]) -> None:
 )
 def test_kinds_of_token_prompts(prompt: list[int], kind: int, keep: int, reason: int) -> None:
     ledger = Ledger().followed_by([1, 2, 3], [b"a", b"b", b"c"], "h")
-    assert match_tokens(ledger, prompt, Limits(min_tokens=2)) == Matched(kind, keep, reason)
+    assert match_tokens(ledger, tuple(prompt), Limits(min_tokens=2)) == Matched(kind, keep, reason)
 
 
 def test_default_limits() -> None:

@@ -187,7 +187,8 @@ def test_ledger_that_ends_inside_a_character(there: int) -> None:
         prompt = of.renderer.text(f"hello{more}", parse_special=False)
         plan = of.planner.for_text(ledger, prompt, heal_extension=False)
         check(of, ledger, prompt, plan)
-        assert plan.keep_tokens == before
+        # The bytes of half a character are the same tokens again, where the whole one begins with them.
+        assert plan.keep_tokens == before + (0 if more == " x" else there)
 
 
 def test_token_that_begins_inside_a_character_and_crosses_a_boundary() -> None:
@@ -206,7 +207,7 @@ def test_token_that_begins_inside_a_character_and_crosses_a_boundary() -> None:
     prompt = of.renderer.text("hi🙂 y", parse_special=False)
     plan = of.planner.for_text(ledger, prompt, heal_extension=True)
     check(of, ledger, prompt, plan)
-    assert plan.keep_tokens == len(hi)
+    assert plan.keep_tokens == len(hi) + 3, "up to the straddling token"
 
 
 def _stand_in(byte: bytes) -> str:

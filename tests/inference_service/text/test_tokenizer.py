@@ -106,6 +106,12 @@ def test_unknown_ids_stand_for_nothing() -> None:
     tokenizer = byte_level()
     assert tokenizer.token_bytes(tokenizer.vocab_size) == b""
     assert tokenizer.token_bytes(10**9) == b""
+    last = tokenizer.vocab_size - 1
+    assert tokenizer.pieces(iter([last, 10**9, last])) == [
+        tokenizer.token_bytes(last),
+        b"",
+        tokenizer.token_bytes(last),
+    ]
     assert tokenizer.token_bytes(tokenizer.vocab_size - 1) != b""
 
 

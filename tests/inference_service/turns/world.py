@@ -217,6 +217,7 @@ async def working(
         arenas=await engine.call(lambda: Arenas(loaded.geometry, blocks, pieces)),
         memory=ModelMemory(loaded.geometry, loaded.weight_bytes, Sizes(Space(blocks, pieces), 1 << 30), hints),
     )
+    model.engine.asked = lambda: engine.asked
     engine.attach(model.engine.tick)
     (tmp_path / "files").mkdir()
     store = Store(tmp_path / "files", random.Random(seed))

@@ -1,0 +1,46 @@
+"""A chunk of a prompt on its way through the layers. It can stop between two of them, and go on later.
+
+So what arrives waits for some layers of a stranger's chunk, not for the chunk: a long chunk costs the one who has it
+least, and a short wait is what the others want. While a chunk is stopped it holds one layer's output, [tokens, hidden],
+and nothing else beyond its caches.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from inference_service.engine.geometry import Caches
+
+_SECONDS = 0.025
+"""Of computing before it is asked whether to stop: after less, a fast backend would idle for more than a percent."""
+
+
+class ChunkUnderWay:
+    """`tokens` behind what the caches hold. Their offsets count the chunk from the start. Engine thread only.
+
+    `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once.
+    """
+
+    def __init__(self, model: Any, caches: Caches, tokens: Sequence[int], tokens_per_second: float) -> None:
+        self.position = caches[0].offset
+        self.tokens = len(tokens)
+        self.began = time.monotonic()
+        self.seconds = 0.0
+        """Of computing, without the time in which it was stopped."""
+        expected = len(tokens) / tokens_per_second if tokens_per_second else float("inf")
+        self._at_once = max(1, int(len(caches) * _SECONDS / expected))
+        model(mx.array([list(tokens)]), cache=caches)  # Lazy: nothing is computed before it is asked for.
+        self._left = list(caches)
+
+    def advance(self, stop: Callable[[], bool]) -> bool:
+        """Compute some layers, and again until `stop` says so; whether all are done. Raises what the model raises."""
+        while self._left:
+            now, self._left = self._left[: self._at_once], self._left[self._at_once :]
+            started = time.monotonic()
+            mx.eval([cache.state for cache in now])
+            self.seconds += time.monotonic() - started
+            if self._left and stop():
+                return False
+        return True

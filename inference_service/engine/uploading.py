@@ -1,0 +1,124 @@
+"""Tensors of files as evaluated arrays per layer, put together on their way to the device. Engine thread only.
+
+`mx.array` of host memory is no way to bring much of it to a GPU that has memory of its own: the array is in memory that
+both can reach, and its pages move one fault at a time when the first kernel reads them. MLX's loader is: it reads into
+a piece of host memory, an array at a time, and copies that to the device; where the device's memory is the host's, it
+reads straight into the array. So MLX is given a safetensors file that exists only here, and whose tensors are put
+together from the files' while it reads: nothing is joined in host memory before, nor on the device after.
+"""
+
+import io
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+
+import mlx.core as mx
+import numpy as np
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    from inference_service.engine.arenas import HostTensors
+
+
+def uploaded(files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int) -> list[dict[str, mx.array]]:
+    """Each layer's tensors by name, [1, kv_heads, capacity, width]: those of `files` in a row, and then zeros.
+
+    `dtypes` are safetensors' names of what the tensors hold. The arrays are evaluated and private: they share no memory
+    with the files, nor with each other.
+    """
+    joined = _Joined(files, dtypes, capacity)
+    loaded = cast(dict[str, mx.array], mx.load(cast(BinaryIO, joined), format="safetensors"))
+    mx.eval(loaded)
+    if joined.failure is not None:
+        raise joined.failure
+    if joined.read_tensors != len(loaded):
+        raise RuntimeError(f"MLX read {joined.read_tensors} of {len(loaded)} tensors that were in memory")
+    layers = next(iter(files[0].values())).shape[0]
+    return [{name: loaded[f"{row}.{name}"] for name in dtypes} for row in range(layers)]
+
+
+class _Tensor(NamedTuple):
+    """A tensor of one layer, and where it is in the file."""
+
+    name: str
+    row: int
+    nbytes: int
+
+
+class _Place(threading.local):
+    """Where the next read begins. MLX seeks and reads on one thread, though not always on the same."""
+
+    at = 0
+
+
+class _Joined(io.RawIOBase):
+    """A file of what `uploaded` gives, made while it is read.
+
+    MLX may read on a thread that drops exceptions, or that no exception may leave. So a read that fails gives anything,
+    and its exception is the `failure`; `read_tensors` counts those that did not fail.
+    """
+
+    def __init__(self, files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int) -> None:
+        self.read_tensors = 0
+        self.failure: Exception | None = None
+        self._parts = {name: [file[name] for file in files] for name in dtypes}
+        self._filled = sum(part.shape[2] for part in next(iter(self._parts.values())))
+        if self._filled > capacity:
+            raise ValueError(f"{self._filled} tokens of files for {capacity}")
+        self._capacity = capacity
+        self._place = _Place()
+        entries, tensors, end = {}, [], 0
+        for name, dtype in dtypes.items():
+            layers, heads, _, width = files[0][name].shape
+            nbytes = heads * capacity * width * files[0][name].itemsize
+            for row in range(layers):
+                start, end = end, end + nbytes
+                tensors.append((start, _Tensor(name, row, nbytes)))
+                entries[f"{row}.{name}"] = {
+                    "dtype": dtype,
+                    "shape": [1, heads, capacity, width],
+                    "data_offsets": [start, end],
+                }
+        text = json.dumps(entries).encode()
+        self._header = len(text).to_bytes(8, "little") + text
+        self._tensors = {len(self._header) + start: tensor for start, tensor in tensors}
+        self._end = len(self._header) + end
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place.at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place.at, io.SEEK_END: self._end}[whence]
+        self._place.at = base + offset
+        return self._place.at
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """A piece of the header, or one whole tensor: MLX reads nothing else."""
+        view = memoryview(buffer)
+        at, count = self._place.at, len(view)
+        if at + count <= len(self._header):
+            view[:] = self._header[at : at + count]
+        else:
+            try:
+                self._join(self._tensors[at], view)
+            except (KeyError, ValueError, MemoryError) as error:
+                self.failure = error
+            else:
+                self.read_tensors += 1
+        self._place.at = at + count
+        return count
+
+    def _join(self, tensor: _Tensor, view: memoryview) -> None:
+        parts = self._parts[tensor.name]
+        _, heads, _, width = parts[0].shape
+        whole = np.frombuffer(view, parts[0].dtype).reshape(heads, self._capacity, width)
+        np.concatenate([part[tensor.row] for part in parts], axis=1, out=whole[:, : self._filled])
+        whole[:, self._filled :] = 0

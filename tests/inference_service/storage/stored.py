@@ -1,0 +1,104 @@
+"""What tests of both ways for files of KV share: files in a real store, and ways to damage them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from agentmem.blockfile import CHUNK_BYTES, BlockHeader
+from agentmem.keys import AgentKey
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.memory.ledger import NO_VERSION
+from inference_service.memory.restore import headers
+from inference_service.memory.windows import window_headers
+from inference_service.storage.blocks import BlockMiss
+from inference_service.storage.client import FileName, StoreClient
+from inference_service.storage.transfer import PathTransfer, StreamTransfer, Target, Transfer
+from tests.inference_service.storage.test_blocks import random_tensors, window_tensors
+
+KEY = AgentKey("ns", "a", "m")
+FULL, SLIDING = tuple(range(0, 32, 2)), tuple(range(1, 32, 2))
+GEOMETRY = Geometry(32, mx.float32, 4, 64, LayerGroup(FULL, 2, 64, 64), LayerGroup(SLIDING, 2, 64, 64, window=64))
+"""Files of several chunks."""
+TOKENS = range(600)
+KINDS = ("path", "stream")
+
+
+@dataclass
+class World:
+    """A store and what a worker has of it."""
+
+    data: Path
+    store: StoreClient
+
+    def transfer(self, kind: str) -> Transfer:
+        return PathTransfer() if kind == "path" else StreamTransfer(self.store)
+
+    async def write(self, kind: str, header: BlockHeader, seed: int = 0) -> dict[str, bytes]:
+        """A file with random tensors, published; the tensors."""
+        name, tensors = FileName.of(header), tensors_of(header, seed)
+        paths = await self.store.stage("ns", [name])
+        target = Target(KEY, NO_VERSION, paths[name])
+        file, published = await self.transfer(kind).write(target, header, tensors, GEOMETRY)
+        await self.store.publish(KEY, NO_VERSION, [] if published else [file], [], header.fingerprint)
+        return tensors
+
+    async def find(self, header: BlockHeader) -> pb.StoredFile:
+        names = [header.chain_hash]
+        opened = await self.store.open(AgentKey("ns", "", "m"), block_hashes=names, window_hashes=names)
+        return (opened.windows if header.window else opened.files)[header.chain_hash]
+
+    async def missed(self, kind: str, header: BlockHeader, file: pb.StoredFile) -> tuple[int, str, bool]:
+        """Why a file can't be used."""
+        with pytest.raises(BlockMiss) as caught:
+            await self.transfer(kind).read(header, file, GEOMETRY)
+        return caught.value.reason, caught.value.fault, caught.value.damaged
+
+
+def blocks() -> list[BlockHeader]:
+    return list(headers("print", "ns", TOKENS))
+
+
+def window() -> BlockHeader:
+    return window_headers("print", "ns", TOKENS, {600: 300})[0]
+
+
+def tensors_of(header: BlockHeader, seed: int = 0) -> dict[str, bytes]:
+    make = window_tensors if header.window else random_tensors
+    return make(GEOMETRY, header.token_count, seed)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(2 * CHUNK_BYTES))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+DAMAGE: dict[Callable[[Path], None], tuple[int, str, bool]] = {
+    flip: (MISS_REASON_CORRUPT, "digest", True),
+    cut: (MISS_REASON_CORRUPT, "digest", True),
+    lengthen: (MISS_REASON_CORRUPT, "digest", True),
+    empty: (MISS_REASON_CORRUPT, "digest", True),
+    remove: (MISS_REASON_ABSENT, "missing", True),
+}
+"""Each with the miss that it is: reason, fault, and whether the file is damaged."""

@@ -1,0 +1,133 @@
+"""Many files read at once, by either way: each for itself, and in their order, whatever is wrong with some."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from agentmem.blockfile import TENSORS
+from inference_service.engine.arenas import HostTensors
+from inference_service.metrics import WorkerMetrics
+from inference_service.storage import transfer
+from inference_service.storage.blocks import BlockMiss, read_block
+from inference_service.storage.choosing import Transfers
+from inference_service.storage.client import FileName
+from inference_service.storage.transfer import READERS_AT_ONCE, File
+from inference_service.turns.fetching import Fetcher
+from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, KINDS, World, blocks, flip, window
+
+
+def held(read: HostTensors | BlockMiss) -> dict[str, bytes]:
+    assert not isinstance(read, BlockMiss)
+    return {name: tensor.tobytes() for name, tensor in read.items()}
+
+
+async def stored(world: World) -> tuple[list[File], list[dict[str, bytes]]]:
+    """Three blocks, the last a tail, and a window."""
+    headers = [*blocks(), window()]
+    tensors = [await world.write("path", header, seed) for seed, header in enumerate(headers)]
+    return [(header, await world.find(header)) for header in headers], tensors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_all_of_them_in_their_order(world: World, kind: str) -> None:
+    files, tensors = await stored(world)
+    for order in ([0, 1, 2, 3], [3, 1], [2], []):
+        found = await world.transfer(kind).read_all([files[n] for n in order], GEOMETRY)
+        assert [held(each) for each in found] == [tensors[n] for n in order]
+    many = [0, 1, 2, 3] * READERS_AT_ONCE
+    for found in await asyncio.gather(
+        *(world.transfer(kind).read_all([files[n] for n in many], GEOMETRY) for _ in range(2))
+    ):
+        assert [held(each) for each in found] == [tensors[n] for n in many]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_damage_anywhere_is_a_miss_of_that_file_alone(
+    world: World, damage: Callable[[Path], None], kind: str
+) -> None:
+    files, tensors = await stored(world)
+    paths = [Path(file.path) for _, file in files]
+    good = [path.read_bytes() for path in paths]
+    for bad in ({0}, {1}, {2}, {3}, {0, 2}, {0, 1, 2, 3}):
+        for n in bad:
+            damage(paths[n])
+        found = await world.transfer(kind).read_all(files, GEOMETRY)
+        for n, each in enumerate(found):
+            if n in bad:
+                assert isinstance(each, BlockMiss)
+                assert (each.reason, each.fault, each.damaged) == DAMAGE[damage]
+            else:
+                assert held(each) == tensors[n]
+        for path, data in zip(paths, good, strict=True):
+            path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_no_fault_of_a_file_is_no_miss(world: World, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    files, _ = await stored(world)
+
+    def failing(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(transfer, "read_block", failing)
+    monkeypatch.setattr(transfer, "verified", failing)
+    with pytest.raises(ZeroDivisionError):
+        await world.transfer(kind).read_all(files, GEOMETRY)
+
+
+async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the threads are at is finished; of what is behind it nothing is read."""
+    files, tensors = await stored(world)
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+    arrays: list[weakref.ref[Any]] = []
+
+    def slow(*arguments: Any) -> Any:
+        begun.release()
+        assert go_on.wait(30)
+        found = read_block(*arguments)
+        arrays.extend(weakref.ref(array) for array in found.values())
+        return found
+
+    monkeypatch.setattr(transfer, "read_block", slow)
+    path = world.transfer("path")
+    reading = asyncio.create_task(path.read_all(files * 50, GEOMETRY))
+    assert await asyncio.to_thread(begun.acquire, timeout=30)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    del reading
+    go_on.set()
+    monkeypatch.setattr(transfer, "read_block", read_block)
+    found = await path.read_all(files, GEOMETRY)
+    assert [held(each) for each in found] == tensors, "others read on as if nothing had been"
+    async with asyncio.timeout(30):
+        while any(array() is not None for array in arrays):
+            await asyncio.sleep(0.001)
+            gc.collect()
+    assert len(arrays) <= READERS_AT_ONCE * len(TENSORS)
+
+
+async def test_several_bad_files_of_one_restore_are_all_refused(world: World) -> None:
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry)
+    fetcher = Fetcher(world.store, Transfers(world.store, "path", metrics), metrics)
+    files, tensors = await stored(world)
+    for n in (1, 3):
+        flip(Path(files[n][1].path))
+    Path(files[2][1].path).unlink()
+    read, refused = await fetcher.read(GEOMETRY, "ns", "m", files)
+    assert {name: held(each) for name, each in read.items()} == {FileName.of(files[0][0]): tensors[0]}
+    assert set(refused) == {FileName.of(header) for header, _ in files[1:]}
+    assert len(list((world.data / "quarantine").glob("*.safetensors"))) == 2
+    count = {"model_id": "m", "reason": "digest"}
+    assert registry.get_sample_value("agentmem_cache_load_failures_total", count) == 2
