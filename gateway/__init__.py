@@ -14,6 +14,7 @@ the worker, and what it knows of workflow runs is in the store. Where to read:
     keys/             the keys that callers show, and the file of them
     admission.py      how much one caller may ask for, and the end of what a revoked one has running
     tls.py            certificates at both doors, renewed while it runs
+    credential_files.py  whether the files of keys and TLS that the settings name can be used
     namespaces.py     whose memory a request may name
     identity.py       whose memory a request means, where it does not say
     exchange.py       what a dialect makes of a request

@@ -23,7 +23,8 @@ class GatewayMetrics:
         self.process = ProcessMetrics(self.registry, "gateway", [WORKER, STORE])
         self._http = Counter(
             "agentmem_http_requests_total",
-            "HTTP requests answered, by route, method and status code (499: the client went away first).",
+            "HTTP requests answered, by route, method and status code (499: the client went away first, or stopped "
+            "reading). A stream that broke off has the code that its error would have had as a page.",
             ["route", "method", "code"],
             registry=self.registry,
         )

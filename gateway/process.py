@@ -21,16 +21,13 @@ from agentmem.layout import GATEWAY_FILE
 from agentmem.logs import event
 from agentmem.notify import ServiceManager
 from agentmem.server import GrpcServer
-from agentmem.settings import SettingsError
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
 from gateway.admission import Admission
 from gateway.authentication import AuthenticationInterceptor
-from gateway.callers import Authenticator, Everyone, Limits
+from gateway.credential_files import authenticator
 from gateway.forwarding import Forwarder
 from gateway.http.app import HttpDoor
 from gateway.http.connections import connection_type
-from gateway.keys.file import KeyFileError
-from gateway.keys.ring import DEFAULT_LIMITS, KeyRing
 from gateway.metrics import GatewayMetrics
 from gateway.peers import Peers
 from gateway.settings import GatewaySettings
@@ -53,7 +50,7 @@ class Gateway:
         self._settings = settings
         self.metrics = GatewayMetrics()
         self._tls = Tls(settings.tls) if settings.tls else None
-        self._authenticator = _authenticator(settings)
+        self._authenticator = authenticator(settings)
         self._admission = Admission()
         self._channel = connect(settings.worker_target)
         self._store_channel = connect(settings.store_target)
@@ -217,22 +214,6 @@ class _HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         # Both doors stop together, so signals are `run`'s.
         yield
-
-
-def check_files(settings: GatewaySettings) -> None:
-    """Raises SettingsError for files of keys and TLS that a gateway of these settings would refuse."""
-    _authenticator(settings)
-    if settings.tls:
-        Tls(settings.tls)
-
-
-def _authenticator(settings: GatewaySettings) -> Authenticator:
-    if settings.keys is None:
-        return Everyone(settings.namespace, settings.limits(Limits()))
-    try:
-        return KeyRing(settings.keys.expanduser(), settings.limits(DEFAULT_LIMITS))
-    except KeyFileError as error:
-        raise SettingsError(f"keys: {error}") from error
 
 
 def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvicorn.Config:

@@ -14,13 +14,24 @@ from agentmem.errors import NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway.cli.client import agent_argument, ask, gateway_option, hand_down, json_option, retrying, write_json
+from gateway.cli.lazy import LazyCommand, LazyGroup
 from gateway.cli.text import age, console, iso_time, printable
 from gateway.memory_report import tier_name
 
 _model_option = click.option("--model", default="", help="Only on this model; without it on all.")
 
 
-@click.group(invoke_without_command=True)
+_TRANSFERS = {
+    "export": LazyCommand(
+        "gateway.cli.transfers:export_agent", "Write AGENT's memory to FILE: what it was told, and its KV."
+    ),
+    "import": LazyCommand(
+        "gateway.cli.transfers:import_agent", "Make an agent of FILE, named AGENT or as in the file."
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_TRANSFERS, invoke_without_command=True)
 @gateway_option
 @json_option
 @click.pass_context

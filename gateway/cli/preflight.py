@@ -10,7 +10,7 @@ from agentmem.addresses import Address, parse_address
 from agentmem.model_registry import register
 from agentmem.settings import SettingsError, load
 from gateway.cli.up_settings import UpSettings, service_arguments
-from gateway.process import check_files
+from gateway.credential_files import check_files
 from gateway.settings import GatewaySettings
 
 _LAST_PORT = 65535
@@ -21,8 +21,18 @@ class WrongSetting(Exception):
     """A setting cannot work on this machine now; the message names the flag."""
 
 
-def check_data(directory: Path) -> None:
-    """Raises WrongSetting for a data directory that holds something else. Call it before anything is written there."""
+def check(settings: UpSettings) -> None:
+    """Raises WrongSetting for what the services would refuse unseen. Writes nothing, whoever runs."""
+    _check_data(settings.data_directory)
+    try:
+        otlp.check(settings.otlp)
+        register(settings.model, settings.adapter, settings.models)
+        check_files(load(GatewaySettings, service_arguments(settings).gateway))
+    except (ValueError, SettingsError) as error:
+        raise WrongSetting(str(error)) from error
+
+
+def _check_data(directory: Path) -> None:
     try:
         datadir.refuse_foreign(directory)
     except datadir.ForeignDirectory as error:
@@ -31,19 +41,8 @@ def check_data(directory: Path) -> None:
         raise WrongSetting(f"--data {directory} cannot be used: {error.strerror}") from error
 
 
-def check(settings: UpSettings) -> None:
-    """Raises WrongSetting for what the services would refuse unseen, and for a port that cannot be had."""
-    try:
-        otlp.check(settings.otlp)
-        register(settings.model, settings.adapter, settings.models)
-        check_files(load(GatewaySettings, service_arguments(settings).gateway))
-    except (ValueError, SettingsError) as error:
-        raise WrongSetting(str(error)) from error
-    check_ports(settings)
-
-
 def check_ports(settings: UpSettings) -> None:
-    """Every port but 0 can be bound now, and none is wanted twice."""
+    """Raises WrongSetting unless every port but 0 can be bound now, and none is wanted twice."""
     taken: dict[Address, str] = {}
     for flag, address in wanted(settings):
         if address.port == 0:

@@ -17,9 +17,9 @@ from agentmem.settings import SettingsError, load
 from gateway import upstream
 from gateway.cli.mistakes import Mistake
 from gateway.cli.openblas import preload_here
-from gateway.cli.preflight import WrongSetting, check, check_data
+from gateway.cli.preflight import WrongSetting, check, check_ports
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
-from gateway.cli.up_lock import DirectoryTaken, UpLock
+from gateway.cli.up_lock import DirectoryTaken, UpLock, has_been_taken
 from gateway.cli.up_settings import UpSettings, service_arguments
 from gateway.settings import GatewaySettings
 
@@ -36,9 +36,12 @@ def up(arguments: tuple[str, ...]) -> None:
     try:
         settings = load(UpSettings, arguments)
         logs.configure("up", settings.log_level, settings.log_format)
-        check_data(settings.data_directory)
+        check(settings)
+        # Where there was an up before, it may have the ports: the lock then says so.
+        if not has_been_taken(settings.data_directory):
+            check_ports(settings)
         with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, click.echo)) as lock:
-            check(settings)
+            check_ports(settings)
             asyncio.run(_run(settings, lock))
     except (SettingsError, DirectoryTaken, WrongSetting) as error:
         raise Mistake(str(error)) from error

@@ -16,6 +16,11 @@ class DirectoryTaken(Exception):
     """The data directory is another `agentmem up`'s, or cannot be used; the message says which."""
 
 
+def has_been_taken(directory: Path) -> bool:
+    """Whether there was an `agentmem up` on it, which may still run; found out without writing."""
+    return os.path.exists(directory / LOCK_FILE)  # False, too, where the directory cannot be searched
+
+
 class UpLock:
     """The lock, held from `__init__` until this process and all children that got `fileno` are gone.
 

@@ -46,4 +46,9 @@ class StreamedResponse:
 
 
 class ReaderStalled(errors.ResourceExhausted):
-    """The reader of a stream takes nothing; the response is left without an end."""
+    """The reader of a stream takes nothing; the response is left without an end. It was logged.
+
+    Such a reader is as good as gone, so HTTP counts it among those.
+    """
+
+    http_status = errors.Cancelled.http_status

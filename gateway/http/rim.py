@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = 499
 
 _TOLD = "agentmem.told"
+_WHOLE = "agentmem.whole"
+_BROKE_OFF = "agentmem.broke_off"
 _TOLD_OF_TURNS: Final = {
     "agent": spans.AGENT,
     "model": spans.MODEL,
@@ -83,6 +85,22 @@ def tell(scope: Scope, **fields: str | int) -> None:
     scope[_TOLD].update(told)
 
 
+def whole(scope: Scope) -> None:
+    """All that the request asked for is known, and only has to be sent: who leaves now has left nothing unfinished."""
+    scope[_WHOLE] = True
+
+
+def broke_off(scope: Scope, error: errors.AgentmemError) -> None:
+    """`error` ended an answer whose status, 200, was sent when it began.
+
+    That stands in the log, which says `failed` besides; the metrics have the status of the page that the error would
+    have been, or else nobody who counts would see that streams fail. The first error is the cause of others.
+    """
+    if _BROKE_OFF not in scope:
+        scope[_BROKE_OFF] = dialect_of(scope).page(error, "").status
+        tell(scope, failed=error.code.name.lower())
+
+
 def _end_span(scope: Scope, route: str, status: int) -> None:
     """End the request's span, by what the request's line in the log says."""
     if (span := spans.present()) is None:
@@ -132,19 +150,25 @@ class Rim:
         try:
             await self._app(scope, receive, counting)
         except ClientDisconnect:
-            if status:  # a stream's status was sent when it began, and stands
-                tell(scope, failed=errors.Cancelled.code.name.lower())
+            if status and _WHOLE not in scope:
+                broke_off(scope, errors.Cancelled("the client went away"))
             status = status or CLIENT_CLOSED
         except asyncio.CancelledError:
-            status = status or 503  # the grace of a shutdown is over
+            if status:
+                broke_off(scope, errors.Unavailable("the grace of a shutdown is over"))
+            status = status or 503
             raise
         except Exception as error:  # noqa: BLE001 - the rim: what nobody caught is logged and answered
-            page = ErrorPage(as_our_error(error), scope)
-            if status == 0:
-                await page(scope, receive, counting)
+            # Starlette hides what it has a page for, but could not send, behind an error of its own.
+            cause = error.__cause__ if isinstance(error.__cause__, errors.AgentmemError) else error
+            ours = as_our_error(cause)
+            if status:
+                broke_off(scope, ours)
+            else:
+                await ErrorPage(ours, scope)(scope, receive, counting)
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
-            self._metrics.http_answered(route, scope["method"], status or CLIENT_CLOSED)
+            self._metrics.http_answered(route, scope["method"], scope.get(_BROKE_OFF, status or CLIENT_CLOSED))
             _end_span(scope, route, status or CLIENT_CLOSED)
             event(
                 log,

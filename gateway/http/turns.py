@@ -23,7 +23,7 @@ from gateway.exchange import Exchange, Incoming
 from gateway.http.disconnects import until_disconnect
 from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, worked_out
 from gateway.http.responses import ReaderStalled
-from gateway.http.rim import as_our_error, tell
+from gateway.http.rim import as_our_error, broke_off, tell, whole
 from gateway.http.sse import EventStream
 from gateway.identity import Finder, Memory, Wanted
 from gateway.json_body import parse_body
@@ -167,12 +167,9 @@ class _Run:
             stream = EventStream(self.send, self.shared.stall_limit)
             # The first event is there, so what refuses a request is an error page and not a broken stream.
             await stream.start(headers)
-            try:
-                async with stream.kept_alive(self.shared.keep_alive):
-                    await self._stream(events, stream)
-                await stream.end()
-            except ReaderStalled:  # the stream has logged it; the response is left without an end
-                return
+            async with stream.kept_alive(self.shared.keep_alive):
+                await self._stream(events, stream)
+            await stream.end()
         else:
             async for choice, event in events:
                 answer.add(choice, event)
@@ -181,16 +178,19 @@ class _Run:
 
     async def _stream(self, events: Events, stream: EventStream) -> None:
         """All that the stream says. Raises ReaderStalled."""
-        answer = self.exchange.answer
+        answer, unfinished = self.exchange.answer, len(self.exchange.turns)
         try:
             async for choice, event in events:
+                unfinished -= event.HasField("finished")
+                if not unfinished:
+                    whole(self.request.scope)
                 for said in answer.events(choice, event):
                     await stream.send(said)
         except ReaderStalled:
             raise
         except Exception as error:  # noqa: BLE001 - the rim: a stream that began can only tell of its failure
             failure = as_our_error(error)
-            tell(self.request.scope, failed=failure.code.name.lower())
+            broke_off(self.request.scope, failure)
             ending = answer.failed(failure)
         else:
             ending = answer.closing()

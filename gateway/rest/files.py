@@ -15,7 +15,7 @@ from agentmem.v1 import agent_pb2
 from gateway import upstream
 from gateway.http.disconnects import until_disconnect
 from gateway.http.requests import limited
-from gateway.http.responses import ReaderStalled, StreamedResponse
+from gateway.http.responses import StreamedResponse
 
 FILE_TYPE: Final = "application/octet-stream"
 
@@ -27,24 +27,21 @@ async def send_file(
 ) -> None:
     """Answer with the file that ExportAgent streams.
 
-    Raises AgentmemError where it fails: before the first chunk nothing was sent, and after it the response is left
-    without an end, so that nobody takes a part for the whole.
+    Raises AgentmemError where it fails, ReaderStalled included: before the first chunk nothing was sent, and after it
+    the response is left without an end, so that nobody takes a part for the whole.
     """
     async with upstream.read_ahead(call, _CHUNKS_AHEAD) as chunks:
         first = await anext(chunks, None)
         response = StreamedResponse(send, stall_limit)
         name = quote(f"{agent}.safetensors", safe="")
-        try:
-            await response.start(
-                [("content-type", FILE_TYPE), ("content-disposition", f"attachment; filename*=UTF-8''{name}")]
-            )
-            if first is not None:
-                await response.write(first.chunk)
-            async for one in chunks:
-                await response.write(one.chunk)
-            await response.end()
-        except ReaderStalled:  # it was logged; the response is left without an end
-            return
+        await response.start(
+            [("content-type", FILE_TYPE), ("content-disposition", f"attachment; filename*=UTF-8''{name}")]
+        )
+        if first is not None:
+            await response.write(first.chunk)
+        async for one in chunks:
+            await response.write(one.chunk)
+        await response.end()
 
 
 async def take_file(

@@ -107,6 +107,9 @@ async def test_revoked_while_it_runs(worker: ScriptedWorker, run_dir: Path) -> N
             with pytest.raises(httpx.RemoteProtocolError):  # cut off, and not ended as if it were whole
                 async for _ in lines:
                     pass
+        labels = {"route": "/v1/chat/completions", "method": "POST", "code": "401"}
+        value = gateway.metrics.registry.get_sample_value
+        await eventually(lambda: value("agentmem_http_requests_total", labels) == 1)
         ended = await failure(calls[0].read())  # type: ignore[attr-defined]
         assert ended.code() is grpc.StatusCode.UNAUTHENTICATED
         assert "revoked" in (ended.details() or "")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException
 from typing import Final, TypeVar
@@ -53,9 +55,7 @@ class Sources:
         """A reading. Takes a little more than PATIENCE at most, and no failure of a source raises."""
         at, now = time.monotonic(), datetime.now(UTC)
         pages, models, agents = await asyncio.gather(
-            asyncio.gather(
-                *(asyncio.to_thread(read_page, service, address) for service, address in self._pages.items())
-            ),
+            asyncio.gather(*(_page(service, address) for service, address in self._pages.items())),
             self._told(self._registered),
             self._recent_agents(),
         )
@@ -94,6 +94,24 @@ class Sources:
             return Silence(self._explain(error))
         except TimeoutError:
             return Silence(f"the gateway does not answer within {PATIENCE:g} seconds")
+
+
+async def _page(service: Service, address: str) -> Page | Silence:
+    """`read_page` on a thread that nobody waits for when the reading is given up.
+
+    A thread of asyncio's executor would be: whoever presses q would wait for the prompt as long as a page hangs.
+    """
+    told = Future[Page | Silence]()
+    told.set_running_or_notify_cancel()  # it cannot be cancelled: whoever gives up leaves it to itself
+
+    def read() -> None:
+        try:
+            told.set_result(read_page(service, address))
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
+            told.set_exception(error)
+
+    threading.Thread(target=read, name=f"page of the {service}", daemon=True).start()
+    return await asyncio.wrap_future(told)
 
 
 def read_page(service: Service, address: str) -> Page | Silence:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import load
-from gateway.cli.preflight import WrongSetting, check, check_data
+from gateway.cli.preflight import WrongSetting, check, check_ports
 from gateway.cli.up_settings import UpSettings
 from tests.agentmem.test_model_file import adapter, written
 
-ANY = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
+ANY = ["--data", "./none-such", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
 
 
 @pytest.fixture
@@ -20,9 +20,15 @@ def taken() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+def look(*arguments: str) -> None:
+    settings = load(UpSettings, [*ANY, *arguments])
+    check(settings)
+    check_ports(settings)
+
+
 def refusal(*arguments: str) -> str:
     with pytest.raises(WrongSetting) as caught:
-        check(load(UpSettings, [*ANY, *arguments]))
+        look(*arguments)
     return str(caught.value)
 
 
@@ -81,6 +87,9 @@ def test_what_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_data_directory_that_holds_something_else_is_named(tmp_path: Path) -> None:
+    def check_data(directory: Path) -> None:
+        check(load(UpSettings, [*ANY, "--data", str(directory)]))
+
     check_data(tmp_path)
     check_data(tmp_path / "absent")
     (tmp_path / "run").mkdir()

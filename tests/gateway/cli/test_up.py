@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -128,6 +129,19 @@ async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Pat
             assert (await http.get("/v1/models")).status_code == 401
             answer = await http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
             assert answer.json()["data"][0]["id"] == "demo"
+
+
+async def test_up_makes_no_directory_before_there_is_nothing_to_mend(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = f"127.0.0.1:{server.getsockname()[1]}"
+        wrong = {
+            f"--http {taken}: cannot listen": ["--http", taken],
+            "does not exist": ["--model", "./none"],
+        }
+        told = await asyncio.gather(*(refused("--data", str(tmp_path / "new"), *flags) for flags in wrong.values()))
+    for said, expected in zip(told, wrong, strict=True):
+        assert expected in said and "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_up_writes_nothing_where_something_else_is(tmp_path: Path) -> None:

@@ -290,6 +290,8 @@ async def test_leaving_a_stream_cancels_the_turn(
     await eventually(lambda: running("agentmem_gateway_num_requests_running", labels) == 0)
     await eventually(lambda: [line["status"] for line in answered(caplog)] == [200])
     assert answered(caplog)[0]["failed"] == "cancelled"
+    counted = {"route": "/v1/chat/completions", "method": "POST", "code": "499"}
+    assert gateway.metrics.registry.get_sample_value("agentmem_http_requests_total", counted) == 1
 
 
 def answered(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -324,9 +326,9 @@ async def burst_and_failure(_: Any) -> AsyncIterator[Any]:
     raise errors.Unavailable("the engine died")
 
 
-@pytest.mark.parametrize("script", [flood, burst_and_failure])
+@pytest.mark.parametrize(("script", "code"), [(flood, "499"), (burst_and_failure, "503")])
 async def test_a_reader_that_stalls_is_cut_off(
-    worker: ScriptedWorker, run_dir: Path, script: Any, caplog: pytest.LogCaptureFixture
+    worker: ScriptedWorker, run_dir: Path, script: Any, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.script = script
     gateway = Gateway(settings(run_dir, stall_limit=0.3, stream_queue=8))
@@ -344,6 +346,8 @@ async def test_a_reader_that_stalls_is_cut_off(
     await gateway.stop()
     told = [record.message for record in caplog.records if record.name.startswith("gateway.") and record.levelno > 20]
     assert told == ["stalled reader cut off"]
+    counted = {"route": "/v1/chat/completions", "method": "POST", "code": code}
+    assert gateway.metrics.registry.get_sample_value("agentmem_http_requests_total", counted) == 1
 
 
 async def test_length(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:

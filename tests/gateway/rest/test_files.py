@@ -110,3 +110,5 @@ async def test_a_reader_that_stalls_is_cut_off(
     assert not received.endswith(b"0\r\n\r\n")
     writer.close()
     await impatient.stop()
+    labels = {"route": "/v1/agents/{agent}/export", "method": "GET", "code": "499"}
+    assert impatient.metrics.registry.get_sample_value("agentmem_http_requests_total", labels) == 1

@@ -10,7 +10,7 @@ from agentmem.settings import SettingsError, load
 from gateway.cli.doctor.here import limits, ports, running, sockets, versions
 from gateway.cli.openblas import preload_here
 from gateway.cli.up_settings import UpSettings, service_arguments
-from gateway.process import check_files
+from gateway.credential_files import check_files
 from gateway.settings import GatewaySettings
 
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from gateway.cli.connection import Connection
+from gateway.cli.top import sources
 from gateway.cli.top.figures import Figures
 from gateway.cli.top.reading import Service
 from gateway.cli.top.watching import Watched, unless, watch
@@ -62,6 +65,34 @@ async def test_work_is_left_as_soon_as_it_is_to_stop() -> None:
 
     assert not await unless(stopping, work())
     assert left.is_set()
+
+
+def test_nobody_waits_for_a_page_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole command, with its loop and its threads, ends while the page would be waited for for an hour."""
+    monkeypatch.setattr(sources, "PATIENCE", 3600.0)
+
+    async def leave(silent: socket.socket) -> bool:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        stopping = asyncio.Event()
+        watched = Watched({"store": address}, "127.0.0.1:1", Connection(), 1.0, 0)
+        watching = asyncio.create_task(unless(stopping, watch(watched, lambda _: True)))
+        asked, _ = await asyncio.get_running_loop().sock_accept(silent)
+        with asked:
+            await asyncio.get_running_loop().sock_recv(asked, 1000)
+            stopping.set()
+            done = await watching
+            reading.extend(thread for thread in threading.enumerate() if thread.name == "page of the store")
+            held.append(asked.dup())
+        return done
+
+    reading: list[threading.Thread] = []
+    held: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        assert not asyncio.run(leave(silent))
+    assert [thread.daemon for thread in reading if thread.is_alive()] == [True]
+    held[0].close()
+    reading[0].join()
 
 
 async def test_work_that_is_done_or_fails_says_so() -> None:
