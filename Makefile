@@ -58,8 +58,8 @@ format: setup  ## fix what can be fixed
 	$(BIN)/ruff format $(PACKAGES)
 
 bench: setup  ## the benchmarks
-	$(BIN)/python -m benchmarks.restart
-	$(BIN)/python -m benchmarks.store
+	$(BIN)/agentmem bench restart
+	$(BIN)/agentmem bench store
 
 clean:  ## remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

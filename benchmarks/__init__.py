@@ -1,1 +1,38 @@
-"""Programs behind the figures: the demo, the benchmarks, and the demo model's training."""
+"""Programs behind the figures: the demo, the benchmarks, and the demo model's training. Where to read:
+
+__main__.py         `agentmem bench`: every benchmark by its name; demo.py is `make demo`
+
+what users wait for
+    ttft/           first tokens by length: cold, warm, from the disk, hot; beside their parts and mlx-lm
+    throughput.py   agents that generate together, beside the engine in process
+    staggered.py    one agent arrives while another's prompt is computed
+    capacity.py     more agents than the pool holds
+    restart.py      all agents answer again after a SIGKILL of everything
+    break_even.py   the length from which restoring is worth it
+    swap.py         what a model swap costs
+    lookahead.py    hints and prefetches against the last use
+    working_memory/ generated workflows: recall, leaks, prefilled tokens
+what it rests on
+    engine.py       the engine (contestants.py) against mlx-lm (mlx_lm_contestants.py), over geometries.py
+    gateway.py      what the gateway costs
+    store/          the cache store's latencies, memory and files
+    transfer.py     KV by path and by stream
+    memory/         KV bytes and agents in a budget, by arithmetic and measured
+    prefix/         matching by text against matching by tokens
+    quality/        perplexity and recall with quantized KV; key_outliers.py is where 4 bits fail
+what they share
+    live.py         `agentmem up` whose services can be killed; services.py is a store and a worker without a gateway
+    children.py     processes that are asked line by line: engine_alone.py, decoding_clients.py, ttft/in_process.py
+    turns.py        a turn by its client's clock, and the check that it was what it should be
+    prompts.py      prompts of exactly so many tokens
+    conversations.py  agents that send all they have said; known_agents.py: agents that append to what is remembered
+    models.py       where the model of `--model` is; random_models.py writes some of real geometry
+    options.py      command lines
+    page_cache.py   files that leave the system's memory
+    scraping.py     pages of metrics
+    starts.py       where the time of a start goes
+results.py          what is written, with the machine, the versions and all samples
+tables.py           tables and claims, for the terminal and the report; plots.py and pictures.py: plots as data
+report/             RESULTS.md from all results
+demo_model/         the recipe of the demo model, and of its kind in other architectures
+"""

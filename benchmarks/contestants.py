@@ -1,4 +1,4 @@
-"""Who the engine is measured against, and the engine itself, over one model in one process.
+"""What contestants over one model in one process are, and the engine as one; `mlx_lm_contestants` has the others.
 
 Each computes prompts, lets agents generate together, and lets one more join and leave. An agent is a `Row`: its tokens
 and the caches that hold all of them but the last. Times are in seconds, memory in bytes.
@@ -16,9 +16,6 @@ from typing import Any, Protocol
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.generate import BatchGenerator
-from mlx_lm.models.cache import QuantizedKVCache as MlxLmQuantizedKVCache
-from mlx_lm.models.cache import make_prompt_cache
 
 from agentmem.blockfile import BLOCK_TOKENS
 from inference_service.domain import Sampling
@@ -29,7 +26,8 @@ from inference_service.engine.geometry import merged
 from inference_service.engine.tensors import Arenas
 from inference_service.models.opening import ModelSpec, Quantization, measure, q4_caches
 
-_ENDLESS = 1 << 30
+ENDLESS = 1 << 30
+"""Tokens that nobody generates."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class Ours:
 
     def prefill(self, tokens: Sequence[int]) -> Prefilled:
         """Through the engine's own chunks."""
-        with _fresh_memory() as before:
+        with fresh_memory() as before:
             first: list[tuple[float, int]] = []
             started = time.perf_counter()
             turn = self.job(
@@ -182,7 +180,7 @@ class _OursRunning:
 
     def join(self, row: Row) -> None:
         first = threading.Event()
-        self._turns.append(self._ours.job(row.tokens, lambda: row.shortened(0).caches, _ENDLESS, lambda _: first.set()))
+        self._turns.append(self._ours.job(row.tokens, lambda: row.shortened(0).caches, ENDLESS, lambda _: first.set()))
         while not first.is_set():
             self._ours.engine.tick()
 
@@ -197,131 +195,8 @@ class _OursRunning:
             self.leave()
 
 
-class MlxLm:
-    """mlx-lm's BatchGenerator with the model's default caches, in the compute dtype."""
-
-    name = "mlx-lm"
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def prefill(self, tokens: Sequence[int]) -> Prefilled:
-        """Through the generator's own chunks."""
-        generator = BatchGenerator(self.model, max_tokens=_ENDLESS)
-        with _fresh_memory() as before:
-            started = time.perf_counter()
-            [uid] = generator.insert([list(tokens)])
-            while not generator.next()[1]:
-                pass
-            seconds, peak = time.perf_counter() - started, mx.get_peak_memory() - before
-            caches, _ = generator.extract_cache([uid])[uid]
-            mx.eval([cache.state for cache in caches])
-        return Prefilled(seconds, peak, Row.of(tokens, caches))
-
-    def running(self, rows: Sequence[Row]) -> "_MlxLmRunning":
-        """On a batch generator."""
-        return _MlxLmRunning(self.model, rows)
-
-    def resume(self, row: Row) -> float:
-        """Merging caches at rest into a batch of one."""
-        started = time.perf_counter()
-        mx.eval([cache.state for cache in (type(cache).merge([cache]) for cache in row.caches)])
-        return time.perf_counter() - started
-
-
-class _MlxLmRunning:
-    def __init__(self, model: nn.Module, rows: Sequence[Row]) -> None:
-        self._generator = BatchGenerator(model, max_tokens=_ENDLESS)
-        self._uids: list[int] = []
-        for row in rows:
-            self.join(row)
-
-    def step(self) -> None:
-        self._generator.next()
-
-    def join(self, row: Row) -> None:
-        caches = row.shortened(0).caches
-        [uid] = self._generator.insert([row.tokens[-1:]], caches=[caches], all_tokens=[row.tokens[:-1]])
-        self._uids.append(uid)
-        while not any(response.uid == uid for response in self._generator.next()[1]):
-            pass
-
-    def leave(self) -> None:
-        uid = self._uids.pop()
-        caches, _ = self._generator.remove([uid], return_prompt_caches=True)[uid]
-        mx.eval([cache.state for cache in caches])
-        self._generator.next()
-        mx.synchronize()
-
-
-class Alone:
-    """One sequence with caches of mlx-lm's: its model called in chunks of 2048 tokens, then token by token."""
-
-    def __init__(self, model: nn.Module, name: str, new_caches: Callable[[], list[Any]]) -> None:
-        self.model = model
-        self.name = name
-        self._new_caches = new_caches
-
-    @classmethod
-    def plain(cls, model: nn.Module) -> "Alone":
-        """The model's default caches, in the compute dtype."""
-        return cls(model, "mlx-lm alone", lambda: make_prompt_cache(model))
-
-    @classmethod
-    def quantized(cls, model: nn.Module) -> "Alone":
-        """mlx-lm's QuantizedKVCache, which knows no batches."""
-        layers = len(make_prompt_cache(model))
-        return cls(
-            model,
-            "mlx-lm QuantizedKVCache",
-            lambda: [MlxLmQuantizedKVCache(group_size=64, bits=4) for _ in range(layers)],
-        )
-
-    def prefill(self, tokens: Sequence[int]) -> Prefilled:
-        """As mlx-lm's generate_step does it."""
-        caches = self._new_caches()
-        with _fresh_memory() as before:
-            started = time.perf_counter()
-            for start in range(0, len(tokens) - 1, 2048):
-                chunk = tokens[start : min(start + 2048, len(tokens) - 1)]
-                self.model(mx.array([chunk]), cache=caches)
-                mx.eval([cache.state for cache in caches])
-                mx.clear_cache()
-            mx.eval(mx.argmax(self.model(mx.array([tokens[-1:]]), cache=caches)[:, -1]))
-            seconds, peak = time.perf_counter() - started, mx.get_peak_memory() - before
-        return Prefilled(seconds, peak, Row.of(tokens, caches))
-
-    def running(self, rows: Sequence[Row]) -> "_AloneRunning":
-        """One row only."""
-        [row] = rows
-        return _AloneRunning(self.model, row)
-
-    def resume(self, row: Row) -> float:  # noqa: ARG002
-        """Caches at rest are ready."""
-        return 0.0
-
-
-class _AloneRunning:
-    def __init__(self, model: nn.Module, row: Row) -> None:
-        self._model = model
-        self._caches = row.shortened(0).caches
-        self._next = mx.array(row.tokens[-1:])
-
-    def step(self) -> None:
-        now = self._next
-        self._next = mx.argmax(self._model(now[None], cache=self._caches)[:, -1], axis=-1)
-        mx.async_eval(self._next)
-        now.item()
-
-    def join(self, row: Row) -> None:
-        raise NotImplementedError
-
-    def leave(self) -> None:
-        raise NotImplementedError
-
-
 @contextmanager
-def _fresh_memory() -> Iterator[int]:
+def fresh_memory() -> Iterator[int]:
     """Start counting the peak; what is in use now."""
     mx.synchronize()
     mx.clear_cache()

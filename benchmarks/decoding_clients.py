@@ -1,13 +1,12 @@
-"""Agents that generate together through one door, in a process of their own: a round's request on stdin, figures out.
+"""Agents that generate together through one door, in a process of their own.
 
-Reads one JSON object a line and answers each with one: `{"door": "grpc" | "http", "target": …, "agents": […], …}`. The
-clients do as little as clients can, so that what is measured is the server: responses stay bytes until the end.
+Answers questions on stdin (`benchmarks.children`): `{"do": "round", "door": "grpc" | "http", "target": …, "agents": […]
+…}`. The clients do as little as clients can, so that what is measured is the server: responses stay bytes until the
+end. All agents get the same `prompt`, or each its own of `token_ids`; then the answer also tells of each turn.
 """
 
 import asyncio
 import json
-import resource
-import sys
 import time
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -16,32 +15,44 @@ import grpc
 
 from agentmem.channels import connect
 from agentmem.v1 import inference_pb2, types_pb2
+from benchmarks.children import answer, cpu_seconds
+from benchmarks.turns import tier_name
 
 _GENERATE = "/agentmem.v1.InferenceService/Generate"
 
 
 class Stream(NamedTuple):
-    """When the pieces of one agent's answer came, by time.monotonic(), and its tokens in all."""
+    """When the pieces of one agent's answer came, by time.monotonic(), and its tokens in all.
+
+    Of gRPC also when the request was sent and when the stream had ended, and what was found in memory.
+    """
 
     arrivals: list[float]
     tokens: int
+    sent: float = 0.0
+    ended: float = 0.0
+    cache: types_pb2.CacheReport | None = None
 
 
 async def over_grpc(channel: grpc.aio.Channel, agent: str, asked: dict[str, Any]) -> Stream:
     """One Generate at the worker's socket or the gateway's gRPC door."""
-    request = inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=asked["namespace"], agent_id=agent, model_id=asked["model"]),
-        messages=types_pb2.Messages(messages=[types_pb2.ChatMessage(role="user", content=asked["prompt"])]),
-        max_tokens=asked["tokens"],
-        sampling=types_pb2.Sampling(logit_bias={int(token): -100.0 for token in asked["never"]}),
-    )
-    arrivals, last = [], b""
-    generate: Any = channel.unary_stream(_GENERATE)
-    async for piece in generate(request.SerializeToString()):
+    key = types_pb2.AgentKey(namespace=asked["namespace"], agent_id=agent, model_id=asked["model"])
+    request = inference_pb2.GenerateRequest(key=key, max_tokens=asked["tokens"])
+    if "token_ids" in asked:
+        request.token_ids.ids.extend(asked["token_ids"][agent])
+        request.sampling.ignore_eos = True
+    else:
+        request.messages.messages.add(role="user", content=asked["prompt"])
+        request.sampling.logit_bias.update({int(token): -100.0 for token in asked["never"]})
+    arrivals, first, last = [], b"", b""
+    raw: Any = channel  # without serializers, which the types demand: pieces stay bytes
+    sent = time.monotonic()
+    async for piece in raw.unary_stream(_GENERATE)(request.SerializeToString()):
         arrivals.append(time.monotonic())
-        last = piece
+        first, last = first or piece, piece
     finished = inference_pb2.GenerateResponse.FromString(last).finished
-    return Stream(arrivals[1:-1], finished.usage.completion_tokens)
+    cache = inference_pb2.GenerateResponse.FromString(first).started.cache
+    return Stream(arrivals[1:-1], finished.usage.completion_tokens, sent, arrivals[-1], cache)
 
 
 async def over_http(host: str, port: int, agent: str, asked: dict[str, Any]) -> Stream:
@@ -75,11 +86,11 @@ async def over_http(host: str, port: int, agent: str, asked: dict[str, Any]) -> 
     return Stream(arrivals[1:-2], json.loads(usage[6:])["usage"]["completion_tokens"])
 
 
-def steady(streams: list[Stream], tokens: int) -> dict[str, float]:
+def together(streams: list[Stream], tokens: int) -> dict[str, float]:
     """Tokens a second of all agents together, from when the last one has begun until the first one is done.
 
-    Pieces stand for tokens in the proportion that each stream has of both, since a piece may hold several. Raises
-    RuntimeError where an agent ended early, or where they did not all generate for most of the time.
+    Pieces stand for tokens in the proportion that each stream has of both, since a piece may hold several. `share` is
+    how much of all tokens came in that time. Raises RuntimeError where an agent ended early.
     """
     if any(stream.tokens != tokens for stream in streams):
         raise RuntimeError(f"an answer ended early: {[stream.tokens for stream in streams]} of {tokens} tokens")
@@ -87,38 +98,57 @@ def steady(streams: list[Stream], tokens: int) -> dict[str, float]:
     end = min(stream.arrivals[-1] for stream in streams)
     within = [sum(begin < arrival <= end for arrival in stream.arrivals) for stream in streams]
     counted = sum(n * tokens / len(s.arrivals) for n, s in zip(within, streams, strict=True))
-    if counted < 0.5 * tokens * len(streams):
-        raise RuntimeError("the agents hardly generated together; ask for more tokens")
     return {
-        "tokens_per_second": counted / (end - begin),
+        "tokens_per_second": counted / (end - begin) if counted else 0.0,
         "seconds": end - begin,
         "tokens": counted,
         "pieces": float(sum(len(stream.arrivals) for stream in streams)),
+        "share": counted / (tokens * len(streams)),
     }
 
 
-async def run_round(asked: dict[str, Any]) -> dict[str, float]:
+def steady(streams: list[Stream], tokens: int) -> dict[str, float]:
+    """The same. Raises RuntimeError also where they did not all generate for most of the time."""
+    found = together(streams, tokens)
+    if found["share"] < 0.5:
+        raise RuntimeError("the agents hardly generated together; ask for more tokens")
+    return found
+
+
+def told(stream: Stream) -> dict[str, Any]:
+    """One turn: seconds from sending to the first token and to the end, tokens, and what was reused."""
+    assert stream.cache is not None
+    return {
+        "first": stream.arrivals[0] - stream.sent,
+        "decoding": stream.arrivals[-1] - stream.arrivals[0],
+        "total": stream.ended - stream.sent,
+        "generated": stream.tokens,
+        "prompt": stream.cache.prompt_tokens,
+        "cached": {tier_name(part.tier): part.tokens for part in stream.cache.cached},
+    }
+
+
+async def run_round(asked: dict[str, Any]) -> dict[str, Any]:
     """All agents of a round at once."""
-    before = _cpu_seconds()
+    before = cpu_seconds()
     if asked["door"] == "http":
         host, _, port = asked["target"].rpartition(":")
-        streams = await asyncio.gather(*(over_http(host, int(port), agent, asked) for agent in asked["agents"]))
+        streams = list(await asyncio.gather(*(over_http(host, int(port), agent, asked) for agent in asked["agents"])))
     else:
         async with connect(asked["target"]) as channel:
-            streams = await asyncio.gather(*(over_grpc(channel, agent, asked) for agent in asked["agents"]))
-    return {**steady(list(streams), asked["tokens"]), "clients_cpu_seconds": _cpu_seconds() - before}
+            streams = list(await asyncio.gather(*(over_grpc(channel, agent, asked) for agent in asked["agents"])))
+    used = {"clients_cpu_seconds": cpu_seconds() - before}
+    if "token_ids" not in asked:
+        return steady(streams, asked["tokens"]) | used
+    wall = max(stream.ended for stream in streams) - min(stream.sent for stream in streams)
+    turns = [told(stream) for stream in streams]
+    return {"together": together(streams, asked["tokens"]), "wall": wall, "turns": turns, **used}
 
 
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def main() -> None:
-    """Answer rounds until stdin ends."""
-    for line in sys.stdin:
-        print(json.dumps(asyncio.run(run_round(json.loads(line)))), flush=True)
+def one_round(**asked: Any) -> dict[str, Any]:
+    """`run_round` in an event loop of its own."""
+    return asyncio.run(run_round(asked))
 
 
 if __name__ == "__main__":
-    main()
+    answer({"round": one_round})

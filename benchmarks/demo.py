@@ -17,7 +17,8 @@ from agentmem.v1 import types_pb2
 from benchmarks.demo_model.dialogues import count_tokens
 from benchmarks.demo_model.filler import ACKNOWLEDGEMENT, filler_text
 from benchmarks.demo_model.world import COLOUR, NUMBER, PLACE, Fact, unknown_answer
-from benchmarks.live import Answer, LiveStack, running
+from benchmarks.live import LiveStack, running
+from benchmarks.turns import Turn, chat
 
 TOKENS = 4000
 BOAT = Fact(COLOUR, "boat", "green")
@@ -34,7 +35,7 @@ class Step:
     agent: str
     question: str
     expected: str
-    answer: Answer
+    answer: Turn
     tier: str
     reused_tokens: int
 
@@ -43,9 +44,9 @@ class Step:
         found = []
         if self.answer.text.strip() != self.expected:
             found.append(f"{self.label}: {self.agent} said {self.answer.text!r} instead of {self.expected!r}")
-        if (self.answer.tier, self.answer.reused_tokens) != (self.tier, self.reused_tokens):
+        if (self.answer.tier, self.answer.reused) != (self.tier, self.reused_tokens):
             found.append(
-                f"{self.label}: reused {self.answer.reused_tokens} tokens ({self.answer.tier}) "
+                f"{self.label}: reused {self.answer.reused} tokens ({self.answer.tier}) "
                 f"instead of {self.reused_tokens} ({self.tier})"
             )
         return found
@@ -95,13 +96,13 @@ async def show(stack: LiveStack, console: Console, steps: list[Step]) -> None:
     table = Table(title="Time to first token, seen by the client")
     for column in ("", "agent", "question", "answer", "match", "tier", "reused", "prompt", "first token", ""):
         table.add_column(column, justify="right" if column in ("reused", "prompt", "first token") else "left")
-    cold = steps[0].answer.seconds_to_first_token
+    cold = steps[0].answer.first
     for step in steps:
         answer = step.answer
-        ratio = cold / answer.seconds_to_first_token
+        ratio = cold / answer.first
         table.add_row(
             *(step.label, step.agent, step.question, answer.text, answer.match, answer.tier),
-            *(f"{answer.reused_tokens}", f"{answer.prompt_tokens}", f"{answer.seconds_to_first_token * 1000:.0f} ms"),
+            *(f"{answer.reused}", f"{answer.prompt}", f"{answer.first * 1000:.0f} ms"),
             f"{ratio:.0f}x" if step.agent == "marco" and step.label != "cold" else "",
         )
     console.print(table)
@@ -127,11 +128,6 @@ async def main() -> int:
     if not mistakes:
         console.print("marco remembered after kill -9, danny never knew.", style="bold green")
     return 1 if mistakes else 0
-
-
-def chat(messages: list[tuple[str, str]]) -> types_pb2.Messages:
-    """Messages of the contract from (role, content) pairs."""
-    return types_pb2.Messages(messages=[types_pb2.ChatMessage(role=role, content=text) for role, text in messages])
 
 
 if __name__ == "__main__":

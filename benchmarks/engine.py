@@ -1,7 +1,7 @@
 """The engine against mlx-lm over the same weights, in one process and one run.
 
-    python -m benchmarks.engine demo --prefill 1024 2048 --decode 1024 --agents 1 2
-    python -m benchmarks.engine llama-3.1-8b
+    agentmem bench engine demo --prefill 1024 2048 --decode 1024 --agents 1 2
+    agentmem bench engine llama-3.1-8b
 
 Contestants are mlx-lm's BatchGenerator over its default caches, and, where there is one agent, mlx-lm's model over its
 default caches and over QuantizedKVCache without a generator. Measured are: tokens/s and peak memory over the weights of
@@ -14,10 +14,10 @@ demo model's are its own.
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +25,39 @@ import mlx.core as mx
 import mlx_lm
 from mlx.utils import tree_flatten
 
-from benchmarks import results
-from benchmarks.contestants import Alone, Contestant, MlxLm, Ours, Row
+from benchmarks import options, results
+from benchmarks.contestants import Contestant, Ours, Row, Running
 from benchmarks.geometries import GEOMETRIES, random_model
+from benchmarks.mlx_lm_contestants import Alone, MlxLm
+from benchmarks.models import DEMO
+from benchmarks.prompts import token_ids
+from benchmarks.tables import Table, show
 from inference_service.engine.attention import PathSpeeds
 
-_DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
 _STAGGER = 16
 _WARM_UP = 8
+_NAMES = ("agentmem", "mlx-lm", "mlx-lm alone", "mlx-lm QuantizedKVCache")
+_NOTE = (
+    "Medians. Ratios are ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence and no generator; peaks "
+    "are of memory over the weights. –: it cannot, or was not asked."
+)
 
 
-def prompt(tokens: int) -> list[int]:
-    """So many tokens that do not repeat."""
-    return [3 + i * 7919 % 900 for i in range(tokens)]
+def _speed(tokens: int, sample: dict[str, float]) -> float:
+    return tokens / sample["seconds"]
+
+
+def _steps(running: Running) -> None:
+    for _ in range(_WARM_UP):
+        running.step()
 
 
 class Bench:
     """All measurements over one model. `figures` grows as they are made."""
 
-    def __init__(self, name: str, samples: int, steps: int, command: str) -> None:
+    def __init__(self, name: str, samples: int, steps: int) -> None:
         if name == "demo":
-            model, _ = mlx_lm.load(str(_DEMO))
+            model, _ = mlx_lm.load(str(DEMO))
             if mx.default_device().type == mx.DeviceType.cpu:
                 model.set_dtype(mx.float32)
         else:
@@ -54,7 +66,7 @@ class Bench:
             self.ours = Ours(model, PathSpeeds(Path(directory) / "attention.json"))
         self.plain = MlxLm(model)
         self.alone = [Alone.plain(model), Alone.quantized(model)]
-        self._name, self._samples, self._steps, self._command = name, samples, steps, command
+        self._name, self._samples, self._steps = name, samples, steps
         self.figures: dict[str, Any] = {
             "device": mx.device_info()["device_name"],
             "weights": sum(array.nbytes for _, array in tree_flatten(model.parameters())),
@@ -66,9 +78,9 @@ class Bench:
         """Prompts of each length, the contestants by turns."""
         for tokens in lengths:
             runs = self._by_turns(
-                [self.ours, self.plain, *self.alone], lambda c, n=tokens: self._prefilled(c, n), self._samples
+                [self.ours, self.plain, *self.alone], partial(self._prefilled, tokens=tokens), self._samples
             )
-            self._note("prefill", tokens, runs, lambda s, n=tokens: n / s["seconds"], "tokens_per_second")
+            self._note("prefill", tokens, runs, partial(_speed, tokens), "tokens_per_second")
             found = self.figures["prefill"][str(tokens)]
             found["peak_over_weights"] = {
                 name: max(s["peak"] for s in each) for name, each in runs.items() if isinstance(each, list)
@@ -78,7 +90,7 @@ class Bench:
 
     def _prefilled(self, contestant: Contestant, tokens: int) -> dict[str, float]:
         self._rows.pop((contestant.name, tokens), None)
-        done = contestant.prefill(prompt(tokens))
+        done = contestant.prefill(token_ids(tokens, "prompt"))
         self._rows[contestant.name, tokens] = done.row
         return {"seconds": done.seconds, "peak": done.peak}
 
@@ -121,11 +133,12 @@ class Bench:
             samples = []
             for _ in range(self._samples + 1):
                 sample = {}
-                for what, act in (
-                    ("join", lambda: running.join(last)),
-                    ("step", lambda: [running.step() for _ in range(_WARM_UP)]),
-                    ("leave", running.leave),
-                ):
+                acts: dict[str, Callable[[], None]] = {
+                    "join": partial(running.join, last),
+                    "step": partial(_steps, running),
+                    "leave": running.leave,
+                }
+                for what, act in acts.items():
                     mx.synchronize()
                     started = time.perf_counter()
                     act()
@@ -210,13 +223,51 @@ class Bench:
 
     def _write(self) -> None:
         """After each measurement, so that a run that is cut short leaves what it has."""
-        where = "gpu" if mx.default_device().type == mx.DeviceType.gpu else "cpu"
-        results.write(f"engine-{self._name}-{where}", self._command, self.figures)
+        results.write(f"engine-{self._name}-{results.backend()}", self.figures)
 
 
-def main(arguments: argparse.Namespace, command: str) -> None:
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """Speeds of prompts and of agents together, with ratios; a cut-off run has the tables of what it measured."""
+    found = []
+    for kind, title, what in (
+        ("prefill", "Prompts up to their first token", "tokens of the prompt"),
+        ("decode", "Agents that generate together", "agents x tokens"),
+    ):
+        if kind in figures:
+            columns = (what, *(f"{name}, tokens/s" for name in _NAMES), "ratio", "ratio to alone", "ratio of peaks")
+            found.append(Table(title, columns, [_row(key, row) for key, row in figures[kind].items()], _NOTE))
+    rest = []
+    if joins := figures.get("join_and_leave"):
+        for act in ("join", "leave", "step"):
+            times = (_act(joins.get(name), act) for name in _NAMES[:2])
+            rest.append((f"the last of {joins['agents']} agents at {joins['tokens']}: {act}", *times))
+    for tokens, row in figures.get("resume", {}).items():
+        times = (f"{row[name]['seconds'] * 1000:.1f} ms" if "seconds" in row[name] else "–" for name in _NAMES[:2])
+        rest.append((f"KV of {tokens} tokens to caches", *times))
+    if size := figures.get("kv_bytes"):
+        rest.append((f"KV of {size['tokens']} tokens", *(f"{size[name] / 1e6:.0f} MB" for name in _NAMES[:2])))
+    return [*found, *([Table("Agents that come and go", ("", *_NAMES[:2]), rest)] if rest else [])]
+
+
+def _row(key: str, row: dict[str, Any]) -> tuple[str, ...]:
+    speeds = (f"{row[name]['tokens_per_second']:.0f}" if _measured(row, name) else "–" for name in _NAMES)
+    ratios = (row.get("ratio"), row.get("ratio_to_alone"), row.get("peak_over_weights", {}).get("ratio"))
+    return key, *speeds, *("" if ratio is None else f"{ratio:.2f}x" for ratio in ratios)
+
+
+def _measured(row: dict[str, Any], name: str) -> bool:
+    return "tokens_per_second" in row.get(name, {})
+
+
+def _act(samples: list[dict[str, float]] | str | None, act: str) -> str:
+    if samples is None or isinstance(samples, str):
+        return "–"
+    return f"{statistics.median(sample[act] for sample in samples[1:]) * 1000:.1f} ms"
+
+
+def main(arguments: argparse.Namespace) -> None:
     """Measure all."""
-    bench = Bench(arguments.model, arguments.samples, arguments.steps, command)
+    bench = Bench(arguments.model, arguments.samples, arguments.steps)
     bench.prefill(arguments.prefill)
     for tokens in arguments.decode:
         for agents in arguments.agents:
@@ -225,16 +276,17 @@ def main(arguments: argparse.Namespace, command: str) -> None:
         bench.decode(1, tokens)
     bench.joining(max(2, *arguments.agents), arguments.decode[-1])
     bench.resume(arguments.resume)
+    show(tables(bench.figures))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("model", choices=["demo", *GEOMETRIES])
     parser.add_argument("--prefill", type=int, nargs="+", default=[1024, 4096, 8192, 16384, 32768])
     parser.add_argument("--decode", type=int, nargs="+", default=[1024, 8192])
     parser.add_argument("--agents", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--alone", type=int, nargs="*", default=[16384], help="lengths for one agent alone")
     parser.add_argument("--resume", type=int, default=16384)
-    parser.add_argument("--samples", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=32, help="decode steps of one sample")
-    sys.exit(main(parser.parse_args(), "python -m benchmarks.engine " + " ".join(sys.argv[1:])))
+    parser.add_argument("--samples", type=options.at_least(1), default=3)
+    parser.add_argument("--steps", type=options.at_least(1), default=32, help="decode steps of one sample")
+    main(parser.parse_args())

@@ -1,7 +1,7 @@
 """What the gateway costs: decode throughput of 8 agents at the worker's socket, and through the gateway's two doors.
 
-    python -m benchmarks.gateway [--rounds 7] [--tokens 400] [--apart]
-    python -m benchmarks.gateway --model NAME=PATH --tokens 400
+    agentmem bench gateway [--rounds 7] [--tokens 400] [--apart]
+    agentmem bench gateway --model NAME=PATH --tokens 400
 
 One stack and one process of clients; the ways take turns, round by round, and each figure is a ratio within a round.
 The requests are equal but for the door: the same prompt, the same number of tokens, the same bias against the end of
@@ -17,56 +17,24 @@ import asyncio
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import psutil
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import results
+from benchmarks import children, options, results
+from benchmarks.children import Child
 from benchmarks.live import LiveStack, running
+from benchmarks.models import model_directory, model_name
+from benchmarks.tables import Table, show, spread
 
 WAYS = ("worker", "grpc", "http")
 PROMPT = "The colour of the boat is green. Who told you that?"
-_DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
-
-
-class Clients:
-    """The process of clients."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.pid = process.pid
-
-    @classmethod
-    async def start(cls) -> "Clients":
-        """Start it."""
-        command = (sys.executable, "-m", "benchmarks.decoding_clients")
-        pipe = asyncio.subprocess.PIPE
-        return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=1 << 20))
-
-    async def ask(self, **asked: Any) -> dict[str, float]:
-        """One round. Raises RuntimeError where it failed; its stderr says why."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
-        await self._process.stdin.drain()
-        if not (line := await self._process.stdout.readline()):
-            raise RuntimeError("the clients failed")
-        answer: dict[str, float] = json.loads(line)
-        return answer
-
-    async def stop(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self._process.wait()
 
 
 def end_tokens(model: str) -> list[str]:
     """The ids that end a turn, which are never to be sampled, from the model's own files."""
-    directory = _DEMO if model == "demo" else Path(model.rpartition("=")[2])
+    directory = model_directory(model)
     for name in ("generation_config.json", "config.json"):
         path = directory / name
         found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
@@ -75,7 +43,7 @@ def end_tokens(model: str) -> list[str]:
     return []
 
 
-def keep_apart(stack: LiveStack, clients: Clients) -> None:
+def keep_apart(stack: LiveStack, clients: Child) -> None:
     """Worker and store on the first half of the cores, gateway and clients on the rest."""
     cores = sorted(os.sched_getaffinity(0))
     half = max(1, len(cores) // 2)
@@ -89,7 +57,7 @@ def _pin(pid: int, cores: list[int]) -> None:
         os.sched_setaffinity(thread.id, cores)
 
 
-async def measure(stack: LiveStack, clients: Clients, way: str, name: str, asked: dict[str, Any]) -> dict[str, float]:
+async def measure(stack: LiveStack, clients: Child, way: str, name: str, asked: dict[str, Any]) -> dict[str, float]:
     """One round through one way."""
     target = {"worker": f"unix:{stack.root}/run/worker.sock", "grpc": stack.addresses["grpc"]}.get(
         way, stack.addresses["http"]
@@ -99,7 +67,8 @@ async def measure(stack: LiveStack, clients: Clients, way: str, name: str, asked
     agents = [f"{name} {number}" for number in range(asked["agents"])]
     namespace = "default" if way == "worker" else ""
     door = "http" if way == "http" else "grpc"
-    sample = await clients.ask(**{**asked, "agents": agents, "door": door, "target": target, "namespace": namespace})
+    told = {**asked, "agents": agents, "door": door, "target": target, "namespace": namespace}
+    sample: dict[str, float] = await clients.ask(do="round", **told)
     for service, process in services.items():
         sample[f"{service}_cpu_seconds"] = sum(process.cpu_times()[:2]) - before[service]
     return sample
@@ -127,36 +96,41 @@ def figures(samples: dict[str, list[dict[str, float]]], asked: dict[str, Any]) -
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    """The table."""
-    table = Table(title="Decode throughput of all agents together")
-    for column in ("way", "tokens/s", "of the worker's own", "gateway CPU a token", "worker CPU a token"):
-        table.add_column(column, justify="left" if column == "way" else "right")
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """Throughput by way, and processor time a token."""
+    asked, rows = figures["asked"], []
     for way in WAYS:
-        speed, ratio = found["tokens_per_second"][way], found["ratio_to_worker"].get(way)
-        cost = found["gateway_cpu_microseconds_per_token"].get(way)
-        table.add_row(
-            way,
-            f"{speed['median']:.0f} ({speed['min']:.0f}–{speed['max']:.0f})",
-            f"{ratio['median']:.3f} ({ratio['min']:.3f}–{ratio['max']:.3f})" if ratio else "1",
-            f"{cost['median']:.0f} µs" if cost else "",
-            f"{found['worker_cpu_microseconds_per_token'][way]['median']:.0f} µs",
+        ratio = figures["ratio_to_worker"].get(way)
+        cost = figures["gateway_cpu_microseconds_per_token"].get(way)
+        rows.append(
+            (
+                way,
+                spread(figures["tokens_per_second"][way]),
+                spread(ratio, 3) if ratio else "1",
+                f"{cost['median']:.0f} µs" if cost else "",
+                f"{figures['worker_cpu_microseconds_per_token'][way]['median']:.0f} µs",
+            )
         )
-    Console().print(table)
+    title = f"Decode throughput of {asked['agents']} agents together, model {asked['model']}"
+    columns = ("way", "tokens/s", "of the worker's own", "gateway CPU a token", "worker CPU a token")
+    return [Table(title, columns, rows)]
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure, print, write."""
+    """Measure, print; written after each round."""
     asked = {
-        "model": arguments.model.partition("=")[0],
+        "model": model_name(arguments.model),
         "agents": arguments.agents,
         "tokens": arguments.tokens,
         "prompt": PROMPT,
         "never": end_tokens(arguments.model),
     }
+    output = arguments.output or f"gateway-{asked['model']}-{results.backend()}"
     samples: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-    async with running(arguments.model) as stack:
-        clients = await Clients.start()
+    async with (
+        running(arguments.model) as stack,
+        children.started("benchmarks.decoding_clients", computes=False) as clients,
+    ):
         described = await stack.describe_model()
         if arguments.apart:
             keep_apart(stack, clients)
@@ -168,24 +142,23 @@ async def main(arguments: argparse.Namespace) -> None:
             for way in (*WAYS[first:], *WAYS[:first]):
                 sample = await measure(stack, clients, way, f"round {number} by {way}", asked)
                 samples[way].append(sample | {"load_average": load})
-        await clients.stop()
-    found = {
-        "asked": asked,
-        "cores": "apart" if arguments.apart else "shared",
-        "architecture": described.architecture,
-        **figures(samples, asked),
-    }
-    show(found)
-    command = "python -m benchmarks.gateway " + " ".join(sys.argv[1:])
-    Console().print(f"written to {results.write(arguments.output, command.strip(), found)}")
+            found = {
+                "asked": asked,
+                "cores": "apart" if arguments.apart else "shared",
+                "architecture": described.architecture,
+                **figures(samples, asked),
+            }
+            path = results.write(output, found)
+    show(tables(found))
+    Console().print(f"written to {path}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--model", default="demo", help="demo, or NAME=PATH of a model")
     parser.add_argument("--agents", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=400, help="that each agent generates in a round")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=options.at_least(1), default=7)
     parser.add_argument("--apart", action="store_true", help="the worker has cores of its own (Linux)")
-    parser.add_argument("--output", default="gateway", help="name of the file under benchmarks/results")
+    parser.add_argument("--output", help="name of the file under benchmarks/results (default: gateway-MODEL-BACKEND)")
     sys.exit(asyncio.run(main(parser.parse_args())))

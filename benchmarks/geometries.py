@@ -31,6 +31,20 @@ LLAMA_31_8B = {
     "tie_word_embeddings": False,
 }
 
+QWEN_25_14B = {
+    "model_type": "qwen2",
+    "hidden_size": 5120,
+    "num_hidden_layers": 48,
+    "intermediate_size": 13824,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": False,
+}
+
 GEMMA_3_12B = {
     "model_type": "gemma3_text",
     "hidden_size": 3840,
@@ -48,6 +62,32 @@ GEMMA_3_12B = {
     "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     "sliding_window": 1024,
     "sliding_window_pattern": 6,
+}
+
+GPT_OSS_20B = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "num_hidden_layers": 24,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 201088,
+    "max_position_embeddings": 131072,
+    "rope_theta": 150000,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "original_max_position_embeddings": 4096,
+        "truncate": False,
+    },
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
 }
 
 DEEPSEEK_V2_LITE = {
@@ -86,7 +126,15 @@ DEEPSEEK_V2_LITE = {
     },
 }
 
-GEOMETRIES = {"llama-3.1-8b": LLAMA_31_8B, "gemma-3-12b": GEMMA_3_12B, "deepseek-v2-lite": DEEPSEEK_V2_LITE}
+GEOMETRIES = {
+    "llama-3.1-8b": LLAMA_31_8B,
+    "qwen-2.5-14b": QWEN_25_14B,
+    "gemma-3-12b": GEMMA_3_12B,
+    "gpt-oss-20b": GPT_OSS_20B,
+    "deepseek-v2-lite": DEEPSEEK_V2_LITE,
+}
+"""As their config.json files on the Hugging Face hub say: meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct,
+google/gemma-3-12b-it (its text model), openai/gpt-oss-20b, deepseek-ai/DeepSeek-V2-Lite."""
 
 
 def random_model(config: dict[str, Any], seed: int = 0) -> nn.Module:

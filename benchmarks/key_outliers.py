@@ -1,6 +1,6 @@
 """When do 4-bit keys ruin a model, and does the check at load see it? The table of `inference_service.engine.quality`.
 
-    python -m benchmarks.key_outliers [--biases 0 10 25 50 100 200]
+    agentmem bench key-outliers [--biases 0 10 25 50 100 200]
 
 The demo model gets a bias on the slowest channel of RoPE in each layer's first key head. Over a context that turns this
 channel little, it adds the same to all scores of a query, which softmax does not see; quantized, it takes the group's
@@ -22,12 +22,12 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
 from benchmarks.demo_model.tokenizer import END, START, render
+from benchmarks.models import DEMO
 from inference_service.engine.quality import divergences, sample
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel, load
 from inference_service.text.tokenizer import Tokenizer
 
-DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
 FIRST_SEED = 1_000_000
 CHANNEL = 31
 

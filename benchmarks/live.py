@@ -1,6 +1,7 @@
-"""A live stack for the demo and the benchmarks: `agentmem up` with the demo model, whose services can be killed."""
+"""A live stack for the demo and the benchmarks: `agentmem up` with a model, whose services can be killed."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -8,15 +9,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
 
-from agentmem.channels import closing_stream, connect
+from agentmem import layout
+from agentmem.addresses import parse_address
+from agentmem.channels import connect
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -26,24 +29,13 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
+from benchmarks import scraping, turns
+from benchmarks.models import model_name
+from benchmarks.scraping import Samples
+from benchmarks.turns import Turn
 
-START_SECONDS = 120
+START_SECONDS, END_SECONDS = 240, 60
 MODULES = {"store": "cache_service", "worker": "inference_service", "gateway": "gateway"}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One turn as its client saw it. Seconds are the client's own clock, from sending to the first text."""
-
-    text: str
-    match: str
-    tier: str
-    reused_tokens: int
-    prompt_tokens: int
-    seconds_to_first_token: float
-    load_seconds: float
-    prefill_seconds: float
-    version: int
 
 
 class LiveStack:
@@ -63,38 +55,29 @@ class LiveStack:
         """The model that serves."""
         return (await self._models.GetModel(model_pb2.GetModelRequest(model_id=self.model))).model
 
-    async def ask(self, agent: str, max_tokens: int = 40, **arguments: object) -> Answer:
+    async def ask(self, agent: str, max_tokens: int = 40, spoke: asyncio.Event | None = None, **arguments: Any) -> Turn:
         """One turn. `arguments` are fields of GenerateRequest. Raises AioRpcError."""
-        key = types_pb2.AgentKey(agent_id=agent, model_id=self.model)
-        request = inference_pb2.GenerateRequest(key=key, max_tokens=max_tokens, **arguments)  # type: ignore[arg-type]
-        sent, first, text = time.monotonic(), 0.0, ""
-        started, finished = inference_pb2.Started(), inference_pb2.Finished()
-        async with closing_stream(self._inference.Generate(request)) as events:
-            async for event in events:
-                if event.HasField("started"):
-                    started = event.started
-                elif event.HasField("delta"):
-                    first = first or time.monotonic() - sent
-                    text += event.delta.text
-                else:
-                    finished = event.finished
-        cached = started.cache.cached
-        return Answer(
-            text=text,
-            match=types_pb2.Match.Name(started.cache.match).removeprefix("MATCH_"),
-            tier=types_pb2.Tier.Name(cached[0].tier).removeprefix("TIER_").lower() if cached else "none",
-            reused_tokens=sum(part.tokens for part in cached),
-            prompt_tokens=started.cache.prompt_tokens,
-            seconds_to_first_token=first,
-            load_seconds=started.load.ToTimedelta().total_seconds(),
-            prefill_seconds=finished.timings.prefill.ToTimedelta().total_seconds(),
-            version=finished.version.version,
-        )
+        request = inference_pb2.GenerateRequest(key=self._key(agent), max_tokens=max_tokens, **arguments)
+        return await turns.take(self._inference, request, spoke)
 
     async def agent(self, agent: str) -> agent_pb2.Agent:
         """An agent's description."""
-        key = types_pb2.AgentKey(agent_id=agent, model_id=self.model)
-        return (await self._agents.GetAgent(agent_pb2.GetAgentRequest(key=key))).agent
+        return (await self._agents.GetAgent(agent_pb2.GetAgentRequest(key=self._key(agent)))).agent
+
+    async def prefill(self, agent: str, token_ids: Sequence[int]) -> None:
+        """The agent takes a whole prompt in, and says nothing; returns when its KV is written."""
+        request = inference_pb2.PrefillRequest(key=self._key(agent), token_ids=types_pb2.TokenIds(ids=token_ids))
+        await self._inference.Prefill(request)
+        await self.on_disk(agent)
+
+    async def fork(self, source: str, agent: str) -> None:
+        """A second agent with the same memory."""
+        await self._agents.ForkAgent(agent_pb2.ForkAgentRequest(key=self._key(source), new_agent_id=agent))
+
+    async def evict(self, agent: str) -> None:
+        """Evict the agent's KV from memory, once all of it is written."""
+        await self.on_disk(agent)
+        await self._agents.EvictAgent(agent_pb2.EvictAgentRequest(key=self._key(agent), tier=types_pb2.TIER_HOT))
 
     async def on_disk(self, agent: str) -> agent_pb2.Agent:
         """Wait until all KV of an agent was written: blocks follow a turn off the request path."""
@@ -112,11 +95,14 @@ class LiveStack:
         for process in before.values():
             process.send_signal(signal.SIGKILL)
         async with asyncio.timeout(START_SECONDS):
-            while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in before.values()):
+            while not all(map(_ended, before.values())):
                 await asyncio.sleep(0.01)
             while not await self._ready():
                 await asyncio.sleep(0.02)
         return time.monotonic() - started
+
+    def _key(self, agent: str) -> types_pb2.AgentKey:
+        return types_pb2.AgentKey(agent_id=agent, model_id=self.model)
 
     async def _ready(self) -> bool:
         try:
@@ -126,49 +112,135 @@ class LiveStack:
             return False
         return model.state == model_pb2.MODEL_STATE_LOADED
 
+    async def worker_metrics(self) -> Samples:
+        """The worker's metrics now, of a stack that was started with `metrics`."""
+        address = parse_address(self.addresses["metrics"]).offset(layout.WORKER_METRICS)
+        return await scraping.scrape(f"http://{address}/metrics")
+
     def process(self, service: str) -> psutil.Process:
         """The present process of "store", "worker" or "gateway"."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         return next(child for child in children if MODULES[service] in child.cmdline())
 
+    async def die(self) -> None:
+        """SIGKILL to all, `agentmem up` first, so that nothing is started again; the files stay."""
+        await self._channel.close(None)
+        await _kill_all(self._process)
+
     async def close(self) -> None:
         """Stop everything in order."""
         await self._channel.close(None)
-        self._process.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(self._process.wait(), 60)
+        await end(self._process)
 
 
-@asynccontextmanager
-async def running(
-    model: str = "demo", show: bool = False, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[LiveStack]:
-    """`agentmem up` over an empty data directory, which is removed afterwards. `environment` has more settings."""
-    root = Path(tempfile.mkdtemp(prefix="agentmem-", dir="/tmp"))
-    log = root / "up.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Stop `agentmem up` and what it has started, in order. Raises TimeoutError where only SIGKILL ended them."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        await asyncio.wait_for(process.wait(), END_SECONDS)
+    except TimeoutError:
+        await _kill_all(process)
+        raise
+
+
+async def _kill_all(process: asyncio.subprocess.Process) -> None:
+    supervisor = psutil.Process(process.pid)
+    processes = [supervisor, *supervisor.children(recursive=True)]
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    await process.wait()
+    async with asyncio.timeout(START_SECONDS):
+        while not all(map(_ended, processes)):
+            await asyncio.sleep(0.01)
+
+
+def _ended(process: psutil.Process) -> bool:
+    """Also one that nobody waits for, as orphans of containers without an init."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def launch(
+    root: Path, model: str = "demo", environment: Mapping[str, str] | None = None, metrics: str = ""
+) -> asyncio.subprocess.Process:
+    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log."""
+    with (root / "up.log").open("wb") as output:
+        return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),
-            *("--run-dir", str(root / "run"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""),
+            *("--run-dir", str(root / "run"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", metrics),
             stdout=output,
             stderr=output,
             env={**os.environ, **(environment or {})},
         )
+
+
+async def ready(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:
+    """Wait until what was launched serves. Raises RuntimeError, with the end of the log, where it ends instead."""
+    log = root / "up.log"
+    await _until(process, root, lambda: b"Ready." in log.read_bytes())
+    return _stack(process, root, model)
+
+
+async def listening(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:
+    """The same as soon as there are the gateway's addresses, which may not let every call through yet."""
+    await _until(process, root, (root / "run" / layout.GATEWAY_FILE).exists)
+    return _stack(process, root, model)
+
+
+async def _until(process: asyncio.subprocess.Process, root: Path, reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(START_SECONDS):
+        while not reached():
+            if process.returncode is not None:
+                log = (root / "up.log").read_text(errors="replace")
+                raise RuntimeError(f"agentmem up did not start:\n{log[-3000:]}")
+            await asyncio.sleep(0.01)
+
+
+def _stack(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:
+    addresses = json.loads((root / "run" / layout.GATEWAY_FILE).read_text())
+    return LiveStack(process, root, addresses, model_name(model))
+
+
+@asynccontextmanager
+async def running(
+    model: str = "demo", show: bool = False, environment: Mapping[str, str] | None = None, metrics: bool = False
+) -> AsyncIterator[LiveStack]:
+    """`agentmem up` over an empty data directory, which is removed afterwards. `environment` has more settings."""
+    with scratch() as root:
+        async with running_over(root, model, environment, metrics) as stack:
+            if show:
+                lines = (root / "up.log").read_text().splitlines()
+                sys.stdout.write("".join(f"  {line}\n" for line in lines if "OpenBLAS" in line))
+            yield stack
+
+
+@asynccontextmanager
+async def running_over(
+    root: Path, model: str = "demo", environment: Mapping[str, str] | None = None, metrics: bool = False
+) -> AsyncIterator[LiveStack]:
+    """The same over ROOT/data, which stays."""
+    address = f"127.0.0.1:{scraping.free_ports(3)}" if metrics else ""
+    process = await launch(root, model, environment, address)
     stack = None
     try:
-        async with asyncio.timeout(START_SECONDS):
-            while b"Ready." not in log.read_bytes():
-                if process.returncode is not None:
-                    raise RuntimeError(f"agentmem up did not start:\n{log.read_text(errors='replace')[-3000:]}")
-                await asyncio.sleep(0.05)
-        if show:
-            sys.stdout.write("".join(f"  {line}\n" for line in log.read_text().splitlines() if "OpenBLAS" in line))
-        addresses = json.loads((root / "run" / "gateway.json").read_text())
-        stack = LiveStack(process, root, addresses, model.partition("=")[0])
+        stack = await ready(process, root, model)
         yield stack
     finally:
         if stack is not None:
             await stack.close()
-        elif process.returncode is None:
-            process.kill()
-            await process.wait()
+        else:
+            await end(process)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory with a short path, which is removed afterwards."""
+    root = Path(tempfile.mkdtemp(prefix="agentmem-", dir="/tmp"))
+    try:
+        yield root
+    finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -1,6 +1,6 @@
 """What looking ahead is worth, where more agents take turns than the pool holds.
 
-    python -m benchmarks.lookahead [--agents 8] [--holds 4] [--runs 2]
+    agentmem bench lookahead [--agents 8] [--holds 4] [--runs 2]
 
 Schedules of a workflow on the demo model, by gRPC at the worker, each played three ways: by the last use alone; with
 SetTurnHints for the whole cast while each agent speaks; and with PrefetchAgent of the next speaker besides, both from
@@ -14,30 +14,29 @@ The machine may have other work: compare ways, which are played in turn, and not
 
 import argparse
 import asyncio
-import random
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.v1 import types_pb2
-from benchmarks import results
-from benchmarks.services import Services, Turn, serving
+from benchmarks import options, results
+from benchmarks.models import DEMO
+from benchmarks.prompts import token_ids
+from benchmarks.services import Services, serving
+from benchmarks.tables import Table, show
+from benchmarks.turns import Turn
 
 MODEL = "demo"
 FIRST_TOKENS, BLOCKS = 1290, 6
 """An agent's first prompt, and the blocks that it takes from then on."""
 TOKEN_BYTES = 960
 """The demo model's KV in float32."""
-VOCABULARY = 3000
 WAYS = ("last use", "hints", "hints and prefetch")
-_DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
 
 Schedule = Sequence[str]
 
@@ -99,12 +98,11 @@ class Play:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._random = random.Random(1)
 
     async def begin(self, agents: int) -> None:
         """Make agents whose forks play; computed once, on disk, and not in the pool."""
         for number in range(agents):
-            ids = [self._random.randrange(8, VOCABULARY) for _ in range(FIRST_TOKENS)]
+            ids = token_ids(FIRST_TOKENS, _origin(number))
             await self._services.turn(MODEL, _origin(number), 1, token_ids=types_pb2.TokenIds(ids=ids))
             await self._services.evict(MODEL, _origin(number))
 
@@ -186,7 +184,7 @@ async def main(arguments: argparse.Namespace) -> None:
     }
     plays: dict[tuple[str, str], list[dict[str, Any]]] = {}
     flags = ("--pool-bytes", str(blocks * BLOCK_TOKENS * TOKEN_BYTES), "--no-quality-check")
-    async with serving([f"{MODEL}={_DEMO}"], *flags) as services:
+    async with serving([f"{MODEL}={DEMO}"], *flags) as services:
         if (found := (await services.describe(MODEL)).kv_bytes_per_token) != TOKEN_BYTES:
             raise RuntimeError(f"the model's KV takes {found} bytes a token here, and the pool is for {TOKEN_BYTES}")
         play = Play(services)
@@ -197,47 +195,42 @@ async def main(arguments: argparse.Namespace) -> None:
                 for way in WAYS if run % 2 == 0 else reversed(WAYS):
                     plays.setdefault((name, way), []).append(await play.play(pattern, way, f"{name} {run}"))
     figures: dict[str, Any] = {"agents": arguments.agents, "holds": arguments.holds, "first_tokens": FIRST_TOKENS}
-    table = Table(title=f"{arguments.agents} agents, a pool for {arguments.holds}: turns after an agent's first")
-    columns = (
-        "schedule",
-        "way",
-        "turns",
-        "wholly hot",
-        "tokens hot",
-        "MB read",
-        "first token (quartiles)",
-        "of last use",
-    )
-    for column in columns:
-        table.add_column(column, justify="left" if column in columns[:2] else "right")
     for name, pattern in patterns.items():
-        rows = {way: merged(plays[name, way]) for way in WAYS}
         paper = {
             rule.__name__: sum(outcome := hits(pattern.schedule, arguments.holds, rule)) / len(outcome)
             for rule in (least_recently_used, farthest_first)
         }
-        figures[name] = {"ways": rows, "on_paper": paper}
-        base = rows[WAYS[0]]["first_token"]["median"]
-        for way, row in rows.items():
+        figures[name] = {"ways": {way: merged(plays[name, way]) for way in WAYS}, "on_paper": paper}
+    show(tables(figures))
+    Console().print(f"written to {results.write(arguments.output, figures)}")
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """What turns found in the pool, by schedule and way; and by the rules on paper."""
+    rows: list[tuple[str, ...]] = []
+    for name, pattern in figures.items():
+        if not isinstance(pattern, dict):
+            continue
+        base = pattern["ways"][WAYS[0]]["first_token"]["median"]
+        for way, row in pattern["ways"].items():
             first = row["first_token"]
-            table.add_row(
-                *(name, way, str(row["turns"]), f"{row['hot_turns']:.0%}", f"{row['hot_tokens']:.0%}"),
-                *(f"{row['bytes_read'] / 1e6:.1f}", _spread(first["samples"])),
-                f"{first['median'] / base:.2f}",
-            )
-        for rule, share in paper.items():
-            table.add_row(name, f"on paper: {_PAPER[rule]}", "", f"{share:.0%}", "", "", "", "")
-    Console(width=120).print(table)
-    command = "python -m benchmarks.lookahead " + " ".join(sys.argv[1:])
-    Console().print(f"written to {results.write(arguments.output, command.strip(), figures)}")
+            hot = (f"{row['hot_turns']:.0%}", f"{row['hot_tokens']:.0%}")
+            times = (_spread(first["samples"]), f"{first['median'] / base:.2f}")
+            rows.append((f"{name}, {way}", str(row["turns"]), *hot, f"{row['bytes_read'] / 1e6:.1f}", *times))
+        for rule, share in pattern["on_paper"].items():
+            rows.append((f"{name}, on paper: {_PAPER[rule]}", "", f"{share:.0%}", "", "", "", ""))
+    columns = ("", "turns", "wholly hot", "tokens hot", "MB read", "first token (quartiles)", "of last use")
+    return [
+        Table(f"{figures['agents']} agents, a pool for {figures['holds']}: turns after an agent's first", columns, rows)
+    ]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--agents", type=int, default=8)
     parser.add_argument("--holds", type=int, default=4, help="agents that the pool holds")
-    parser.add_argument("--rounds", type=int, default=4, help="of the round robin")
-    parser.add_argument("--hub-rounds", type=int, default=2, help="in which the hub hears everybody")
-    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--rounds", type=options.at_least(2), default=4, help="of the round robin")
+    parser.add_argument("--hub-rounds", type=options.at_least(1), default=2, help="in which the hub hears everybody")
+    parser.add_argument("--runs", type=options.at_least(1), default=2)
     parser.add_argument("--output", default="lookahead-demo-cpu", help="name of the file under benchmarks/results")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -5,14 +5,15 @@
 Its text means nothing, but every token has some, so that whatever carries text has as much to do as with a real model.
 """
 
-import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from benchmarks import options
 from benchmarks.geometries import BITS, GEOMETRIES, GROUP_SIZE, random_model
 
 _SPECIAL = ("<|bos|>", "<|im_start|>", "<|im_end|>")
@@ -43,7 +44,7 @@ def write_tokenizer(directory: Path, size: int) -> None:
 
 def write(name: str, directory: Path, layers: int | None = None, seed: int = 0) -> None:
     """The model of a geometry, with fewer layers if `layers` says so."""
-    config = dict(GEOMETRIES[name])
+    config: dict[str, Any] = dict(GEOMETRIES[name])
     if layers is not None:
         config["num_hidden_layers"] = layers
     directory.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ def write(name: str, directory: Path, layers: int | None = None, seed: int = 0) 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("geometry", choices=GEOMETRIES)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--layers", type=int)

@@ -1,25 +1,30 @@
 """What every benchmark writes: its figures as JSON, with the machine, the versions and all raw samples."""
 
+import functools
 import importlib.metadata
 import json
 import os
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("agentmem", "mlx", "mlx-lm", "grpcio", "numpy")
 
 
+@functools.cache
 def environment() -> dict[str, str]:
-    """Device, system and versions."""
+    """Device, system and versions, as they were when a process first asked: a tree may change under a long run."""
     versions = {name: _version(name) for name in _PACKAGES}
     return {
-        "device": _processor(),
+        "device": _accelerator() or _processor(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "commit": _commit(),
         "date": datetime.now(UTC).date().isoformat(),
@@ -32,11 +37,28 @@ def summary(samples: Sequence[float]) -> dict[str, Any]:
     return {"median": statistics.median(samples), "min": min(samples), "max": max(samples), "samples": list(samples)}
 
 
-def write(name: str, command: str, figures: dict[str, Any]) -> Path:
-    """Write `benchmarks/results/<name>.json`."""
+def percentile(samples: Sequence[float], percent: int) -> float:
+    """Between the nearest samples, linearly."""
+    if len(samples) == 1:
+        return samples[0]
+    return statistics.quantiles(samples, n=100, method="inclusive")[percent - 1]
+
+
+def backend() -> str:
+    """ "gpu" or "cpu": what MLX computes on here."""
+    return "gpu" if mx.default_device().type == mx.DeviceType.gpu else "cpu"
+
+
+def write(name: str, figures: dict[str, Any]) -> Path:
+    """Write `benchmarks/results/<name>.json`, with the command line of this process. Whoever reads finds it whole."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"command": command, **environment(), "figures": figures}, indent=1) + "\n")
+    command = " ".join(sys.argv)
+    benchmark = command.removeprefix("agentmem bench ").partition(" ")[0]
+    found = {"benchmark": benchmark, "command": command, **environment(), "figures": figures}
+    unfinished = path.with_suffix(".json.unfinished")
+    unfinished.write_text(json.dumps(found, indent=1) + "\n")
+    unfinished.replace(path)
     return path
 
 
@@ -56,9 +78,14 @@ def _processor() -> str:
     return f"{names[0]}, {len(names)} cores" if names else platform.machine()
 
 
+def _accelerator() -> str:
+    return f"{mx.device_info()['device_name']}, with {_processor()}" if backend() == "gpu" else ""
+
+
 def _commit() -> str:
     """Of the checkout, or what AGENTMEM_COMMIT says where the code was copied without one."""
     if commit := os.environ.get("AGENTMEM_COMMIT"):
         return commit
-    result = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    asked = ["git", "describe", "--always", "--dirty"]
+    result = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return result.stdout.strip() or "unknown"

@@ -3,23 +3,17 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
-import socket
 import sys
-import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from agentmem.channels import closing_stream, connect
 from agentmem.v1 import (
@@ -31,25 +25,12 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
+from benchmarks import scraping, turns
+from benchmarks.live import scratch
+from benchmarks.turns import Turn
 from gateway.cli.openblas import preload_here
 
 START_SECONDS = 240.0
-
-
-@dataclass
-class Turn:
-    """One turn as its client saw it: seconds from sending to the first token and to the end; tokens reused by tier."""
-
-    first: float = 0.0
-    seconds: float = 0.0
-    tier: str = "none"
-    reused: int = 0
-    cached: dict[str, int] = field(default_factory=dict)
-    load_bytes: int = 0
-    prompt: int = 0
-    generated: int = 0
-    load: float = 0.0
-    arrivals: list[float] = field(default_factory=list)
 
 
 class Services:
@@ -57,7 +38,7 @@ class Services:
 
     def __init__(self, root: Path, models: Sequence[str], flags: Sequence[str]) -> None:
         self._root = root
-        self._metrics = f"127.0.0.1:{_free_port()}"
+        self._metrics = f"127.0.0.1:{scraping.free_ports(1)}"
         common = ("--data", str(root / "data"), "--run-dir", str(root / "run"))
         named = [part for model in models for part in ("--model", model)]
         self._commands = {
@@ -106,37 +87,12 @@ class Services:
     async def turn(
         self, model: str, agent: str, max_tokens: int = 4, spoke: asyncio.Event | None = None, **arguments: Any
     ) -> Turn:
-        """One Generate to its end. `spoke` is set with its first token, and by its failure. Raises AioRpcError."""
-        try:
-            return await self._turn(model, agent, max_tokens, spoke or asyncio.Event(), arguments)
-        finally:
-            if spoke is not None:
-                spoke.set()
-
-    async def _turn(
-        self, model: str, agent: str, max_tokens: int, spoke: asyncio.Event, arguments: dict[str, Any]
-    ) -> Turn:
+        """One Generate of exactly so many tokens. `spoke` is set with its first, and by its failure."""
         sampling = types_pb2.Sampling(ignore_eos=True)
         request = inference_pb2.GenerateRequest(
             key=_key(model, agent), max_tokens=max_tokens, sampling=sampling, **arguments
         )
-        turn, sent = Turn(), time.monotonic()
-        async with closing_stream(self._inference.Generate(request)) as events:
-            async for event in events:
-                if event.HasField("started"):
-                    cache = event.started.cache
-                    turn.prompt, turn.reused = cache.prompt_tokens, sum(part.tokens for part in cache.cached)
-                    turn.cached = {_tier(part.tier): part.tokens for part in cache.cached}
-                    turn.load_bytes = cache.load_bytes
-                    turn.tier = _tier(cache.cached[0].tier) if cache.cached else "none"
-                    turn.load = event.started.load.ToTimedelta().total_seconds()
-                elif event.HasField("delta"):
-                    turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
-                    spoke.set()
-                else:
-                    turn.generated = event.finished.usage.completion_tokens
-        turn.first, turn.seconds = turn.arrivals[0] - sent, time.monotonic() - sent
-        return turn
+        return await turns.take(self._inference, request, spoke)
 
     async def hint(self, model: str, steps: Mapping[str, int | None]) -> None:
         """SetTurnHints: steps until each agent's next turn, None for never again."""
@@ -170,9 +126,7 @@ class Services:
 
     async def metric(self, name: str, **labels: str) -> float:
         """The worker's metric, summed over labels that are not named."""
-        page = await asyncio.to_thread(_page, f"http://{self._metrics}/metrics")
-        samples = (each for family in text_string_to_metric_families(page) for each in family.samples)
-        return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+        return scraping.total(await scraping.scrape(f"http://{self._metrics}/metrics"), name, **labels)
 
     def logged(self, message: str, since: float) -> list[dict[str, Any]]:
         """The worker's log lines of that message, not older than `since` (time.time()), with their time as a number."""
@@ -203,30 +157,14 @@ class Services:
 @asynccontextmanager
 async def serving(models: Sequence[str], *flags: str) -> AsyncIterator[Services]:
     """A store and a worker with these models over an empty data directory, which is removed afterwards."""
-    root = Path(tempfile.mkdtemp(prefix="agentmem-", dir="/tmp"))
-    services = Services(root, models, flags)
-    try:
-        await services.start("store", "worker")
-        yield services
-    finally:
-        await services.stop()
-        shutil.rmtree(root, ignore_errors=True)
+    with scratch() as root:
+        services = Services(root, models, flags)
+        try:
+            await services.start("store", "worker")
+            yield services
+        finally:
+            await services.stop()
 
 
 def _key(model: str, agent: str) -> types_pb2.AgentKey:
     return types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=model)
-
-
-def _tier(tier: "types_pb2.Tier.ValueType") -> str:
-    return types_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
-
-
-def _page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return str(answer.read().decode())
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -1,7 +1,7 @@
 """What a model swap costs, and what it does not: agents' memory comes back with their model.
 
-    python -m benchmarks.swap [--lengths 512 2048 4096] [--runs 3]
-    python -m benchmarks.swap --model a=DIR --model b=DIR --long 16384 --runs 2 --output swap-llama-3.1-8b-gpu
+    agentmem bench swap [--lengths 512 2048 4096] [--runs 3]
+    agentmem bench swap --model a=DIR --model b=DIR --long 16384 --runs 2 --output swap-llama-3.1-8b-gpu
 
 Two models, one loaded at a time, by gRPC at the worker. For each length: an agent's first turn on A (cold), its next
 one (hot), a turn on B, and the agent's next one on A (swap); then a turn on B, and one of as many tokens on A by an
@@ -17,35 +17,35 @@ import asyncio
 import random
 import sys
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from agentmem.v1 import types_pb2
-from benchmarks import results
-from benchmarks.services import Services, Turn, serving
+from benchmarks import options, results
+from benchmarks.models import DEMO, model_name
+from benchmarks.prompts import token_ids
+from benchmarks.services import Services, serving
+from benchmarks.tables import Table, show, spread
+from benchmarks.turns import Turn
 
 NEW = 16
 AGENTS = 8
-_DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
 _STAGES = ("open", "leave", "read", "self-test", "pool")
 
 
 class Swaps:
     """Turns on two models of one worker. `names` are A and B."""
 
-    def __init__(self, services: Services, names: tuple[str, str], vocabulary: int) -> None:
+    def __init__(self, services: Services, names: tuple[str, str]) -> None:
         self._services = services
         self._names = names
         self._random = random.Random(1)
-        self._vocabulary = vocabulary
 
     def tokens(self, count: int) -> types_pb2.TokenIds:
         """So many tokens that nobody has seen."""
-        return types_pb2.TokenIds(ids=[self._random.randrange(8, self._vocabulary) for _ in range(count)])
+        return types_pb2.TokenIds(ids=token_ids(count, self._random.random()))
 
     def more(self) -> types_pb2.Append:
         """A next turn's new text, of about 16 tokens by bytes or words."""
@@ -158,33 +158,37 @@ def _seconds(stages: list[tuple[str, float]], sent: float) -> list[tuple[str, fl
     return [(name, end - begin) for name, (begin, end) in times.items()]
 
 
-def show(found: dict[str, Any]) -> None:
-    """The tables."""
-    table = Table(title="Time to first token (median, ms), and where a swap's goes")
-    for column in ("tokens", "hot", "restart", "swap", "swap + cold", "kept", *_STAGES, "restore"):
-        table.add_column(column, justify="right")
-    for length, row in found["swaps"].items():
-        columns = ("hot", "warm_after_restart", "swap", "swap_and_cold")
-        table.add_row(
-            length,
-            *(f"{row[name]['median'] * 1000:.0f}" for name in columns),
-            f"{row['memory_kept']['median']:.1f}x",
-            *(f"{row[f'swap_{stage}']['median'] * 1000:.0f}" for stage in _STAGES),
-            f"{row['swap_restoring']['median'] * 1000:.0f}",
-        )
-    console = Console(width=140)
-    console.print(table)
-    memory = found["memory"]
-    console.print(f"computing: {memory['activation_bytes']} bytes predicted, {memory['over_idle_without_kv']} measured")
-    for name, row in found["decode"].items():
-        console.print(f"{name}: {row['median']:.0f} tokens/s")
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """First tokens around a swap and where its time goes, decoding with two models, and memory."""
+    firsts = ("hot", "warm_after_restart", "swap", "swap_and_cold")
+    rows, spent = [], []
+    for row in figures["swaps"].values():
+        tokens = f"{row['prompt_tokens']['median']:.0f}"
+        times = (_milliseconds(row[name]) for name in firsts)
+        rows.append((tokens, *times, spread(row["memory_kept"], 1, "x")))
+        stages = (_milliseconds(row[f"swap_{stage}"]) for stage in _STAGES)
+        spent.append((tokens, *stages, _milliseconds(row["swap_restoring"])))
+    columns = ("tokens of the agent", "hot", "after a restart", "after a swap", "after a swap, unknown", "gain")
+    memory = figures["memory"]
+    note = f"computing: {memory['activation_bytes']} bytes predicted, {memory['over_idle_without_kv']} measured"
+    decode = [(name, spread(row)) for name, row in figures["decode"].items()]
+    decode.append(("two models over one", spread(figures["two_models_to_one"], 2, "x")))
+    return [
+        Table("Time to first token", columns, rows, "The gain is a ratio within a run; the rest are medians."),
+        Table("Where a swap's time goes", ("tokens of the agent", *_STAGES, "restore"), spent),
+        Table("Decoding with two models", ("", "tokens/s"), decode, note),
+    ]
+
+
+def _milliseconds(summary: dict[str, Any]) -> str:
+    return f"{summary['median'] * 1000:.0f} ms"
 
 
 async def swaps(models: list[str], arguments: argparse.Namespace, flags: list[str]) -> dict[str, Any]:
     """Swaps and restarts, and decoding by swaps."""
-    names = (models[0].partition("=")[0], models[1].partition("=")[0])
+    names = (model_name(models[0]), model_name(models[1]))
     async with serving(models, *flags) as services:
-        measured = Swaps(services, names, (await services.describe(names[0])).vocab_size)
+        measured = Swaps(services, names)
         await measured.one(128, -1)  # Kernels are compiled, and measurements remembered.
         rows: dict[int, list[dict[str, Any]]] = {tokens: [] for tokens in arguments.lengths}
         for run in range(arguments.runs):
@@ -206,10 +210,10 @@ async def swaps(models: list[str], arguments: argparse.Namespace, flags: list[st
 
 async def resident(models: list[str], arguments: argparse.Namespace, flags: list[str]) -> dict[str, Any]:
     """Memory of one model, and decoding with both models in memory."""
-    names = (models[0].partition("=")[0], models[1].partition("=")[0])
+    names = (model_name(models[0]), model_name(models[1]))
     async with serving(models, *flags, "--loaded-models", "2") as services:
         described = await services.describe(names[0])
-        measured = Swaps(services, names, described.vocab_size)
+        measured = Swaps(services, names)
         memory = await measured.memory(min(arguments.long, described.context_length - 8))
         await services.watch_load(names[1])
         ways = {
@@ -229,7 +233,7 @@ async def resident(models: list[str], arguments: argparse.Namespace, flags: list
 
 async def main(arguments: argparse.Namespace) -> None:
     """Measure, print, write."""
-    models = arguments.model or [f"a={_DEMO}", f"b={_DEMO}"]
+    models = arguments.model or [f"a={DEMO}", f"b={DEMO}"]
     if len(models) != 2:
         raise SystemExit("give --model NAME=DIRECTORY twice, or not at all")
     flags = ["--context-length", str(arguments.context)] if arguments.context else []
@@ -239,18 +243,17 @@ async def main(arguments: argparse.Namespace) -> None:
     found = {**staying, **swapping, "decode": {**staying["decode"], **swapping["decode"]}}
     found["asked"] = {"lengths": arguments.lengths, "runs": arguments.runs, "tokens": arguments.tokens}
     found["seconds"] = time.monotonic() - began
-    show(found)
+    show(tables(found))
     kept = median(row["memory_kept"]["median"] for row in found["swaps"].values())
     Console().print(f"an agent's memory makes its first token after a swap {kept:.1f} times as early")
-    command = "python -m benchmarks.swap " + " ".join(sys.argv[1:])
-    Console().print(f"written to {results.write(arguments.output, command.strip(), found)}")
+    Console().print(f"written to {results.write(arguments.output, found)}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--model", action="append", help="NAME=DIRECTORY; twice")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 4096])
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=options.at_least(1), default=3)
     parser.add_argument("--tokens", type=int, default=128, help="that each agent generates in a round of decoding")
     parser.add_argument("--long", type=int, default=8000, help="tokens of the prompt whose memory is measured")
     parser.add_argument("--context", type=int, help="tokens of context (default: what the models say)")

@@ -1,12 +1,11 @@
 """Files of KV from the store to the worker's memory, verified: by path, and as streams over a Unix socket.
 
-    python -m benchmarks.transfer [--blocks 10] [--runs 7]
+    agentmem bench transfer [--blocks 10] [--runs 7]
 
 Blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), read as a turn reads them: all at once. The
 files are in the page cache. Writing is one block after the other, as after a turn, fsyncs included.
 """
 
-import argparse
 import asyncio
 import os
 import shutil
@@ -16,16 +15,17 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.channels import connect
 from agentmem.keys import AgentKey
-from benchmarks import results
+from benchmarks import options, results
+from benchmarks.tables import Table, milliseconds, show
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.memory.ledger import NO_VERSION
 from inference_service.memory.restore import headers
@@ -92,21 +92,24 @@ async def main(blocks: int, runs: int) -> None:
                 if run:  # the first one warms up
                     samples[f"write {transfer.name}"].append(written)
                     samples[f"read {transfer.name}"].append(loaded)
-    figures = {name: results.summary(values) for name, values in samples.items()}
-    table = Table(title=f"{blocks} blocks of 9.4 MB, medians of {runs}")
-    for column in ("", "path", "stream", "stream / path"):
-        table.add_column(column, justify="right")
+    figures = {"blocks": blocks, **{name: results.summary(values) for name, values in samples.items()}}
+    show(tables(figures))
+    Console().print(f"written to {results.write('transfer', figures)}")
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """Both ways, reading and writing."""
+    rows = []
     for kind in ("read", "write"):
-        path, stream = (figures[f"{kind} {way}"]["median"] for way in ("path", "stream"))
-        table.add_row(kind, f"{path * 1000:.0f} ms", f"{stream * 1000:.0f} ms", f"{stream / path:.1f}x")
-    Console().print(table)
-    command = f"python -m benchmarks.transfer --blocks {blocks} --runs {runs}"
-    Console().print(f"written to {results.write('transfer', command, {'blocks': blocks, **figures})}")
+        path, stream = (figures[f"{kind} {way}"] for way in ("path", "stream"))
+        ratio = stream["median"] / path["median"]
+        rows.append((kind, milliseconds(path), milliseconds(stream), f"{ratio:.1f}x"))
+    return [Table(f"{figures['blocks']} blocks of 9.4 MB", ("", "path", "stream", "stream / path"), rows)]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--blocks", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--runs", type=options.at_least(1), default=7)
     arguments = parser.parse_args()
     asyncio.run(main(arguments.blocks, arguments.runs))

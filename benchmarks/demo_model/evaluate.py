@@ -21,9 +21,10 @@ from typing import cast
 import numpy as np
 import torch
 
+from benchmarks.demo_model.architectures import TransformersModel, load
 from benchmarks.demo_model.batches import Encoder
 from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
-from benchmarks.demo_model.model import Layer, Llama, load
+from benchmarks.demo_model.model import Layer, Llama
 from benchmarks.demo_model.tokenizer import render, write_json
 from benchmarks.demo_model.world import KINDS
 
@@ -70,9 +71,11 @@ def held_out(length: int, questions: int, first_seed: int = FIRST_SEED) -> list[
 
 
 @torch.no_grad()
-def score(model: Llama, encoder: Encoder, dialogues: list[Dialogue], length: int, bf16: bool = False) -> Score:
+def score(
+    model: Llama | TransformersModel, encoder: Encoder, dialogues: list[Dialogue], length: int, bf16: bool = False
+) -> Score:
     """Score dialogues of at most `length` tokens on the model's device, in float32 unless `bf16`."""
-    device = model.embed_tokens.weight.device
+    device = next(model.parameters()).device
     result = Score()
     rows_at_once = max(1, TOKENS_AT_ONCE // length)
     for start in range(0, len(dialogues), rows_at_once):
@@ -112,8 +115,11 @@ def main() -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, encoder = load(options.directory).to(device).eval(), Encoder(options.directory)
-    for layer in model.layers:
-        cast(Layer, layer).self_attn.kv_bits = options.kv_bits
+    if isinstance(model, Llama):
+        for layer in model.layers:
+            cast(Layer, layer).self_attn.kv_bits = options.kv_bits
+    elif options.kv_bits is not None:
+        parser.error("--kv-bits is for the Llama alone; for the others run python -m benchmarks.quality")
     by_length = {}
     for length in options.lengths:
         figures = score(model, encoder, held_out(length, options.questions), length).figures()

@@ -1,0 +1,72 @@
+"""`agentmem bench NAME …`, which is `python -m benchmarks NAME …`: every benchmark by its name, with its own options.
+
+A benchmark is a module that runs as a program, whose docstring begins with one line of what it measures.
+"""
+
+import ast
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+
+NAMES = {
+    "break-even": "benchmarks.break_even",
+    "capacity": "benchmarks.capacity",
+    "engine": "benchmarks.engine",
+    "gateway": "benchmarks.gateway",
+    "key-outliers": "benchmarks.key_outliers",
+    "lookahead": "benchmarks.lookahead",
+    "memory": "benchmarks.memory.command",
+    "prefix": "benchmarks.prefix.command",
+    "quality": "benchmarks.quality.command",
+    "report": "benchmarks.report.command",
+    "restart": "benchmarks.restart",
+    "restoring": "benchmarks.restoring",
+    "staggered": "benchmarks.staggered",
+    "store": "benchmarks.store.command",
+    "swap": "benchmarks.swap",
+    "throughput": "benchmarks.throughput",
+    "transfer": "benchmarks.transfer",
+    "ttft": "benchmarks.ttft.command",
+    "working-memory": "benchmarks.working_memory.command",
+}
+
+
+def summary(module: str) -> str:
+    """The first line of a module's docstring, without importing it."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return (ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or "").partition("\n")[0]
+
+
+def overview() -> str:
+    """What `agentmem bench --help` prints."""
+    rows = [f"  {name:<15} {summary(module)}" for name, module in NAMES.items()]
+    return "\n".join(
+        [
+            "Usage: agentmem bench NAME [OPTIONS]",
+            "",
+            "  Measures, prints a table and writes all samples to benchmarks/results. NAME --help: its options.",
+            "",
+            *rows,
+        ]
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Run one, or show all; the exit status."""
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        print(overview())
+        return 0
+    if name not in NAMES:
+        print(f"there is no benchmark {name!r}; the names are: {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    sys.argv = [f"agentmem bench {name}", *rest]
+    runpy.run_module(NAMES[name], run_name="__main__", alter_sys=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

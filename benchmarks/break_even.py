@@ -1,0 +1,193 @@
+"""The length below which a restore is not worth it: next turns after warm beginnings, restored and computed.
+
+    agentmem bench break-even [--model NAME=DIRECTORY] [--lengths 16 32 64 128 256 512 1024] [--samples 7]
+
+Through the real gateway, by the client's clock, one turn at a time. For each length there is an agent whose memory has
+exactly so many tokens, all of it on the disk and nothing in the worker's pool, with the files in the system's page
+cache. Its next turn appends text of 50 tokens: once with its KV restored (blocks of 256 tokens and a tail), once with
+CACHE_POLICY_RECOMPUTE, which computes the whole prompt from the ledger's tokens; both open the ledger and commit. The
+two take turns sample by sample, each on a fork of its own that is evicted afterwards. `min_restore_tokens` is 1.
+
+The break-even is the smallest length from which on restoring is faster in the median at every length; its bounds are
+the 5th and the 95th percentile of 2000 resamplings of the rounds. The first round is a warm-up and not counted.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks import options, results
+from benchmarks.known_agents import KnownAgents
+from benchmarks.live import LiveStack, running
+from benchmarks.models import kv_bytes_per_token, model_directory, model_name
+from benchmarks.plots import Plot, line
+from benchmarks.prompts import NEW_TOKENS, Prompts
+from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
+from inference_service.settings import WorkerSettings
+
+LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024)
+RESAMPLINGS = 2000
+WORST = 1.1
+"""What a restore may take of computing, at lengths that the default restores: the rest is noise."""
+
+Rounds = Mapping[int, Sequence[tuple[float, float]]]
+"""By length, the seconds of each round: restored and computed."""
+
+
+def break_even(rounds: Rounds) -> int | None:
+    """The smallest length from which on restoring is faster in the median; None if it is not at the greatest."""
+    found = None
+    for length in sorted(rounds, reverse=True):
+        restored, computed = (statistics.median(times) for times in zip(*rounds[length], strict=True))
+        if restored >= computed:
+            break
+        found = length
+    return found
+
+
+def bounds(rounds: Rounds, seed: int = 0) -> tuple[int | None, int | None]:
+    """The 5th and 95th percentile of the break-even over resampled rounds; None is beyond the greatest length."""
+    rng = random.Random(seed)
+    found = [
+        break_even({length: rng.choices(each, k=len(each)) for length, each in rounds.items()})
+        for _ in range(RESAMPLINGS)
+    ]
+    ranked = sorted(found, key=lambda length: (length is None, length))
+    return ranked[RESAMPLINGS * 5 // 100], ranked[RESAMPLINGS * 95 // 100]
+
+
+def summaries(rounds: Rounds) -> dict[str, Any]:
+    """What is written of the rounds: by length, both times and their ratio; and the break-even with its bounds."""
+    by_length = {}
+    for length, each in rounds.items():
+        restored, computed = zip(*each, strict=True)
+        by_length[str(length)] = {
+            "restored": results.summary(restored),
+            "computed": results.summary(computed),
+            "ratio": results.summary([a / b for a, b in each]),
+        }
+    low, high = bounds(rounds)
+    return {"lengths": by_length, "break_even": {"tokens": break_even(rounds), "low": low, "high": high}}
+
+
+def tables(figures: Mapping[str, Any]) -> list[Table]:
+    """One: both ways by length."""
+    rows = [
+        [
+            f"{int(length):,}",
+            milliseconds(found["restored"]),
+            milliseconds(found["computed"]),
+            f"{found['ratio']['median']:.2f}x",
+        ]
+        for length, found in figures["lengths"].items()
+    ]
+    tokens, low, high = (_shown(figures["break_even"][name], figures) for name in ("tokens", "low", "high"))
+    where = f"{figures['model']}, {figures['backend'].upper()}"
+    return [
+        Table(
+            f"Time to first token after a warm beginning, {figures['new_tokens']} new tokens ({where})",
+            ("tokens", "restored", "computed", "restored / computed"),
+            rows,
+            f"Restoring is worth it from {tokens} tokens on ({low} to {high}); the worker's min_restore_tokens is "
+            f"{figures['default']}.",
+        )
+    ]
+
+
+def claims(figures: Mapping[str, Any]) -> list[Claim]:
+    """What the default restores is not slower than computing it, but for noise."""
+    restored = {
+        length: found["restored"]["median"] / found["computed"]["median"]
+        for length, found in figures["lengths"].items()
+        if int(length) >= figures["default"]
+    }
+    if not restored:
+        return []
+    worst = max(restored, key=lambda length: restored[length])
+    text = f"restored over computed, at worst from min_restore_tokens on (at {worst} tokens)"
+    return [Claim(text, restored[worst], WORST, at_most=True)]
+
+
+def plots(figures: Mapping[str, Any]) -> list[Plot]:
+    """Both ways by length."""
+    where = f"{figures['model']}, {figures['backend'].upper()}"
+    title = f"{figures['new_tokens']} new tokens after a warm beginning, which is restored or computed ({where})"
+    series = {way: line(figures["lengths"], way, 1000) for way in ("restored", "computed")}
+    return [Plot("first-token", title, "tokens of the beginning", "time to first token (ms)", series, log=True)]
+
+
+def _shown(tokens: int | None, figures: Mapping[str, Any]) -> str:
+    return f"more than {max(map(int, figures['lengths'])):,}" if tokens is None else f"{tokens:,}"
+
+
+async def measure(agents: KnownAgents, length: int, number: int) -> tuple[float, float]:
+    """One round at one length: restored and computed, whose order changes from round to round."""
+    times = {}
+    for way in ("restored", "computed")[:: 1 if number % 2 else -1]:
+        agent = f"{length}, round {number} {way}"
+        await agents.fork(f"{length}", agent)
+        if way == "restored":
+            turn = await agents.next_turn(agent, "warm", length)
+        else:
+            turn = await agents.recomputed(agent, length)
+        times[way] = turn.first
+        await agents.evict(agent)
+    return times["restored"], times["computed"]
+
+
+async def measured(stack: LiveStack, arguments: argparse.Namespace) -> dict[str, Any]:
+    """All rounds on a stack whose `min_restore_tokens` is 1; written after each."""
+    lengths, name = sorted(arguments.lengths), model_name(arguments.model)
+    found: dict[str, Any] = {
+        "model": name,
+        "backend": results.backend(),
+        "new_tokens": arguments.new_tokens,
+        "default": WorkerSettings.model_fields["min_restore_tokens"].default,
+    }
+    rounds: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
+    agents = KnownAgents(stack, Prompts(model_directory(arguments.model)), arguments.new_tokens)
+    for length in lengths:
+        await agents.remember(f"{length}", length)
+        await agents.evict(f"{length}")
+    for number in range(arguments.samples + 1):
+        for length in lengths:
+            each = await measure(agents, length, number)
+            if number:
+                rounds[length].append(each)
+        if number:
+            found |= summaries(rounds)
+            results.write(arguments.output or f"break-even-{name}-{results.backend()}", found)
+    return found
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    """Measure, print, write."""
+    bytes_per_token = kv_bytes_per_token(model_directory(arguments.model))
+    environment = {
+        "AGENTMEM_WORKER_MIN_RESTORE_TOKENS": "1",
+        "AGENTMEM_WORKER_POOL_BYTES": str((2 * max(arguments.lengths) + 8192) * bytes_per_token),
+    }
+    async with running(arguments.model, environment=environment) as stack:
+        found = await measured(stack, arguments)
+    show([*tables(found), claims_table(claims(found))])
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = options.parser(__doc__)
+    found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY")
+    found.add_argument(
+        "--lengths", type=options.at_least(2), nargs="+", default=LENGTHS, help="of what could be restored"
+    )
+    found.add_argument("--new-tokens", type=options.at_least(1), default=NEW_TOKENS, help="that the next turn appends")
+    found.add_argument("--samples", type=options.at_least(1), default=7, help="rounds, after one to warm up")
+    found.add_argument("--output", help="name of the file in benchmarks/results")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(parser().parse_args())))

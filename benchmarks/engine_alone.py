@@ -1,0 +1,50 @@
+"""The engine in a process of its own, without services: agents that generate together.
+
+    python -m benchmarks.engine_alone MODEL_DIRECTORY
+
+Answers questions on stdin (`benchmarks.children`). Weights, dtype, caches, batches and attention are the worker's; what
+is missing is text, turns, streams and the other processes.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import mlx.core as mx
+import mlx_lm
+
+from benchmarks.children import answer, cpu_seconds
+from benchmarks.contestants import Ours, Row
+from benchmarks.prompts import token_ids
+from inference_service.engine.attention import PathSpeeds
+
+
+class EngineAlone:
+    """One model and agents of each length that was asked for, computed once."""
+
+    def __init__(self, directory: str) -> None:
+        model = mlx_lm.load(directory)[0]
+        if mx.default_device().type == mx.DeviceType.cpu:
+            model.set_dtype(mx.float32)
+        with tempfile.TemporaryDirectory() as cache:
+            self._ours = Ours(model, PathSpeeds(Path(cache) / "attention.json"))
+        self._rows: dict[int, Row] = {}
+
+    def decode(self, agents: int, context: int, tokens: int) -> dict[str, float]:
+        """Let so many agents with `context` tokens each generate `tokens`; from when all of them have begun."""
+        if context not in self._rows:
+            self._rows[context] = self._ours.prefill(token_ids(context, "engine alone")).row
+        running = self._ours.running([self._rows[context].shortened(0) for _ in range(agents)])
+        running.step()  # the rows are brought into one batch
+        used, began = cpu_seconds(), time.perf_counter()
+        for _ in range(tokens):
+            running.step()
+        seconds, used = time.perf_counter() - began, cpu_seconds() - used
+        del running
+        mx.clear_cache()
+        return {"tokens_per_second": agents * tokens / seconds, "seconds": seconds, "cpu_seconds": used}
+
+
+if __name__ == "__main__":
+    answer({"decode": EngineAlone(sys.argv[1]).decode})

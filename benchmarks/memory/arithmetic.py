@@ -1,0 +1,131 @@
+"""Bytes of KV and agents in a budget, from a model's published config.json and the rules of the design. Pure.
+
+Nothing here comes from the engine, so that what is measured has something to agree with.
+
+    full attention     every token, in blocks of 256
+    sliding layers     the last window + 256 tokens in Q4, the last window in fp16 (mlx-lm's rotating cache)
+    an element in Q4   4 bits, and a scale and a bias for each 64
+    a pool             one window to each 4096 tokens of blocks; a window is kept in whole pieces of min(256, window)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+BLOCK = 256
+SLACK = 256
+GROUP = 64
+TOKENS_PER_WINDOW = 4096
+SAVED_WINDOWS = 3
+"""The first and the last two, of which the last is the turn's end and may hold window + 256 tokens."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a model keeps per token: so many layers of each kind, and elements of K and V together in a layer.
+
+    `latent` is how many elements a layer would take if multi-head latent attention's own compressed KV were kept, as
+    some servers do and mlx-lm does not; None for other models.
+    """
+
+    full: int
+    sliding: int
+    window: int
+    elements: int
+    latent: int | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Layers":
+        """From a config.json. Raises ValueError for a kind of model that this arithmetic does not know."""
+        layers, kind = config["num_hidden_layers"], config["model_type"]
+        if kind == "deepseek_v2":
+            rope = config["qk_rope_head_dim"]
+            head = config["qk_nope_head_dim"] + rope + config["v_head_dim"]
+            return cls(layers, 0, 0, config["num_attention_heads"] * head, config["kv_lora_rank"] + rope)
+        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        elements = 2 * config["num_key_value_heads"] * head_dim
+        if kind in ("llama", "qwen2"):
+            return cls(layers, 0, 0, elements)
+        if kind == "gemma3_text":
+            full = layers // config["sliding_window_pattern"]
+        elif kind == "gpt_oss":
+            full = config["layer_types"].count("full_attention")
+        else:
+            raise ValueError(f"the KV of {kind!r} models is not known here; add it from the model's published config")
+        return cls(full, layers - full, config["sliding_window"], elements)
+
+
+def fp16_token(layers: Layers) -> int:
+    """Bytes of a token in the full-attention layers, fp16."""
+    return layers.full * layers.elements * 2
+
+
+def fp16_agent(layers: Layers, tokens: int) -> int:
+    """Bytes of an agent in mlx-lm's default caches, once it decodes."""
+    window = layers.sliding * layers.elements * 2 * min(tokens, layers.window)
+    return _blocks(tokens) * BLOCK * fp16_token(layers) + window
+
+
+def fp16_uncapped_agent(layers: Layers, tokens: int) -> int:
+    """The same if sliding layers kept every token, as the paper's count for Gemma 3 has it."""
+    return _blocks(tokens) * BLOCK * (layers.full + layers.sliding) * layers.elements * 2
+
+
+def latent_fp16_agent(layers: Layers, tokens: int) -> int | None:
+    """The same of the latent alone; None for models that have none."""
+    return None if layers.latent is None else _blocks(tokens) * BLOCK * layers.full * layers.latent * 2
+
+
+def q4_token(layers: Layers, scale_bytes: int) -> int:
+    """Bytes of a token in the full-attention layers, Q4 with scales and biases of so many bytes."""
+    return _q4(layers.full * layers.elements, scale_bytes)
+
+
+def q4_window(layers: Layers, scale_bytes: int, tokens: int) -> int:
+    """Bytes of so many tokens of the sliding layers."""
+    return _q4(layers.sliding * layers.elements * tokens, scale_bytes)
+
+
+def q4_agent(layers: Layers, tokens: int, scale_bytes: int) -> int:
+    """Bytes of an agent in Q4, its window at its cap."""
+    window = min(tokens, layers.window + SLACK) if layers.sliding else 0
+    return _blocks(tokens) * BLOCK * q4_token(layers, scale_bytes) + q4_window(layers, scale_bytes, window)
+
+
+def q4_disk(layers: Layers, tokens: int, scale_bytes: int) -> int:
+    """Bytes of an agent's files: its blocks, and for sliding layers the windows that are saved."""
+    windows = SAVED_WINDOWS * layers.window + SLACK if layers.sliding else 0
+    return tokens * q4_token(layers, scale_bytes) + q4_window(layers, scale_bytes, windows)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A budget divided: blocks, and pieces of windows; what both take; and how many agents of a length fit."""
+
+    blocks: int
+    pieces: int
+    bytes: int
+    agents: int
+
+
+def q4_pool(layers: Layers, budget: int, tokens: int, scale_bytes: int) -> Pool:
+    """A pool of `budget` bytes, and how many agents of `tokens` tokens it holds."""
+    block_bytes = BLOCK * q4_token(layers, scale_bytes)
+    piece = min(BLOCK, layers.window) if layers.sliding else 1
+    per_window = -(-(layers.window + SLACK) // piece) if layers.sliding else 0
+    piece_bytes = q4_window(layers, scale_bytes, piece)
+    units = Fraction(budget, TOKENS_PER_WINDOW // BLOCK * block_bytes + per_window * piece_bytes)
+    blocks, pieces = int(units * (TOKENS_PER_WINDOW // BLOCK)), int(units * per_window)
+    agents = blocks // _blocks(tokens)
+    if per_window:
+        agents = min(agents, pieces // per_window)
+    return Pool(blocks, pieces, blocks * block_bytes + pieces * piece_bytes, agents)
+
+
+def _blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK)
+
+
+def _q4(elements: int, scale_bytes: int) -> int:
+    return elements // GROUP * (GROUP // 2 + 2 * scale_bytes)

@@ -1,0 +1,136 @@
+"""mlx-lm as a contestant: its batch generator, and its model alone over one sequence."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import QuantizedKVCache as MlxLmQuantizedKVCache
+from mlx_lm.models.cache import make_prompt_cache
+
+from benchmarks.contestants import ENDLESS, Prefilled, Row, fresh_memory
+
+
+class MlxLm:
+    """mlx-lm's BatchGenerator with the model's default caches, in the compute dtype."""
+
+    name = "mlx-lm"
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def prefill(self, tokens: Sequence[int]) -> Prefilled:
+        """Through the generator's own chunks."""
+        generator = BatchGenerator(self.model, max_tokens=ENDLESS)
+        with fresh_memory() as before:
+            started = time.perf_counter()
+            [uid] = generator.insert([list(tokens)])
+            while not generator.next()[1]:
+                pass
+            seconds, peak = time.perf_counter() - started, mx.get_peak_memory() - before
+            caches, _ = generator.extract_cache([uid])[uid]
+            mx.eval([cache.state for cache in caches])
+        return Prefilled(seconds, peak, Row.of(tokens, caches))
+
+    def running(self, rows: Sequence[Row]) -> "_MlxLmRunning":
+        """On a batch generator."""
+        return _MlxLmRunning(self.model, rows)
+
+    def resume(self, row: Row) -> float:
+        """Merging caches at rest into a batch of one."""
+        started = time.perf_counter()
+        mx.eval([cache.state for cache in (type(cache).merge([cache]) for cache in row.caches)])
+        return time.perf_counter() - started
+
+
+class _MlxLmRunning:
+    def __init__(self, model: nn.Module, rows: Sequence[Row]) -> None:
+        self._generator = BatchGenerator(model, max_tokens=ENDLESS)
+        self._uids: list[int] = []
+        for row in rows:
+            self.join(row)
+
+    def step(self) -> None:
+        self._generator.next()
+
+    def join(self, row: Row) -> None:
+        caches = row.shortened(0).caches
+        [uid] = self._generator.insert([row.tokens[-1:]], caches=[caches], all_tokens=[row.tokens[:-1]])
+        self._uids.append(uid)
+        while not any(response.uid == uid for response in self._generator.next()[1]):
+            pass
+
+    def leave(self) -> None:
+        uid = self._uids.pop()
+        caches, _ = self._generator.remove([uid], return_prompt_caches=True)[uid]
+        mx.eval([cache.state for cache in caches])
+        self._generator.next()
+        mx.synchronize()
+
+
+class Alone:
+    """One sequence with caches of mlx-lm's: its model called in chunks of 2048 tokens, then token by token."""
+
+    def __init__(self, model: nn.Module, name: str, new_caches: Callable[[], list[Any]]) -> None:
+        self.model = model
+        self.name = name
+        self._new_caches = new_caches
+
+    @classmethod
+    def plain(cls, model: nn.Module) -> "Alone":
+        """The model's default caches, in the compute dtype."""
+        return cls(model, "mlx-lm alone", lambda: make_prompt_cache(model))
+
+    @classmethod
+    def quantized(cls, model: nn.Module) -> "Alone":
+        """mlx-lm's QuantizedKVCache, which knows no batches."""
+        layers = len(make_prompt_cache(model))
+        return cls(
+            model,
+            "mlx-lm QuantizedKVCache",
+            lambda: [MlxLmQuantizedKVCache(group_size=64, bits=4) for _ in range(layers)],
+        )
+
+    def prefill(self, tokens: Sequence[int]) -> Prefilled:
+        """As mlx-lm's generate_step does it."""
+        caches = self._new_caches()
+        with fresh_memory() as before:
+            started = time.perf_counter()
+            for start in range(0, len(tokens) - 1, 2048):
+                chunk = tokens[start : min(start + 2048, len(tokens) - 1)]
+                self.model(mx.array([chunk]), cache=caches)
+                mx.eval([cache.state for cache in caches])
+                mx.clear_cache()
+            mx.eval(mx.argmax(self.model(mx.array([tokens[-1:]]), cache=caches)[:, -1]))
+            seconds, peak = time.perf_counter() - started, mx.get_peak_memory() - before
+        return Prefilled(seconds, peak, Row.of(tokens, caches))
+
+    def running(self, rows: Sequence[Row]) -> "_AloneRunning":
+        """One row only."""
+        [row] = rows
+        return _AloneRunning(self.model, row)
+
+    def resume(self, row: Row) -> float:  # noqa: ARG002
+        """Caches at rest are ready."""
+        return 0.0
+
+
+class _AloneRunning:
+    def __init__(self, model: nn.Module, row: Row) -> None:
+        self._model = model
+        self._caches = row.shortened(0).caches
+        self._next = mx.array(row.tokens[-1:])
+
+    def step(self) -> None:
+        now = self._next
+        self._next = mx.argmax(self._model(now[None], cache=self._caches)[:, -1], axis=-1)
+        mx.async_eval(self._next)  # type: ignore[no-untyped-call]
+        now.item()
+
+    def join(self, row: Row) -> None:
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,25 @@
+"""The models of a benchmark's `--model`: "demo", the bundled one, or NAME=DIRECTORY."""
+
+import json
+from pathlib import Path
+
+DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
+
+
+def model_name(model: str) -> str:
+    """What `--model` calls it."""
+    return model.partition("=")[0]
+
+
+def model_directory(model: str) -> Path:
+    """Where it is."""
+    return DEMO if model == "demo" else Path(model.partition("=")[2])
+
+
+def kv_bytes_per_token(directory: Path, bytes_per_scale: int = 4) -> int:
+    """About what a token's Q4 KV takes, by config.json; sliding layers count as if they kept everything."""
+    config = json.loads((directory / "config.json").read_text())
+    heads = config.get("num_key_value_heads", config["num_attention_heads"])
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    elements: int = 2 * config["num_hidden_layers"] * heads * width
+    return round(elements * (1 / 2 + 2 * bytes_per_scale / 64))

@@ -1,0 +1,20 @@
+"""What the command lines of the benchmarks have in common."""
+
+import argparse
+from collections.abc import Callable
+
+
+def parser(docstring: str | None) -> argparse.ArgumentParser:
+    """A benchmark's, whose help begins with its module's docstring as it stands."""
+    return argparse.ArgumentParser(description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option: a whole number, refused below `least` before anything is measured."""
+
+    def number(text: str) -> int:
+        if (found := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"give {least} or more")
+        return found
+
+    return number

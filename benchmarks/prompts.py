@@ -1,0 +1,60 @@
+"""Prompts of exactly so many tokens, for any model: as token ids, and as text that a next turn appends.
+
+Equal seeds give equal prompts; those of other seeds differ from the first tokens on.
+"""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+NEW_TOKENS = 50
+"""That an agent's next turn brings."""
+_FIRST_ID, _LAST_ID = 8, 899
+"""Ids that every model of the benchmarks has, and none of which ends a turn."""
+_WORDS = (
+    "the boat is green and key in cellar by sea who told you that remember colour of house red nobody knows".split()
+)
+_ENDS = (".", ",", "?")
+
+
+def token_ids(tokens: int, seed: object) -> list[int]:
+    """So many tokens, drawn at random."""
+    return random.Random(f"{seed}").choices(range(_FIRST_ID, _LAST_ID + 1), k=tokens)
+
+
+def next_turn(context: Sequence[int], seed: object) -> list[int]:
+    """The whole prompt of a real next turn: the context, and `NEW_TOKENS` behind it."""
+    return [*context, *token_ids(NEW_TOKENS, f"next turn of {seed}")]
+
+
+class Prompts:
+    """Text, with a model's own tokenizer."""
+
+    def __init__(self, directory: Path) -> None:
+        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+    def text(self, tokens: int, seed: object) -> str:
+        """English words that are tokenized into exactly so many. Raises ValueError where the tokenizer allows none."""
+        rng, text, left = random.Random(f"{seed}"), "", tokens
+        sizes = {f" {word}": self._count(f" {word}") for word in _WORDS}
+        while left:
+            fitting = [word for word, size in sizes.items() if size <= left]
+            if not fitting:
+                text += "".join(_ENDS[i % len(_ENDS)] for i in range(left))
+                break
+            word = rng.choice(fitting)
+            text, left = text + word, left - sizes[word]
+        if (found := self._count(text)) != tokens:
+            raise ValueError(
+                f"the tokenizer makes {found} tokens of a text that should have {tokens}; take another number"
+            )
+        return text
+
+    def ids_of(self, text: str) -> list[int]:
+        """The tokens of a text, without BOS."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _count(self, text: str) -> int:
+        return len(self.ids_of(text))

@@ -1,0 +1,181 @@
+"""Texts as turns of the engine, each token given instead of chosen, and the log-probabilities that it came to.
+
+With quantized KV a text takes the way of an agent: its beginning is prefilled by the batch engine in its chunks, goes
+into blocks of the pool, comes back, and the rest is decoded in a batch with the other texts. Without, the same tokens
+go through the same network over mlx-lm's plain caches. One thread.
+"""
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+from numpy.typing import NDArray
+
+from agentmem.blockfile import BLOCK_TOKENS
+from benchmarks.quality.texts import Text
+from inference_service.domain import Sampling
+from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.geometry import Caches
+from inference_service.engine.sampling import TokenSampler
+from inference_service.models.loading import LoadedModel
+
+LogProbs = NDArray[np.float32]
+"""[tokens - 1, vocabulary]: what was expected at each position of a text but the first."""
+_CHUNK = 2048
+
+
+class Recorder:
+    """Stands in for an engine's network, and keeps the logits that the engine throws away."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self._step: mx.array = mx.zeros((0, 1, 1))
+        self._row = 0
+        self.prefill: list[mx.array] | None = None
+        """Logits [tokens, vocabulary] of chunks, while this is a list."""
+
+    def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
+        logits: mx.array = self._network(tokens, cache=cache)
+        if self.prefill is not None:
+            mx.eval(logits)
+            self.prefill.append(logits[0])
+        self._step, self._row = logits, 0
+        return logits
+
+    def next_row(self) -> mx.array:
+        """Logits [vocabulary] of the step's next row: samplers are called row by row, once for each."""
+        self._row += 1
+        return self._step[self._row - 1, -1]
+
+
+class GivenTokens(TokenSampler):
+    """A turn's sampler that chooses the tokens given, whatever is likely. Engine thread."""
+
+    def __init__(self, recorder: Recorder, token_ids: Sequence[int]) -> None:
+        super().__init__(Sampling())
+        self._recorder = recorder
+        self._token_ids = token_ids
+        self.rows: list[mx.array] = []
+        """Logits before each token; one more than tokens, because the engine computes a step ahead."""
+
+    def rewind(self, token_ids: Sequence[int]) -> None:
+        del self.rows[len(token_ids) :]
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        row = self._recorder.next_row()
+        here = len(self.rows) > 1 or mx.allclose(row - mx.logsumexp(row), logprobs[0], atol=0.5).item()
+        if logprobs.shape[0] != 1 or not here:
+            raise RuntimeError("the engine calls samplers in another order than its rows are in: mend Recorder")
+        self.rows.append(row)
+        return mx.array([self._token_ids[min(len(self.rows), len(self._token_ids)) - 1]], dtype=mx.uint32)
+
+
+@contextmanager
+def _recording(model: LoadedModel) -> Iterator[Recorder]:
+    engine: Any = model.engine
+    network = engine._model
+    engine._model = recorder = Recorder(network)
+    try:
+        yield recorder
+    finally:
+        engine._model = network
+
+
+def quantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:
+    """All texts over the model's quantized KV, decoded together. Raises what a turn raises."""
+    with _recording(model) as recorder:
+        beginnings = [_prefill(model, recorder, text) for text in texts]
+        pool = _Pool(model)
+        parked = [pool.park(caches) for caches, _ in beginnings]
+        turns = []
+        for text, kept in zip(texts, parked, strict=True):
+            rest = text.token_ids[text.split + 1 :]
+            decoding = Decoding(len(rest), sampling=Sampling(ignore_eos=True))
+            turn = TurnJob(text.token_ids[: text.split + 1], kept.caches, decoding, lambda _: None, threading.Event())
+            turn.sampler = GivenTokens(recorder, rest)
+            model.engine.add(turn)
+            turns.append(turn)
+        while model.engine.tick():
+            pass
+    found = []
+    for text, turn, (_, prefilled) in zip(texts, turns, beginnings, strict=True):
+        _, generated = turn.future.result()
+        if generated.token_ids != text.token_ids[text.split + 1 :]:
+            raise RuntimeError("a turn did not take the tokens that it was given")
+        assert isinstance(turn.sampler, GivenTokens)
+        rows = turn.sampler.rows[: len(generated.token_ids)]
+        found.append(np.concatenate([prefilled, _log_probs(mx.stack(rows))]))
+    return found
+
+
+def _prefill(model: LoadedModel, recorder: Recorder, text: Text) -> tuple[Caches, LogProbs]:
+    """The beginning as a turn that says nothing, and what was expected in it."""
+    recorder.prefill = []
+    turn = TurnJob(text.token_ids[: text.split], model.new_caches, None, lambda _: None, threading.Event())
+    model.engine.add(turn)
+    while model.engine.tick():
+        pass
+    caches, _ = turn.future.result()
+    logits, recorder.prefill = mx.concatenate(recorder.prefill), None
+    return caches, _log_probs(logits)
+
+
+class _Parked:
+    """KV in blocks of the pool."""
+
+    def __init__(self, model: LoadedModel, tokens: int, blocks: list[int], pieces: list[int], held: int) -> None:
+        self._model, self._tokens, self._blocks, self._pieces, self._held = model, tokens, blocks, pieces, held
+
+    def caches(self) -> Caches:
+        """As a turn that finds them hot gets them."""
+        arenas = self._model.arenas
+        window = arenas.window(self._pieces, self._held) if self._pieces else ()
+        return arenas.caches(self._tokens, self._blocks, [], window)
+
+
+class _Pool:
+    """The model's own arenas; blocks are given out in no order."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        space = model.memory.sizes.space
+        self._model = model
+        self._blocks, self._pieces = list(range(space.blocks)), list(range(space.pieces))
+        random.Random(0).shuffle(self._blocks)
+        random.Random(0).shuffle(self._pieces)
+
+    def park(self, caches: Caches) -> _Parked:
+        """Copy caches into the pool. Raises IndexError where it is too small."""
+        geometry, tokens = self._model.geometry, caches[0].offset
+        held = caches[geometry.sliding.layers[0]].size() if geometry.sliding else 0
+        blocks = [self._blocks.pop() for _ in range(-(-tokens // BLOCK_TOKENS))]
+        pieces = [self._pieces.pop() for _ in range(-(-held // geometry.piece_tokens))] if held else []
+        self._model.arenas.write(caches, 0, blocks, pieces)
+        caches.clear()
+        return _Parked(self._model, tokens, blocks, pieces, held)
+
+
+def unquantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:
+    """The same tokens of each text alone over mlx-lm's plain caches: the beginning in chunks, the rest one by one."""
+    network: Any = model.engine._model
+    found = []
+    for text in texts:
+        caches = make_prompt_cache(network)
+        logits = []
+        starts = [*range(0, text.split, _CHUNK), *range(text.split, len(text.token_ids) - 1)]
+        for start, end in zip(starts, [*starts[1:], len(text.token_ids) - 1], strict=True):
+            piece = network(mx.array([text.token_ids[start:end]]), cache=caches)[0]
+            mx.eval(piece, [cache.state for cache in caches])
+            logits.append(piece)
+        found.append(_log_probs(mx.concatenate(logits)))
+    return found
+
+
+def _log_probs(logits: mx.array) -> LogProbs:
+    """Of logits [rows, vocabulary], in float32."""
+    return np.array(nn.log_softmax(logits.astype(mx.float32), axis=-1))

@@ -1,0 +1,59 @@
+"""Writes RESULTS.md, its plots, and the tables that README quotes, from what the other benchmarks wrote.
+
+    agentmem bench report
+
+Measures nothing. A table of README stands between `<!-- results NAME TITLE -->` and `<!-- end -->`.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import results
+from benchmarks.report.document import Result, document, read
+from benchmarks.report.paper import beside_the_paper
+from benchmarks.report.plots import draw
+
+HERE = Path(__file__).parents[1]
+README = HERE.parent / "README.md"
+_QUOTED = re.compile(r"(<!-- results (?P<name>\S+) (?P<title>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def text(found: Sequence[Result]) -> str:
+    """RESULTS.md."""
+    measured = {
+        f"{result.found['figures']['model']}, {result.found['device']}": result.found
+        for result in found
+        if result.benchmark == "ttft"
+    }
+    return document(found, beside_the_paper(measured))
+
+
+def quoting(readme: str, found: Sequence[Result]) -> str:
+    """README with its quoted tables made anew. Raises KeyError for a table that no result has."""
+    tables = {(result.name, table.title): table for result in found for table in result.tables()}
+
+    def quoted(match: re.Match[str]) -> str:
+        table = tables[match["name"], match["title"]]
+        return f"{match[1]}\n{table.markdown().partition(chr(10) * 2)[2]}\n\n{match[4]}"
+
+    return _QUOTED.sub(quoted, readme)
+
+
+def main() -> None:
+    """Write all."""
+    found = read(results.RESULTS)
+    (HERE / "RESULTS.md").write_text(text(found))
+    README.write_text(quoting(README.read_text(), found))
+    plots = HERE / "plots"
+    plots.mkdir(exist_ok=True)
+    drawn = {f"{result.name}-{plot.name}.png": plot for result in found for plot in result.plots()}
+    for stale in {path.name for path in plots.glob("*.png")} - drawn.keys():
+        (plots / stale).unlink()
+    for name, plot in drawn.items():
+        draw(plot, plots / name)
+    print(f"written: {HERE / 'RESULTS.md'}, {len(drawn)} plots, and the tables of {README.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""From files of KV to evaluated caches, every byte verified, against mx.load and mx.eval of the same files.
+
+    agentmem bench restoring [--tokens 1024 4096 16384] [--runs 5] [--directory DIRECTORY] [--output NAME]
+
+Needs no model: blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), and in the page cache. In turns
+and by the worker's own functions: MLX reads the files, unverified ("raw read"); threads read, hash and check them
+("read and verify"), and the engine puts them together ("put together"); and the same caches come from the pool ("hot").
+Before each, the cache of MLX's allocator is emptied, as between turns. The first round is a warm-up and not counted;
+what a backend compiles for the first hot turn is shown apart.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mlx.core as mx
+from rich.console import Console
+
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.v1 import cache_store_pb2
+from benchmarks import results
+from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
+from inference_service.engine.geometry import Caches, Geometry, LayerGroup
+from inference_service.engine.tensors import Arenas
+from inference_service.memory.restore import headers
+from inference_service.storage.blocks import BlockMiss, write_block
+from inference_service.storage.transfer import File, PathTransfer
+
+GEOMETRY = Geometry(32, mx.bfloat16, 4, 64, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
+NEW_TOKENS = 50
+WORST = 1.5
+PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "put together", "hot": "hot"}
+_BYTES = {"U32": 4, "BF16": 2}
+_T = TypeVar("_T")
+
+
+def write(directory: Path, tokens: int) -> list[File]:
+    """Files of that many tokens; all have the same values."""
+    shapes = GEOMETRY.block_shapes(BLOCK_TOKENS)
+    tensors = {name: os.urandom(_BYTES[dtype] * prod(shape)) for name, (dtype, shape) in shapes.items()}
+    files = []
+    for header in headers("benchmark", "benchmark", range(tokens)):
+        path = str(directory / f"{header.chain_hash.hex()}.safetensors")
+        digest, size = write_block(path, header, tensors, GEOMETRY)
+        files.append((header, cache_store_pb2.StoredFile(path=path, digest=digest, size_bytes=size)))
+    return files
+
+
+def raw(files: Sequence[File]) -> None:
+    """All files as evaluated arrays, unverified."""
+    arrays = [array for _, file in files for array in mx.load(file.path).values()]  # type: ignore[union-attr]
+    mx.eval(arrays)
+
+
+class Pool:
+    """Arenas of as many blocks as the longest run of files."""
+
+    def __init__(self, tokens: int) -> None:
+        self._arenas = Arenas(GEOMETRY, tokens // BLOCK_TOKENS, 0)
+        self.compiling = _seconds(self._arenas.warm_up)[0]
+
+    def restore(self, loop: asyncio.Runner, files: Sequence[File]) -> tuple[float, float, Caches]:
+        """Seconds to read and verify, and to put together; and the caches."""
+        read, found = _seconds(lambda: loop.run(PathTransfer().read_all(files, GEOMETRY)))
+        good = [tensors for tensors in found if not isinstance(tensors, BlockMiss)]
+        if len(good) < len(files):
+            raise SystemExit("a file that was written a moment ago is damaged")
+        del found
+        tokens = len(files) * BLOCK_TOKENS
+        assembled, caches = _seconds(lambda: self._arenas.caches(tokens, [], good, room=tokens + NEW_TOKENS))
+        return read, assembled, caches
+
+    def keep(self, caches: Caches, tokens: int) -> None:
+        """Have them in the first blocks."""
+        self._arenas.write(caches, 0, range(tokens // BLOCK_TOKENS), [])
+
+    def hot(self, tokens: int) -> float:
+        """Seconds to have what was kept as caches."""
+        blocks = range(tokens // BLOCK_TOKENS)
+        return _seconds(lambda: self._arenas.caches(tokens, blocks, [], room=tokens + NEW_TOKENS))[0]
+
+
+def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) -> dict[str, Any]:
+    """All ways in turns."""
+    tokens = len(files) * BLOCK_TOKENS
+    samples: dict[str, list[float]] = {name: [] for name in PARTS}
+    for run in range(runs + 1):
+        sample = {"raw": _seconds(lambda: raw(files))[0]}
+        sample["read"], sample["assembled"], caches = pool.restore(loop, files)
+        if not run:
+            pool.keep(caches, tokens)
+        del caches
+        sample["hot"] = pool.hot(tokens)
+        for name, seconds in sample.items():
+            if run:
+                samples[name].append(seconds)
+    restored = [sum(parts) for parts in zip(samples["read"], samples["assembled"], strict=True)]
+    return {
+        "bytes": sum(file.size_bytes for _, file in files),
+        **{name: results.summary(seconds) for name, seconds in samples.items()},
+        "restored": results.summary(restored),
+        "ratio": results.summary([a / b for a, b in zip(restored, samples["raw"], strict=True)]),
+    }
+
+
+def tables(figures: Mapping[str, Any]) -> list[Table]:
+    """One: all parts by length."""
+    rows = [
+        [
+            f"{int(tokens):,}",
+            f"{found['bytes'] / 1e6:.0f} MB",
+            *(milliseconds(found[name]) for name in ("raw", "read", "assembled", "restored", "hot")),
+            f"{found['ratio']['median']:.2f}x",
+        ]
+        for tokens, found in figures["tokens"].items()
+    ]
+    names = [PARTS[name] for name in ("raw", "read", "assembled")]
+    columns = ("tokens", "files", *names, "restored", PARTS["hot"], "restored / raw read")
+    where = f"{figures['backend'].upper()}, files of Llama 3.1 8B"
+    note = f"What the arenas need was compiled in {figures['compiling']:.2f} s."
+    return [Table(f"Files to caches ({where})", columns, rows, note)]
+
+
+def claims(figures: Mapping[str, Any]) -> list[Claim]:
+    """A restore takes little more than the same bytes read and not verified."""
+    worst = max(figures["tokens"].items(), key=lambda each: float(each[1]["ratio"]["median"]))
+    text = f"restored and verified over the raw read, at worst (at {worst[0]} tokens)"
+    return [Claim(text, worst[1]["ratio"]["median"], WORST, at_most=True)]
+
+
+def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) -> None:
+    """Measure, print, write."""
+    with tempfile.TemporaryDirectory(dir=directory) as place, asyncio.Runner() as loop:
+        files = write(Path(place), max(lengths))
+        pool = Pool(max(lengths))
+        found = {str(tokens): measure(loop, pool, files[: tokens // BLOCK_TOKENS], runs) for tokens in sorted(lengths)}
+    figures = {"backend": results.backend(), "compiling": pool.compiling, "tokens": found}
+    show([*tables(figures), claims_table(claims(figures))])
+    Console().print(f"written to {results.write(output, figures)}")
+
+
+def _seconds(work: Callable[[], _T]) -> tuple[float, _T]:
+    mx.synchronize()
+    mx.clear_cache()
+    started = time.perf_counter()
+    result = work()
+    mx.synchronize()
+    return time.perf_counter() - started, result
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--tokens", type=int, nargs="+", default=(1024, 4096, 16384), help="multiples of 256")
+    options.add_argument("--runs", type=int, default=5)
+    options.add_argument("--directory", help="where the files are for the time being; else the system's for such")
+    options.add_argument("--output", help="name of the file in benchmarks/results")
+    arguments = options.parse_args()
+    if any(tokens < BLOCK_TOKENS or tokens % BLOCK_TOKENS for tokens in arguments.tokens):
+        sys.exit(f"--tokens are multiples of {BLOCK_TOKENS}: files are whole blocks")
+    output = arguments.output or f"restoring-{results.backend()}"
+    main(arguments.tokens, arguments.runs, arguments.directory, output)

@@ -1,0 +1,87 @@
+"""What a benchmark says of its figures, on the terminal and in RESULTS.md: tables, and claims that are met or missed.
+
+A benchmark's module has `tables(figures)` and `claims(figures)`, pure functions of what it wrote as "figures".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import rich.table
+from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as they are shown: the first column is text, the others numbers with their units. `note` is prose below."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """As a table of GitHub's Markdown, its title before and its note after it."""
+        lines = [
+            "| " + " | ".join(self.columns) + " |",
+            "|---|" + "---:|" * (len(self.columns) - 1),
+            *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows),
+        ]
+        return "\n".join([f"**{self.title}**", "", *lines, *(["", self.note] if self.note else [])])
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure to reach: `value` is at most `limit`, or at least, as `at_most` says; both in `unit` ("x", " %")."""
+
+    text: str
+    value: float
+    limit: float
+    at_most: bool
+    unit: str = "x"
+
+    @property
+    def met(self) -> bool:
+        """Whether it is reached."""
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
+
+    def row(self) -> tuple[str, str, str, str]:
+        """Its text, the limit, the value and the verdict."""
+        bound = "at most" if self.at_most else "at least"
+        limit, value = (f"{number:.3g}{self.unit}" for number in (self.limit, self.value))
+        return self.text, f"{bound} {limit}", value, "met" if self.met else "**missed**"
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """All of them."""
+    return Table("Figures to reach", ("what", "to reach", "measured", ""), [claim.row() for claim in claims])
+
+
+def show(tables: Sequence[Table]) -> None:
+    """Print them."""
+    console = Console(width=max(120, Console().width))
+    for table in tables:
+        shown = rich.table.Table(title=table.title, caption=table.note or None)
+        for number, column in enumerate(table.columns):
+            shown.add_column(column, justify="right" if number else "left")
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(shown)
+
+
+def duration(seconds: float) -> str:
+    """In milliseconds: "155 ms", "4.2 ms"."""
+    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
+
+
+def milliseconds(summary: dict[str, Any]) -> str:
+    """The median of `results.summary`, given in seconds, with its spread: "155 ms (150–161)"."""
+    median, low, high = (summary[name] * 1000 for name in ("median", "min", "max"))
+    digits = 0 if median >= 10 else 1
+    return f"{median:.{digits}f} ms ({low:.{digits}f}–{high:.{digits}f})"
+
+
+def spread(summary: dict[str, Any], digits: int = 0, unit: str = "") -> str:
+    """The median of `results.summary` with its spread: "1.52x (1.40–1.61)"."""
+    median, low, high = (f"{summary[name]:.{digits}f}" for name in ("median", "min", "max"))
+    return f"{median}{unit} ({low}–{high})"

@@ -1,0 +1,218 @@
+"""Time to first token by length: cold, warm, warm from the disk itself, and hot, beside its parts and mlx-lm.
+
+    agentmem bench ttft [--lengths 1000 2000 4000 8000 16000 32000] [--samples 3]
+    agentmem bench ttft --model llama-3.1-8b=DIRECTORY --samples 2
+
+Through the real gateway, by the client's clock, one turn at a time. An agent's memory has exactly as many tokens as the
+length says, and its next turn appends text of 50 tokens. `cold` computes a prompt of as many tokens in all that nobody
+has seen; `warm` is the next turn after worker and store were killed by SIGKILL and are back, and the files are in the
+system's page cache; `hot` is the turn after that one; `dropped` is a next turn of an agent that was evicted from the
+worker, and whose files were dropped from the page cache (posix_fadvise; mincore says what is still there). After each
+restart a short agent's turn goes first, and is told apart, so that what a process does once is not counted as memory's.
+
+Beside them, in turns with them, in a process of its own that has the same weights, dtype and BLAS:
+- the parts that a warm turn cannot do without: `read`, the agent's files to evaluated MLX arrays by mx.load and
+  mx.eval, unverified; `prefill`, the engine computing the 50 tokens behind the agent's KV, which is in caches already;
+  `step`, the engine decoding one token behind them, the mean of 5 steps. Their sum is the yardstick for `warm` and
+  `dropped` (there `read` is of dropped files, too). `hash`, verifying those bytes on one thread, is in no sum.
+- mlx-lm without a cache, by its BatchGenerator, to the first token.
+- mlx-lm's load_prompt_cache of a file of as many tokens, in the compute dtype and in 4 bits (QuantizedKVCache), and its
+  generate_step over 50 tokens; its files are read from the page cache, and dropped from it, as ours are.
+
+The first sample of each is a warm-up and kept apart, but for prompts that take longer than --cold-seconds to compute:
+these are computed once, ours as the turn that makes the agent, which has 51 tokens fewer. Ratios are of one round. What
+is measured is written as soon as it is.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks import children, options, page_cache, results
+from benchmarks.children import Child
+from benchmarks.known_agents import KnownAgents
+from benchmarks.live import running
+from benchmarks.models import kv_bytes_per_token, model_directory, model_name
+from benchmarks.prompts import NEW_TOKENS, Prompts, token_ids
+from benchmarks.tables import claims_table, show
+from benchmarks.ttft.in_process import KINDS, saved
+from benchmarks.ttft.report import claims, plots, row, tables
+
+__all__ = ["claims", "main", "plots", "tables"]
+
+MOST_RESIDENT = 0.02
+"""Files of which less is in memory count as dropped from the page cache."""
+FIRST = "the first after a restart"
+FIRST_TOKENS = 600
+
+
+class Bench:
+    """All measurements. `figures` is what is known so far."""
+
+    def __init__(
+        self, agents: KnownAgents, child: Child, prompts: Prompts, scratch: Path, arguments: argparse.Namespace
+    ) -> None:
+        self._agents, self._child, self._prompts, self._arguments = agents, child, prompts, arguments
+        self._scratch = scratch
+        self._files: dict[int, list[Path]] = {}
+        self._raw: dict[int, dict[str, list[float]]] = {length: defaultdict(list) for length in arguments.lengths}
+        self._restarts: dict[str, list[float]] = defaultdict(list)
+        self._left: list[float] = []
+        self._failed: dict[str, str] = {}
+        self._cold_runs: dict[int, int] = {}
+        self._bytes: dict[int, dict[str, int]] = {}
+        self._name = arguments.output or f"ttft-{model_name(arguments.model)}-{results.backend()}"
+
+    async def run(self) -> None:
+        """Everything, in an order in which no measurement disturbs another."""
+        lengths, samples = self._arguments.lengths, self._arguments.samples
+        await self._agents.remember(FIRST, FIRST_TOKENS)
+        for length in lengths:
+            await self._begin(length)
+        for number in range(samples + 1):
+            await self._round(number)
+        for length in lengths:
+            while len(self._raw[length]["cold"]) < self._cold_runs[length]:
+                await self._cold(length)
+
+    async def _begin(self, length: int) -> None:
+        """The agent, and with it the first cold turns; mlx-lm's files."""
+        first, files = await self._agents.remember(_agent(length), length)
+        self._files[length] = files
+        for number in range(self._arguments.samples + 1):
+            await self._agents.fork(_agent(length), _agent(length, number))
+            await self._agents.fork(_agent(length), _agent(length, number, "dropped"))
+        await self._agents.evict(_agent(length))
+        prompt = token_ids(length + self._arguments.new_tokens, length)
+        theirs = await self._child.ask(do="cold", token_ids=prompt, save=length)
+        theirs_files = {kind: _size([saved(self._scratch, kind, length)]) for kind in KINDS}
+        self._bytes[length] = {"agentmem": _size(files), **theirs_files}
+        long = max(first.first, theirs) > self._arguments.cold_seconds
+        self._cold_runs[length] = 1 if long else self._arguments.samples + 1
+        self._note(length, cold=first.first, mlx_lm_cold=theirs)
+
+    async def _cold(self, length: int) -> None:
+        tokens = length + self._arguments.new_tokens
+        ours = await self._agents.cold(tokens)
+        prompt = token_ids(tokens, f"{length} {len(self._raw[length]['cold'])}")
+        self._note(length, cold=ours.first, mlx_lm_cold=await self._child.ask(do="cold", token_ids=prompt))
+
+    async def _round(self, number: int) -> None:
+        """A restart, and then each length: our turns, the parts, mlx-lm."""
+        self._restarts["seconds"].append(await self._agents.restart())
+        await self._agents.fork(FIRST, f"{FIRST}: {number}")
+        first = await self._agents.next_turn(f"{FIRST}: {number}", "warm", FIRST_TOKENS)
+        self._restarts["first"].append(first.first)
+        for length in self._arguments.lengths:
+            await self._turns(length, number)
+            await self._others(length, number)
+
+    async def _turns(self, length: int, number: int) -> None:
+        new, files = self._arguments.new_tokens, self._files[length]
+        agent, other = _agent(length, number), _agent(length, number, "dropped")
+        warm = await self._agents.next_turn(agent, "warm", length)
+        if warm.load_bytes != _size(files):
+            raise RuntimeError(f"a warm turn read {warm.load_bytes} bytes, and the agent's files have {_size(files)}")
+        hot = await self._agents.next_turn(agent, "hot", length + new + 1)
+        self._note(length, warm=warm.first, warm_load=warm.load, warm_prefill=warm.prefill)
+        self._note(length, hot=hot.first, hot_prefill=hot.prefill)
+        await self._agents.evict(agent)
+        if self._droppable(files):
+            turn = await self._agents.next_turn(other, "warm", length)
+            self._note(length, dropped=turn.first, dropped_load=turn.load, dropped_prefill=turn.prefill)
+            await self._agents.evict(other)
+
+    async def _others(self, length: int, number: int) -> None:
+        new_ids = self._prompts.ids_of(self._prompts.text(self._arguments.new_tokens, f"{length} {number}"))
+        files = self._files[length]
+        paths = [str(path) for path in files]
+        if self._droppable(files):
+            self._note(length, read_dropped=await self._child.ask(do="read", files=paths))
+        self._note(length, read=await self._child.ask(do="read", files=paths))
+        self._note(length, **await self._child.ask(do="parts", files=paths, tokens=length, new_ids=new_ids))
+        for kind in KINDS:
+            name = f"mlx_lm_{kind.replace(' ', '_')}"
+            asked = {"do": "resumed", "kind": kind, "tokens": length, "new_ids": new_ids}
+            for way in ("_dropped", "") if self._droppable([saved(self._scratch, kind, length)]) else ("",):
+                seconds = await self._child.ask(**asked)
+                if isinstance(seconds, str):
+                    self._failed[name] = seconds
+                else:
+                    self._note(length, **{name + way: seconds})
+
+    def _droppable(self, files: list[Path]) -> bool:
+        """Drop files from the page cache; whether that worked."""
+        page_cache.drop(files)
+        self._left.append(page_cache.resident(files))
+        return self._left[-1] <= MOST_RESIDENT
+
+    def _note(self, length: int, **seconds: float) -> None:
+        for name, value in seconds.items():
+            self._raw[length][name].append(value)
+        results.write(self._name, self.figures)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What is written."""
+        return {
+            "model": model_name(self._arguments.model),
+            "backend": results.backend(),
+            "new_tokens": self._arguments.new_tokens,
+            "restart": {name: results.summary(samples) for name, samples in self._restarts.items()},
+            "failed": self._failed,
+            "page_cache_left": max(self._left, default=1.0),
+            "lengths": {
+                str(length): {"bytes": self._bytes.get(length, {}), **row(raw)}
+                for length, raw in self._raw.items()
+                if raw
+            },
+        }
+
+
+def _agent(length: int, number: int | None = None, way: str = "") -> str:
+    return f"{length}" if number is None else f"{length}, round {number} {way}".strip()
+
+
+def _size(files: list[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    """Measure, print, write."""
+    directory, lengths = model_directory(arguments.model), arguments.lengths
+    environment = {
+        "AGENTMEM_WORKER_CONTEXT_LENGTH": str(max(lengths) + 1024),
+        "AGENTMEM_WORKER_POOL_BYTES": str(2 * (sum(lengths) + 8192) * kv_bytes_per_token(directory)),
+    }
+    with tempfile.TemporaryDirectory(prefix="agentmem-") as scratch:
+        async with (
+            children.started("benchmarks.ttft.in_process", str(directory), scratch) as child,
+            running(arguments.model, environment=environment) as stack,
+        ):
+            prompts = Prompts(directory)
+            bench = Bench(KnownAgents(stack, prompts, arguments.new_tokens), child, prompts, Path(scratch), arguments)
+            await bench.run()
+    found = bench.figures
+    show([*tables(found), claims_table(claims(found))])
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = options.parser(__doc__)
+    found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model without sliding layers")
+    found.add_argument("--lengths", type=options.at_least(2), nargs="+", default=[1000, 2000, 4000, 8000, 16000, 32000])
+    found.add_argument("--new-tokens", type=options.at_least(1), default=NEW_TOKENS, help="that the next turn appends")
+    found.add_argument(
+        "--samples", type=options.at_least(0), default=3, help="rounds, after one to warm up; 0: that one only"
+    )
+    found.add_argument("--cold-seconds", type=float, default=20, help="longer prompts are computed once")
+    found.add_argument("--output", help="name of the file in benchmarks/results")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(parser().parse_args())))

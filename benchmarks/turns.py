@@ -1,0 +1,112 @@
+"""One turn as its client saw it: for all benchmarks, whether they speak to the gateway or to the worker itself."""
+
+import asyncio
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from agentmem.channels import closing_stream
+from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+
+
+class WrongTurn(RuntimeError):
+    """A turn was not what the benchmark says that it measures: its figures would mean something else."""
+
+
+@dataclass
+class Turn:
+    """A turn. `first` and `seconds` are the client's clock, from sending to the first token and to the end.
+
+    `token_ids` are those that were generated, `arrivals` the monotonic time of each; `cached` the tokens reused of each
+    tier, and `tier` the first of them ("none"); `queue`, `load` and `prefill` are seconds of the worker's clock,
+    `load_bytes` of KV read below hot.
+    """
+
+    text: str = ""
+    match: str = ""
+    tier: str = "none"
+    cached: dict[str, int] = field(default_factory=dict)
+    prompt: int = 0
+    generated: int = 0
+    version: int = 0
+    first: float = 0.0
+    seconds: float = 0.0
+    queue: float = 0.0
+    load: float = 0.0
+    load_bytes: int = 0
+    prefill: float = 0.0
+    arrivals: list[float] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+
+    @property
+    def reused(self) -> int:
+        """Tokens of the prompt that were not computed."""
+        return sum(self.cached.values())
+
+
+async def take(
+    inference: "inference_pb2_grpc.InferenceServiceAsyncStub",
+    request: inference_pb2.GenerateRequest,
+    spoke: asyncio.Event | None = None,
+) -> Turn:
+    """One Generate to its end. `spoke` is set with its first token, and by its failure. Raises AioRpcError."""
+    turn, sent = Turn(), time.monotonic()
+    try:
+        async with closing_stream(inference.Generate(request)) as events:
+            async for event in events:
+                if event.HasField("started"):
+                    _begin(turn, event.started)
+                elif event.HasField("delta"):
+                    turn.arrivals += [time.monotonic()] * len(event.delta.token_ids)
+                    turn.token_ids += event.delta.token_ids
+                    turn.text += event.delta.text
+                    if turn.arrivals and spoke is not None:
+                        spoke.set()
+                else:
+                    _end(turn, event.finished)
+    finally:
+        if spoke is not None:
+            spoke.set()
+    turn.seconds = time.monotonic() - sent
+    turn.first = turn.arrivals[0] - sent if turn.arrivals else turn.seconds
+    return turn
+
+
+def check(turn: Turn, prompt: int, generated: int, reused: int, tiers: Collection[str] = ()) -> Turn:
+    """The same turn. Raises WrongTurn unless it had so many tokens, and reused as many, all from these tiers."""
+    said = (turn.prompt, turn.generated, len(turn.token_ids), turn.reused)
+    if said != (prompt, generated, generated, reused):
+        raise WrongTurn(
+            f"a turn should have {prompt} tokens of prompt, generate {generated} and reuse {reused}; it had "
+            f"{turn.prompt}, generated {turn.generated} and reused {turn.reused} ({turn.match}, {turn.cached})"
+        )
+    if not set(turn.cached) <= set(tiers):
+        raise WrongTurn(f"a turn should reuse from {[*tiers]}, and reused {turn.cached}")
+    if ("warm" in turn.cached) != (turn.load_bytes > 0):
+        raise WrongTurn(f"a turn that reused {turn.cached} read {turn.load_bytes} bytes")
+    return turn
+
+
+def tier_name(tier: "types_pb2.Tier.ValueType") -> str:
+    """ "hot", "warm" or "remote"."""
+    return types_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
+
+
+def chat(messages: list[tuple[str, str]]) -> types_pb2.Messages:
+    """Messages of the contract from (role, content) pairs."""
+    return types_pb2.Messages(messages=[types_pb2.ChatMessage(role=role, content=text) for role, text in messages])
+
+
+def _begin(turn: Turn, started: inference_pb2.Started) -> None:
+    cache = started.cache
+    turn.match = types_pb2.Match.Name(cache.match).removeprefix("MATCH_")
+    turn.prompt, turn.load_bytes = cache.prompt_tokens, cache.load_bytes
+    turn.cached = {tier_name(part.tier): part.tokens for part in cache.cached}
+    turn.tier = next(iter(turn.cached), "none")
+    turn.load = started.load.ToTimedelta().total_seconds()
+
+
+def _end(turn: Turn, finished: inference_pb2.Finished) -> None:
+    turn.generated, turn.version = finished.usage.completion_tokens, finished.version.version
+    turn.queue = finished.timings.queue.ToTimedelta().total_seconds()
+    turn.prefill = finished.timings.prefill.ToTimedelta().total_seconds()

@@ -1,0 +1,225 @@
+"""What agents still know in late phases of a workflow, what they cannot know, and what it takes.
+
+    agentmem bench working-memory [--agents 3 5 10 20] [--tokens 2400 1600 1000 700] [--seed 1]
+
+Facts are told in early phases, before all, in private and by whispers; filler goes by; then everybody is asked for what
+it heard, for what only others heard, and for what nobody was told (`working_memory_scenarios`). The same workflows run
+
+    persistent     by RunWorkflow on a live stack: agents keep their attention state
+    re-prefilled   by the same program, each turn the whole chat so far, sent to a model that keeps nothing
+    no memory      likewise, but each turn only the system text and what is to be answered
+
+and, persistent, once more with a pool that holds four agents, and with worker and store ended by SIGKILL midway.
+Demo model, temperature 0, on a stack of `agentmem up`. A leak is a value, in anything that an agent says or notes, that
+it could not know. Exit status 1 if something leaked, or a persistent run did not recall all.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from agentmem.channels import connect
+from agentmem.v1 import inference_pb2_grpc
+from benchmarks import options, results
+from benchmarks.live import LiveStack, running
+from benchmarks.tables import Table, show
+from benchmarks.turns import chat
+from benchmarks.working_memory.runs import LiveRun
+from benchmarks.working_memory.scenarios import Scenario, make_scenario
+from benchmarks.working_memory.scores import Performance, differing, score
+from benchmarks.working_memory.text import TextRun
+from gateway.workflows.definition.load import load
+
+POOL_AGENTS = 4
+KILL_IN = "talk-3"
+_TOKENS = {3: 2400, 5: 1600, 10: 1000, 20: 700}
+"""Tokens of filler by number of agents, so that all of it takes some minutes on two cores."""
+_BLOCK = 256
+_ANSWER = 64
+"""Tokens that a turn may add to its prompt."""
+PERSISTENT = ("persistent", "pool of 4", "killed")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is to be run: filler tokens by number of agents, and which of these numbers with a SIGKILL, too."""
+
+    tokens: dict[int, int]
+    killed: list[int]
+    seed: int
+
+
+class Comparison:
+    """The runs of all scenarios, and their scores."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.scenarios = {agents: make_scenario(agents, tokens, sizes.seed) for agents, tokens in sizes.tokens.items()}
+        self.scores: dict[str, dict[str, dict[str, Any]]] = {str(agents): {} for agents in sizes.tokens}
+        self._persistent: dict[int, Performance] = {}
+
+    def add(self, agents: int, way: str, performance: Performance) -> None:
+        """Score a run; the first of each size is the persistent one, with which the others are compared."""
+        first = self._persistent.setdefault(agents, performance)
+        found = score(self.scenarios[agents], performance) | {
+            "filler_tokens": self.sizes.tokens[agents],
+            "differing_texts": differing(first, performance),
+        }
+        self.scores[str(agents)][way] = found
+        right = f"{found['recall']['right']} of {found['recall']['asked']} recalled, {len(found['leaks'])} leaks"
+        Console().print(f"{agents} agents, {way}: {right}, {found['seconds']:.0f} s", style="dim")
+
+    @property
+    def crowded(self) -> list[int]:
+        """The numbers of agents that do not fit the small pool."""
+        return [agents for agents in self.sizes.tokens if agents > POOL_AGENTS]
+
+    def small_pool(self, agents: int, kv_bytes_per_token: int) -> int:
+        """Bytes of a pool of four agents with the longest ledger of all but the judge."""
+        blocks: int = -(-(self.scores[str(agents)]["persistent"]["longest_turn"] + _ANSWER) // _BLOCK)
+        return POOL_AGENTS * blocks * _BLOCK * kv_bytes_per_token
+
+    def mistakes(self) -> list[str]:
+        """What must not be, in words."""
+        found = []
+        for agents, rows in self.scores.items():
+            for way, row in rows.items():
+                found += [f"{agents} agents, {way}: leak {leak}" for leak in row["leaks"]]
+                if way in PERSISTENT:
+                    found += [f"{agents} agents, {way}: miss {miss}" for miss in row["misses"]]
+        return found
+
+
+async def on_live_stack(comparison: Comparison) -> int:
+    """All three ways, and then the runs that are killed; the bytes of KV that a token takes."""
+    async with running() as stack:
+        await warm_up(stack)
+        for agents, scenario in comparison.scenarios.items():
+            live = LiveRun(stack, scenario, f"persistent-{agents}")
+            comparison.add(agents, "persistent", await timed(stack, live.perform()))
+            for way, whole in (("re-prefilled", True), ("no memory", False)):
+                comparison.add(agents, way, await timed(stack, by_text(stack, scenario, whole=whole)))
+        for agents in comparison.sizes.killed:
+            live = LiveRun(stack, comparison.scenarios[agents], f"killed-{agents}", KILL_IN)
+            comparison.add(agents, "killed", await live.perform())
+        return int((await stack.describe_model()).kv_bytes_per_token)
+
+
+async def in_a_small_pool(comparison: Comparison, agents: int, kv_bytes_per_token: int) -> None:
+    """A run whose agents do not all fit the pool."""
+    pool_bytes = comparison.small_pool(agents, kv_bytes_per_token)
+    async with running(environment={"AGENTMEM_WORKER_POOL_BYTES": str(pool_bytes)}) as stack:
+        await warm_up(stack)
+        live = LiveRun(stack, comparison.scenarios[agents], f"small-{agents}")
+        performance = await timed(stack, live.perform())
+    performance.notices["pool_bytes"] = pool_bytes
+    comparison.add(agents, "pool of 4", performance)
+
+
+async def timed(stack: LiveStack, run: Coroutine[Any, Any, Performance]) -> Performance:
+    """A run, with the processor's seconds that the worker took for it."""
+    before = cpu_seconds(stack)
+    performance = await run
+    performance.notices["worker_cpu_seconds"] = cpu_seconds(stack) - before
+    return performance
+
+
+def cpu_seconds(stack: LiveStack) -> float:
+    """What the worker has taken so far, of all cores together."""
+    times = stack.process("worker").cpu_times()
+    return float(times.user + times.system)
+
+
+async def by_text(stack: LiveStack, scenario: Scenario, *, whole: bool) -> Performance:
+    """A run that keeps nothing in the worker."""
+    async with connect(stack.addresses["grpc"]) as channel:
+        inference = inference_pb2_grpc.InferenceServiceStub(channel)
+        definition = load(json.dumps(scenario.definition), {})
+        return await TextRun(inference, definition, stack.model, whole=whole).perform()
+
+
+async def warm_up(stack: LiveStack) -> None:
+    """The first turn of a worker is slower than others."""
+    await stack.ask("warm-up", messages=chat([("user", "Hello.")]))
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """All runs, and the wall seconds of each phase for the largest number of agents."""
+    runs = []
+    for agents, rows in figures["by_agents"].items():
+        for way, row in rows.items():
+            first = row["seconds_to_first_token"]
+            scores = (f"{row[name]['right']} of {row[name]['asked']}" for name in ("recall", "never_told"))
+            counts = (str(len(row["leaks"])), str(row["differing_texts"]), f"{row['prefill_tokens']:,}")
+            times = (f"{first[name] * 1000:.0f} ms" for name in ("median", "p90"))
+            cpu = f"{row['worker_cpu_seconds']:.0f} s" if "worker_cpu_seconds" in row else ""
+            runs.append((f"{agents}, {way}", *scores, *counts, *times, f"{row['seconds']:.0f} s", cpu))
+    columns = (
+        *("agents, memory", "recalled", "unknown, and said so", "leaks", "other texts", "prompt tokens computed"),
+        *("first token, median", "90 %", "all", "worker CPU"),
+    )
+    agents, rows = list(figures["by_agents"].items())[-1]
+    phases = [
+        (phase or "(introduced)", *(f"{row['phase_seconds'].get(phase, 0.0):.2f}" for row in rows.values()))
+        for phase in rows["persistent"]["phase_seconds"]
+    ]
+    return [
+        Table("Working memory, seconds of the worker's clock", columns, runs),
+        Table(f"Seconds by phase, {agents} agents", ("phase", *rows), phases),
+    ]
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Measure, print, write; the exit status."""
+    sizes = sizes_of(arguments)
+    comparison, console = Comparison(sizes), Console(width=170)
+    began, load_before = time.monotonic(), os.getloadavg()[0]
+    kv_bytes_per_token = await on_live_stack(comparison)
+    for agents in comparison.crowded:
+        await in_a_small_pool(comparison, agents, kv_bytes_per_token)
+    figures = {
+        "seed": sizes.seed,
+        "kv_bytes_per_token": kv_bytes_per_token,
+        "seconds": time.monotonic() - began,
+        "load_average_before": load_before,
+        "by_agents": comparison.scores,
+    }
+    show(tables(figures))
+    console.print(f"written to {results.write(arguments.output, figures)}")
+    mistakes = comparison.mistakes()
+    for mistake in mistakes:
+        console.print(f"WRONG  {mistake}", style="bold red")
+    return 1 if mistakes else 0
+
+
+def sizes_of(arguments: argparse.Namespace) -> Sizes:
+    """What was asked for on the command line."""
+    agents, tokens = arguments.agents, arguments.tokens
+    if tokens is None:
+        tokens = [_TOKENS.get(each, min(_TOKENS.values())) for each in agents]
+    elif len(tokens) == 1:
+        tokens = tokens * len(agents)
+    elif len(tokens) != len(agents):
+        raise SystemExit("give --tokens once, or once for each of --agents")
+    if min(agents) < 3:
+        raise SystemExit("--agents must be 3 or more: two who know, and one who does not")
+    killed = [each for each in agents if each in arguments.killed]
+    return Sizes(dict(zip(agents, tokens, strict=True)), killed, arguments.seed)
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--agents", type=int, nargs="+", default=list(_TOKENS))
+    parser.add_argument("--tokens", type=int, nargs="+", help="of filler in each agent's ledger, for each of --agents")
+    parser.add_argument("--killed", type=int, nargs="*", default=[10], help="of --agents, those with a SIGKILL, too")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", default="working-memory-demo-cpu", help="name of the file under benchmarks/results")
+    sys.exit(asyncio.run(main(parser.parse_args())))

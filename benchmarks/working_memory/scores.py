@@ -1,0 +1,163 @@
+"""What a run of a scenario was worth: what was recalled, what leaked, and what it took. Pure."""
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import Any, Literal
+
+from benchmarks.working_memory.scenarios import Question, Scenario
+
+_WORD = re.compile(r"[A-Za-z]+|\d+")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One thing that an agent did: it spoke, noted something, or took in what it heard without a word.
+
+    Tokens are those of the prompt, and how many of them had KV already; seconds are the worker's own, from the arrival
+    of the request to the first token.
+    """
+
+    kind: Literal["turn", "note", "silent"]
+    phase: str
+    agent: str
+    text: str
+    prompt_tokens: int
+    reused_tokens: int
+    generated_tokens: int
+    seconds_to_first_token: float
+    replayed: bool = False
+
+
+@dataclass
+class Performance:
+    """A run as it went: all works, and the seconds from each phase's beginning to that of the next."""
+
+    works: list[Work] = field(default_factory=list)
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    notices: dict[str, Any] = field(default_factory=dict)
+    """What else is to be told, such as an outage."""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """An answer that is not the expected one. `said` is None where there was none."""
+
+    phase: str
+    agent: str
+    how: str
+    expected: str
+    said: str | None
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A text with a value that its speaker could not know."""
+
+    phase: str
+    agent: str
+    value: str
+    said: str
+
+
+def misses(scenario: Scenario, performance: Performance) -> list[Miss]:
+    """All questions whose answer is not word for word as expected."""
+    answers = {(work.phase, work.agent): work.text.strip() for work in performance.works if work.kind == "turn"}
+    return [
+        Miss(question.phase, question.agent, question.how, question.expected, said)
+        for question in scenario.questions
+        if (said := answers.get((question.phase, question.agent))) != question.expected
+    ]
+
+
+def leaks(scenario: Scenario, performance: Performance) -> list[Leak]:
+    """All values in what agents said or noted, in any phase, that they could not know by its end."""
+    return [
+        Leak(work.phase, work.agent, value, work.text)
+        for work in performance.works
+        if work.phase in scenario.phases
+        for value in _values_beyond(scenario, work)
+    ]
+
+
+def _values_beyond(scenario: Scenario, work: Work) -> Iterator[str]:
+    words = {word.casefold() for word in _WORD.findall(work.text)}
+    known = {fact.value for fact in scenario.could_know(work.agent, work.phase)}
+    for fact in scenario.facts:
+        if fact.value not in known and fact.value.casefold() in words:
+            yield fact.value
+
+
+def score(scenario: Scenario, performance: Performance) -> dict[str, Any]:
+    """The figures of a run, with its raw samples."""
+    missed, leaked = misses(scenario, performance), leaks(scenario, performance)
+    works, waits = performance.works, [work for work in performance.works if work.kind != "silent"]
+    first = [work.seconds_to_first_token for work in waits]
+    return {
+        "agents": len(scenario.agents),
+        "recall": _shares(scenario.questions, missed, told=True),
+        "never_told": _shares(scenario.questions, missed, told=False),
+        "misses": [asdict(miss) for miss in missed],
+        "leaks": [asdict(leak) for leak in leaked],
+        "works": {kind: sum(work.kind == kind for work in works) for kind in ("turn", "note", "silent")},
+        "prompt_tokens": sum(work.prompt_tokens for work in works),
+        "prefill_tokens": sum(work.prompt_tokens - work.reused_tokens for work in works),
+        "longest_turn": max((work.prompt_tokens for work in works if work.kind == "turn"), default=0),
+        "generated_tokens": sum(work.generated_tokens for work in works),
+        "seconds_to_first_token": {
+            "median": statistics.median(first),
+            "p90": percentile(first, 90),
+            "samples": first,
+            "median_by_phase": _by_phase(waits),
+        },
+        "phase_seconds": performance.phase_seconds,
+        "seconds": sum(performance.phase_seconds.values()),
+        **performance.notices,
+    }
+
+
+def differing(one: Performance, other: Performance) -> int:
+    """How many of the texts that agents said or noted are not the same in both runs, each agent's in its order."""
+    first, second = _texts(one), _texts(other)
+    return sum(
+        mine != yours
+        for agent in first.keys() | second.keys()
+        for mine, yours in zip_longest(first.get(agent, []), second.get(agent, []))
+    )
+
+
+def percentile(samples: Sequence[float], percent: int) -> float:
+    """The smallest sample that at least so many per cent are not above (nearest rank)."""
+    ordered = sorted(samples)
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+def _shares(questions: Sequence[Question], missed: Sequence[Miss], *, told: bool) -> dict[str, Any]:
+    """How many were asked and right, of what the agents were told or not, and by how they learned it."""
+    wrong = {(miss.phase, miss.agent) for miss in missed}
+    counts: dict[str, dict[str, int]] = {}
+    for question in questions:
+        if question.known == told:
+            row = counts.setdefault(question.how, {"asked": 0, "right": 0})
+            row["asked"] += 1
+            row["right"] += (question.phase, question.agent) not in wrong
+    asked, right = (sum(row[name] for row in counts.values()) for name in ("asked", "right"))
+    return {"asked": asked, "right": right, "by": counts}
+
+
+def _texts(performance: Performance) -> dict[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for work in performance.works:
+        if work.kind != "silent":
+            found[work.agent].append(work.text)
+    return found
+
+
+def _by_phase(works: Sequence[Work]) -> dict[str, float]:
+    samples: defaultdict[str, list[float]] = defaultdict(list)
+    for work in works:
+        samples[work.phase].append(work.seconds_to_first_token)
+    return {phase: statistics.median(seconds) for phase, seconds in samples.items()}

@@ -1,0 +1,128 @@
+"""A workflow without memory below the prompt: the same program, its works sent as chats to a model that keeps nothing.
+
+With `whole` each request is the agent's whole chat so far, as frameworks send it; without, only its system text and the
+message that it answers. What an agent takes in without a word is then no request at all, only text of the next one.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+
+from agentmem.channels import closing_stream
+from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from benchmarks.working_memory.scores import Performance, Work
+from gateway.workflows.definition.schema import Definition
+from gateway.workflows.hearing import Listening
+from gateway.workflows.program import Program, Step, Turn
+
+_AT_ONCE = 32
+"""Requests at the same time, as many as the gateway's own runner has."""
+
+
+class TextRun:
+    """One run. `definition` is as a file was loaded, its agents on `model`."""
+
+    def __init__(
+        self,
+        inference: "inference_pb2_grpc.InferenceServiceAsyncStub",
+        definition: Definition,
+        model: str,
+        *,
+        whole: bool,
+    ) -> None:
+        self._inference = inference
+        self._definition = definition
+        self._model = model
+        self._whole = whole
+        self._chats: defaultdict[str, list[types_pb2.ChatMessage]] = defaultdict(list)
+        self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._performance = Performance()
+
+    async def perform(self) -> Performance:
+        """Run it to its end. Raises AioRpcError, in a group."""
+        program = Program(self._definition)
+        said: dict[str, str] = {}
+        phase, began = "", time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            while (step := program.advance(said)) is not None:
+                if step.turns and step.phase != phase:
+                    self._performance.phase_seconds[phase] = time.monotonic() - began
+                    phase, began = step.phase, time.monotonic()
+                for listening in step.listenings:
+                    group.create_task(self._listen(step, listening))
+                turns = {turn.agent: group.create_task(self._speak(step, turn)) for turn in step.turns}
+                said = {agent: await turn for agent, turn in turns.items()}
+        self._performance.phase_seconds[phase] = time.monotonic() - began
+        return self._performance
+
+    async def _listen(self, step: Step, listening: Listening) -> None:
+        async with self._in_order[listening.agent]:
+            if listening.notes:
+                tokens = self._definition.agents[listening.agent].max_tokens or self._definition.defaults.max_tokens
+                await self._answer("note", step, listening.agent, listening.message, tokens)
+            elif self._whole or listening.role == "system":
+                self._chats[listening.agent].append(_message(listening.role, listening.message))
+
+    async def _speak(self, step: Step, turn: Turn) -> str:
+        async with self._in_order[turn.agent]:
+            return await self._answer("turn", step, turn.agent, turn.message, turn.max_tokens, turn.json_schema)
+
+    async def _answer(
+        self, kind: str, step: Step, agent: str, message: str, max_tokens: int, json_schema: str = ""
+    ) -> str:
+        chat = [*self._chats[agent], _message("user", message)]
+        sampling = self._definition.agents[agent].sampling or self._definition.defaults.sampling
+        request = inference_pb2.GenerateRequest(
+            key=types_pb2.AgentKey(model_id=self._model),
+            messages=types_pb2.Messages(messages=chat),
+            max_tokens=max_tokens,
+            sampling=types_pb2.Sampling(**sampling.model_dump(exclude_none=True)),
+            stop=self._definition.defaults.stop,
+        )
+        if json_schema:
+            request.json_schema = json_schema
+        async with self._room:
+            text, finished = await self._generate(request)
+        if self._whole:
+            self._chats[agent] = [*chat, _message("assistant", text)]
+        self._performance.works.append(work(kind, step.phase, agent, text, finished.usage, finished.timings))
+        return text
+
+    async def _generate(self, request: inference_pb2.GenerateRequest) -> tuple[str, inference_pb2.Finished]:
+        text, finished = "", inference_pb2.Finished()
+        async with closing_stream(self._inference.Generate(request)) as events:
+            async for event in events:
+                if event.HasField("delta"):
+                    text += event.delta.text
+                elif event.HasField("finished"):
+                    finished = event.finished
+        return text, finished
+
+
+def work(
+    kind: str,
+    phase: str,
+    agent: str,
+    text: str,
+    usage: types_pb2.Usage,
+    timings: types_pb2.Timings,
+    *,
+    replayed: bool = False,
+) -> Work:
+    """What a request's end says of it."""
+    return Work(
+        kind=kind,  # type: ignore[arg-type]
+        phase=phase,
+        agent=agent,
+        text=text,
+        prompt_tokens=usage.prompt_tokens,
+        reused_tokens=sum(part.tokens for part in usage.cached),
+        generated_tokens=usage.completion_tokens,
+        seconds_to_first_token=timings.time_to_first_token.ToTimedelta().total_seconds(),
+        replayed=replayed,
+    )
+
+
+def _message(role: str, text: str) -> types_pb2.ChatMessage:
+    return types_pb2.ChatMessage(role=role, content=text)

@@ -1,0 +1,14 @@
+"""Processes that are asked line by line."""
+
+import asyncio
+
+import pytest
+
+from benchmarks.children import started
+
+
+async def test_one_that_fails_says_so_each_time() -> None:
+    async with started("benchmarks.decoding_clients", computes=False) as child:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="decoding_clients ended with 1"):
+                await asyncio.wait_for(child.ask(do="nothing of the kind"), 60)

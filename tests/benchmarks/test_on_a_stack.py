@@ -1,0 +1,144 @@
+"""Benchmarks that measure a stack, on one that they share, at sizes of seconds: turns are what they should be.
+
+Their programs start a stack each, with the settings that are here for all of them together. Names of agents are theirs,
+so lengths that become names differ from test to test. The last test kills everything.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from rich.console import Console
+
+from benchmarks import break_even, capacity, children, results, staggered, throughput
+from benchmarks.known_agents import KnownAgents
+from benchmarks.live import LiveStack, running
+from benchmarks.models import DEMO, kv_bytes_per_token
+from benchmarks.prompts import NEW_TOKENS, Prompts
+from benchmarks.restart import KEPT, Restarts
+from benchmarks.ttft import command as ttft
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOLDS, LENGTH = 4, 320
+TIMES_OF_TTFT = {
+    *("cold", "warm", "warm_load", "warm_prefill", "hot", "hot_prefill", "hash", "read", "prefill", "step", "engine"),
+    *("mlx_lm_cold", "mlx_lm_plain", "mlx_lm_4_bit"),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[LiveStack]:
+    environment = {
+        "AGENTMEM_WORKER_QUALITY_CHECK": "false",
+        "AGENTMEM_WORKER_MIN_RESTORE_TOKENS": "1",
+        "AGENTMEM_WORKER_POOL_BYTES": str(capacity.pool_bytes(HOLDS, LENGTH, kv_bytes_per_token(DEMO))),
+    }
+    async with running(environment=environment, metrics=True) as stack:
+        yield stack
+
+
+@pytest.fixture(autouse=True)
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where results are written."""
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def figures(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())["figures"]
+    return found
+
+
+async def test_capacity(stack: LiveStack, written: Path) -> None:
+    sizes = f"--agents {HOLDS + 1} --holds {HOLDS} --length {LENGTH} --rounds 1 --new 16 --generated 2"
+    arguments = capacity.parser().parse_args([*sizes.split(), "--baseline-turns", "1", "--output", "try"])
+    await capacity.measure(stack, arguments, Console())
+    found = figures(written / "try.json")
+    [one] = found["rounds"]
+    before = found["asked"]["first_length"] + 18
+    assert [turn["cached"] for turn in one[capacity.KEPT]] == [{"warm": before}] * 5
+    assert [turn["cached"] for turn in one[capacity.NOTHING]] == [{}]
+    assert {turn["prompt"] for way in (capacity.KEPT, capacity.NOTHING) for turn in one[way]} == {before + 16}
+    assert found["metrics"]["hits"] == {"warm": 5 * before}
+    assert found["metrics"]["queries"] == 5 * (before + 16)
+    assert found["metrics"]["evictions"] == 5
+    assert found["metrics"]["bytes_read"] == found["ways"][capacity.KEPT]["load_bytes"] > 5 * before * 960
+    assert len(capacity.tables(found)) == 2
+
+
+async def test_a_pool_of_another_size_is_refused(stack: LiveStack) -> None:
+    with pytest.raises(RuntimeError, match="and there are 8 blocks"):
+        await capacity.measure(stack, capacity.parser().parse_args(["--holds", "1", "--length", "512"]), Console())
+
+
+async def test_break_even(stack: LiveStack, written: Path) -> None:
+    arguments = break_even.parser().parse_args(["--lengths", "16", "300", "--samples", "1", "--output", "try"])
+    await break_even.measured(stack, arguments)
+    by_length = figures(written / "try.json")["lengths"]
+    assert list(by_length) == ["16", "300"]
+    assert all(len(found[way]["samples"]) == 1 for found in by_length.values() for way in ("restored", "computed"))
+
+
+async def test_staggered(stack: LiveStack) -> None:
+    sizes = staggered.Sizes(tokens_a=900, tokens_b=300, generate_a=6, generate_b=3, offset=0.05)
+    arrivals = staggered.Arrivals(stack, sizes)
+    await arrivals.prepare()
+    only = await arrivals.sample(0, staggered.moments(1)[0])
+    assert only["alone"]["A"]["cached"] == only["alone"]["cold B"]["cached"] == {}
+    assert only["alone"]["warm B"]["cached"] == {"warm": 300}
+    assert only["pairs"]["prefill, warm B"]["while_prefilling"]
+    assert only["pairs"]["prefill, warm B"]["B"]["cached"] == {"warm": 300}
+    assert staggered.tables(staggered.figures(sizes, [only]))
+
+
+async def test_throughput(stack: LiveStack) -> None:
+    async with (
+        children.started("benchmarks.decoding_clients", computes=False) as clients,
+        children.started("benchmarks.engine_alone", str(DEMO)) as engine,
+    ):
+        bench = throughput.Throughput(stack, clients, engine, 16)
+        await bench.prepare([64], 2)
+        samples = {way: [await bench.measure("try", way, 2, 64)] for way in throughput.WAYS}
+    assert [turn["cached"] for turn in samples["warm"][0]["turns"]] == [{"warm": 64}] * 2
+    assert [turn["cached"] for turn in samples["cold"][0]["turns"]] == [{}] * 2
+    assert {turn["prompt"] for way in ("warm", "cold") for turn in samples[way][0]["turns"]} == {114}
+    assert samples["engine"][0]["tokens_per_second"] > 0
+    assert samples["warm"][0]["cpu_seconds"].keys() == {"clients", "gateway", "worker", "store"}
+    assert throughput.figures_of(samples, 2, 16)["warm"]["end_to_end"]["median"] > 0
+
+
+async def test_ttft_after_a_kill(stack: LiveStack, written: Path) -> None:
+    arguments = ttft.parser().parse_args(["--lengths", "310", "--samples", "0", "--output", "try"])
+    prompts = Prompts(DEMO)
+    async with children.started("benchmarks.ttft.in_process", str(DEMO), str(written)) as child:
+        await ttft.Bench(KnownAgents(stack, prompts, NEW_TOKENS), child, prompts, written, arguments).run()
+    all_of_it = figures(written / "try.json")
+    [(length, found)] = all_of_it["lengths"].items()
+    assert length == "310"
+    assert found.keys() >= TIMES_OF_TTFT
+    assert {name for name in TIMES_OF_TTFT if len(found[name]["samples"]) != 1} == set()
+    # 310 tokens of 960 bytes and two headers; mlx-lm's float32 takes 6144 bytes a token.
+    assert 310 * 960 < found["bytes"]["agentmem"] < 310 * 960 + 8192
+    assert 310 * 6144 < found["bytes"]["plain"] < 310 * 6144 + 16384
+    assert (all_of_it["page_cache_left"] <= ttft.MOST_RESIDENT) == ("dropped" in found)
+    assert ttft.tables(all_of_it)
+    assert ttft.claims(all_of_it)
+
+
+async def test_restart_which_ends_the_stack(stack: LiveStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
+    restarts = Restarts(stack.root, "demo", agents=2, context=1024, new=16, generated=2)
+    try:
+        await restarts.create(300, stack)
+        found = (await restarts.sample((KEPT,)))[KEPT]
+    finally:
+        await restarts.stop()
+    assert [agent["cached"] for agent in found["agents"]] == [{"warm": 300}] * 2
+    assert all(agent["load_bytes"] > 300 * 960 for agent in found["agents"])
+    assert sum(found["parts"].values()) == pytest.approx(found["ready"], abs=0.1)
+    assert min(found["parts"].values()) > 0
+    assert found["ready"] < found["first_answered"] < found["all_answered"]

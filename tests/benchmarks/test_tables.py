@@ -1,0 +1,25 @@
+"""Tables and claims."""
+
+import pytest
+
+from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
+
+
+def test_markdown_has_a_line_for_each_row_and_no_stray_columns() -> None:
+    table = Table("Title", ("what", "ms"), [("a|b", "1"), ("c", "2")], "A note.")
+    lines = table.markdown().splitlines()
+    assert lines == ["**Title**", "", "| what | ms |", "|---|---:|", "| a\\|b | 1 |", "| c | 2 |", "", "A note."]
+
+
+@pytest.mark.parametrize(
+    ("at_most", "value", "met"), [(True, 1.5, True), (True, 1.51, False), (False, 1.5, True), (False, 1.49, False)]
+)
+def test_a_claim_is_met_up_to_its_limit(at_most: bool, value: float, met: bool) -> None:
+    claim = Claim("warm over raw", value, 1.5, at_most)
+    assert claim.met is met
+    assert claims_table([claim]).rows[0][3] == ("met" if met else "**missed**")
+
+
+def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    show([Table("Title", ("what", "time"), [("a", milliseconds({"median": 0.155, "min": 0.15, "max": 0.2}))])])
+    assert "155 ms (150–200)" in capsys.readouterr().out
