@@ -13,11 +13,13 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import tokenizers
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_adapters, load_config, load_model, load_tokenizer
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedTokenizerFast
 
 from agentmem.errors import FailedPrecondition
 from agentmem.models import ADAPTER_FILES
@@ -128,7 +130,7 @@ def open_text(spec: ModelSpec) -> ModelText:
         check_weights(spec.directory)
         config = load_config(spec.directory)
         wrapper = load_tokenizer(spec.directory, eos_token_ids=config.get("eos_token_id"))
-        backend = wrapper._tokenizer.backend_tokenizer
+        backend = _backend(spec.directory, wrapper)
         call_syntax = _call_syntax(wrapper)
     return ModelText(
         tokenizer=Tokenizer(backend, wrapper.eos_token_ids),
@@ -244,6 +246,19 @@ def _layer_width(network: Any) -> int:
         return sum(array.shape[-2] for array in matrices if array.ndim > 1)
 
     return max(map(width, getattr(network, "layers", ())), default=0)
+
+
+def _backend(directory: Path, wrapper: TokenizerWrapper) -> tokenizers.Tokenizer:
+    """What makes tokens of text: tokenizer.json, which the model was trained with.
+
+    For some model types transformers 5 puts rules of its own in the place of that file's: to it a Qwen 2 takes digits
+    one by one, though the one at hand may have learned "417" as one token.
+    """
+    loaded = wrapper._tokenizer
+    if type(loaded) is not PreTrainedTokenizerFast and (directory / "tokenizer.json").exists():
+        loaded = PreTrainedTokenizerFast.from_pretrained(directory)
+    backend: tokenizers.Tokenizer = loaded.backend_tokenizer
+    return backend
 
 
 def _call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:

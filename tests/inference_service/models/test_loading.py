@@ -1,20 +1,26 @@
 """Loading: what a model is found to be, and what is refused by name."""
 
 import json
+import shutil
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
+import tokenizers
 
 from agentmem.errors import FailedPrecondition
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.models import opening
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel, load
-from inference_service.models.opening import Quantization
+from inference_service.models.opening import ModelSpec, Quantization, open_text
 from tests.scripted_model import write_scripted
-from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba
+from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba, write_qwen2
+
+DEMO = Path(opening.__file__).parents[1] / "demo_model"
 
 
 @pytest.fixture
@@ -126,6 +132,25 @@ def test_how_calls_are_written_comes_from_template_and_settings(tmp_path: Path, 
     settings.write_text(json.dumps({**config, "tool_parser_type": "of_tomorrow"}))
     with pytest.raises(FailedPrecondition, match="of_tomorrow"):
         loaded(directory, hashes)
+
+
+@pytest.mark.parametrize(
+    ("write", "tokenizer_class"),
+    [(write_qwen2, "Qwen2TokenizerFast"), (write_qwen2, "LlamaTokenizerFast"), (write_gemma3, "GemmaTokenizerFast")],
+)
+def test_text_is_tokenized_as_tokenizer_json_says(
+    tmp_path: Path, write: Callable[[Path], Path], tokenizer_class: str
+) -> None:
+    """transformers has rules of its own for these, which take a text's digits one by one, or know other tokens."""
+    directory = write(tmp_path / "m")
+    file = shutil.copy(DEMO / "tokenizer.json", directory)
+    settings = json.loads((DEMO / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**settings, "tokenizer_class": tokenizer_class}))
+    ids = tokenizers.Tokenizer.from_file(str(file)).encode("Cabin 417 is green.", add_special_tokens=False).ids
+    tokenizer = open_text(ModelSpec("m", directory)).tokenizer
+    assert tokenizer.encode("Cabin 417 is green.", parse_special=False) == ids
+    assert tokenizer.encode("<|im_end|>", parse_special=True) == [2]
+    assert tokenizer.vocab_size == 3072
 
 
 def test_a_model_without_template_says_so(tmp_path: Path, hashes: ContentHashes) -> None:
