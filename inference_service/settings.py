@@ -55,6 +55,9 @@ class WorkerSettings(ModelSettings):
     batch_bytes: int | None = Field(
         None, ge=1, description="bytes of memory for the KV of running requests besides (default: what is left)"
     )
+    typical_tokens: int = Field(
+        4096, ge=256, description="tokens of a typical agent; a pool has as many sliding windows as such agents fit"
+    )
     loaded_models: int = Field(
         1, ge=1, description="models that may be loaded at once; each gets a like share of the memory for KV"
     )

@@ -5,7 +5,7 @@ Nothing here comes from the engine, so that what is measured has something to ag
     full attention     every token, in blocks of 256
     sliding layers     the last window + 256 tokens in Q4, the last window in fp16 (mlx-lm's rotating cache)
     an element in Q4   4 bits, and a scale and a bias for each 64
-    a pool             one window to each 4096 tokens of blocks; a window is kept in whole pieces of min(256, window)
+    a pool             one window to an agent's tokens of blocks; it is kept in whole pieces of min(256, window)
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,6 @@ from typing import Any
 BLOCK = 256
 SLACK = 256
 GROUP = 64
-TOKENS_PER_WINDOW = 4096
 SAVED_WINDOWS = 3
 """The first and the last two, of which the last is the turn's end and may hold window + 256 tokens."""
 
@@ -109,14 +108,18 @@ class Pool:
     agents: int
 
 
-def q4_pool(layers: Layers, budget: int, tokens: int, scale_bytes: int) -> Pool:
-    """A pool of `budget` bytes, and how many agents of `tokens` tokens it holds."""
+def q4_pool(layers: Layers, budget: int, tokens: int, scale_bytes: int, typical: int | None = None) -> Pool:
+    """A pool of `budget` bytes, and how many agents of `tokens` tokens it holds.
+
+    It is split for agents of `typical` tokens, by default of `tokens`.
+    """
+    typical = typical or tokens
     block_bytes = BLOCK * q4_token(layers, scale_bytes)
     piece = min(BLOCK, layers.window) if layers.sliding else 1
     per_window = -(-(layers.window + SLACK) // piece) if layers.sliding else 0
     piece_bytes = q4_window(layers, scale_bytes, piece)
-    units = Fraction(budget, TOKENS_PER_WINDOW // BLOCK * block_bytes + per_window * piece_bytes)
-    blocks, pieces = int(units * (TOKENS_PER_WINDOW // BLOCK)), int(units * per_window)
+    units = Fraction(budget) / (Fraction(typical, BLOCK) * block_bytes + per_window * piece_bytes)
+    blocks, pieces = int(units * Fraction(typical, BLOCK)), int(units * per_window)
     agents = blocks // _blocks(tokens)
     if per_window:
         agents = min(agents, pieces // per_window)

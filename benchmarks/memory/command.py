@@ -26,6 +26,7 @@ from benchmarks.memory import arithmetic, measuring
 from benchmarks.memory.arithmetic import Layers
 from benchmarks.plots import Plot, exact
 from benchmarks.tables import Claim, Table, claims_table, show
+from inference_service.pool.sizing import TYPICAL_TOKENS
 
 TOLERANCE = 0.02
 _SCALE_BYTES = {"bfloat16": 2, "float32": 4}
@@ -55,6 +56,7 @@ def computed(name: str, lengths: Sequence[int], tokens: int, budget: int) -> Fig
             "disk": {str(n): arithmetic.q4_disk(layers, n, size) for n in lengths},
             "fit": budget // arithmetic.q4_agent(layers, tokens, size),
             "pool": asdict(arithmetic.q4_pool(layers, budget, tokens, size)),
+            "default_pool": asdict(arithmetic.q4_pool(layers, budget, tokens, size, TYPICAL_TOKENS)),
         }
     return found
 
@@ -127,6 +129,7 @@ def _table_of_agents(figures: Figures) -> Table:
                     str(fp16["uncapped_fit"]),
                     str(fp16["fit"]),
                     str(by[dtype]["fit"]),
+                    str(by[dtype]["default_pool"]["agents"]),
                     str(expected["agents"]),
                     str(pool["agents"]),
                     f"{expected['bytes'] / 1e9:.3f} GB",
@@ -140,15 +143,16 @@ def _table_of_agents(figures: Figures) -> Table:
             "fp16, sliding layers at full length",
             "fp16",
             "Q4 by bytes",
-            "Q4 in the pool",
+            "Q4, a pool by default",
+            f"Q4, --typical-tokens {figures['tokens']}",
             "measured",
             "pool",
             "measured",
         ),
         rows,
-        "A hybrid model's pool has one window for each 4096 tokens of blocks, however long agents are: it holds fewer "
-        "long ones than their bytes alone say. Measured: a real pool, filled until an agent would have lost its KV. "
-        + _latent_note(figures),
+        f"A hybrid model's pool has a window to each {TYPICAL_TOKENS} tokens of blocks by default, and so holds fewer "
+        "long agents than their bytes alone say; --typical-tokens is how long they are. Measured: a real pool split "
+        "so, filled until an agent would have lost its KV. " + _latent_note(figures),
     )
 
 

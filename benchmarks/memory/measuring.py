@@ -86,14 +86,15 @@ def q4_agent(geometry: Geometry, tokens: int) -> dict[str, int]:
 
 
 async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> dict[str, Any]:
-    """Take a pool of `budget` bytes and let agents of `tokens` tokens in until the next one would cost another its KV.
+    """Take a pool of `budget` bytes, and let agents of `tokens` tokens in until the next would cost another its KV.
 
-    Every second agent has other KV; that of the first and the last is read back at the end. Raises RuntimeError where
-    it is not what was written, or the bookkeeping does not add up.
+    It is split for such agents, as the worker's `typical_tokens` does it. Every second agent has other KV; that of the
+    first and the last is read back at the end. Raises RuntimeError where it is not what was written, or the bookkeeping
+    does not add up.
     """
     kinds = [_filled(geometry, tokens, seed) for seed in (0, 1)]
     resident, before = _resident(), _active()
-    memory = ModelMemory(geometry, 0, sizes(0, geometry, tokens, budget, _UNBOUNDED), TurnHints())
+    memory = ModelMemory(geometry, 0, sizes(0, geometry, tokens, budget, _UNBOUNDED, tokens), TurnHints())
     arenas = Arenas(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
     taken, taken_resident = _active() - before, _resident() - resident
     gone: list[int] = []

@@ -110,7 +110,7 @@ class Loader:
         """How the memory for KV would be divided, beside the models that are loaded."""
         share = kv_bytes(needs, residents, self.limits)
         given = self._settings.pool_bytes, self._settings.batch_bytes
-        return sizes(share, outline.geometry, outline.context_length, *given)
+        return sizes(share, outline.geometry, outline.context_length, *given, self._settings.typical_tokens)
 
     async def load(
         self,

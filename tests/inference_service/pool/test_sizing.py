@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from agentmem.blockfile import BLOCK_TOKENS
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.pool.kv import Space
-from inference_service.pool.sizing import MOST_CONTEXTS, TYPICAL_TOKENS, Sizes, sizes
+from inference_service.pool.sizing import MOST_CONTEXTS, TYPICAL_TOKENS, Sizes, agents_that_fit, sizes
+from inference_service.settings import WorkerSettings
 
 GIB = 1 << 30
 
@@ -37,6 +38,18 @@ def test_gemma_3_12b_by_arithmetic() -> None:
     assert sizes(80 * GIB, GEMMA_12B, 131_072, pool_bytes=10 * agent) == Sizes(Space(160, 50), 80 * GIB - 10 * agent)
     assert sizes(80 * GIB, GEMMA_12B, 131_072, 10 * agent - 1).space == Space(159, 49), "never more than there is"
     assert sizes(12 * GIB, GEMMA_12B, 131_072) == Sizes(Space(532, 166), 6 * GIB), "33.3 agents in 6 GiB"
+
+
+def test_a_hybrid_models_pool_is_split_for_typical_agents() -> None:
+    def fit(length: int, typical: int) -> int:
+        return agents_that_fit(sizes(0, GEMMA_12B, 131_072, 10_200_000_000, 0, typical).space, GEMMA_12B, length)
+
+    assert [fit(8192, 4096), fit(8192, 8192)] == [26, 37], "10.2 GB / (8192 x 18,432 + 117,964,800) is 37.9"
+    assert [fit(4096, 4096), fit(4096, 8192)] == [52, 37]
+    assert [sizes(80 * GIB, LLAMA_8B, 8192, GIB, 0, typical) for typical in (256, 8192)] == 2 * [
+        sizes(80 * GIB, LLAMA_8B, 8192, GIB, 0)
+    ]
+    assert WorkerSettings.model_fields["typical_tokens"].default == TYPICAL_TOKENS
 
 
 def test_a_window_of_another_width_is_kept_in_whole_pieces() -> None:
