@@ -57,9 +57,8 @@ format: setup  ## fix what can be fixed
 	$(BIN)/ruff check --fix $(PACKAGES)
 	$(BIN)/ruff format $(PACKAGES)
 
-bench: setup  ## the benchmarks
-	$(BIN)/agentmem bench restart
-	$(BIN)/agentmem bench store
+bench: setup  ## all benchmarks, and the report of them: an hour and a half
+	$(BIN)/agentmem bench all
 
 clean:  ## remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -31,6 +31,7 @@ what they share
     page_cache.py   files that leave the system's memory
     scraping.py     pages of metrics
     starts.py       where the time of a start goes
+series.py           `agentmem bench all`: what RESULTS.md shows of a machine, one after the other
 results.py          what is written, with the machine, the versions and all samples
 tables.py           tables and claims, for the terminal and the report; plots.py and pictures.py: plots as data
 report/             RESULTS.md from all results

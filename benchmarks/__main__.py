@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 NAMES = {
+    "all": "benchmarks.series",
     "break-even": "benchmarks.break_even",
     "capacity": "benchmarks.capacity",
     "engine": "benchmarks.engine",

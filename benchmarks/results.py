@@ -83,9 +83,19 @@ def _accelerator() -> str:
 
 
 def _commit() -> str:
-    """Of the checkout, or what AGENTMEM_COMMIT says where the code was copied without one."""
+    """Of the checkout, or what AGENTMEM_COMMIT says where the code was copied without one.
+
+    "-dirty" where files are changed that are not themselves results, which a series of benchmarks changes one by one.
+    """
     if commit := os.environ.get("AGENTMEM_COMMIT"):
         return commit
-    asked = ["git", "describe", "--always", "--dirty"]
-    result = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return result.stdout.strip() or "unknown"
+    if not (commit := _git("rev-parse", "--short", "HEAD")):
+        return "unknown"
+    written = (RESULTS.name, "plots", "RESULTS.md")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", *(f":!{name}" for name in written))
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*asked: str) -> str:
+    place = Path(__file__).parent
+    return subprocess.run(["git", *asked], cwd=place, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,0 +1,125 @@
+"""All that RESULTS.md shows of a machine: one benchmark after the other, and then the report.
+
+    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--quality DIRECTORY] [--limit SECONDS]
+
+On a CPU with the demo model; on a GPU with a model of Llama 3.1 8B's geometry and random weights, which is written to
+--directory if it is not there. Nothing else should run meanwhile: on a CPU it takes an hour and a half, on an H100 a
+quarter of one. One that fails, or takes longer than --limit, is left behind, and the others go on. The exit
+status is 1 where one failed.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import options
+from inference_service.compiled import keep_private
+
+GEOMETRY = "llama-3.1-8b"
+CPU = (
+    "prefix",
+    "memory",
+    "store",
+    "ttft",
+    "staggered",
+    "throughput --samples 2",
+    "capacity",
+    "restart",
+    "break-even --samples 9",
+    "restoring",
+    "quality{quality}",
+)
+GPU = (
+    "restoring",
+    "ttft --model {model} --samples 2 --lengths 1000 4000 16000 32000",
+    "staggered --model {model} --tokens-a 32768 --context-length 40960",
+    "break-even --model {model}",
+    "throughput --model {model} --samples 2 --tokens 96",
+    "capacity --model {model} --baseline-turns 30",
+    "restart --model {model} --samples 2",
+    "memory",
+    "quality{quality}",
+)
+_PATIENCE = 30.0
+"""Seconds for a benchmark to stop what it has started."""
+
+
+def commands(backend: str, directory: Path, quality: Path | None, only: Sequence[str]) -> list[list[str]]:
+    """The arguments of `agentmem bench`, in order; those that are named by `only`, if anything is."""
+    filled = {
+        "model": f"{GEOMETRY}={shlex.quote(str(directory / GEOMETRY))}",
+        "quality": f" --models {shlex.quote(str(quality))}" if quality else "",
+    }
+    lines = [shlex.split(line.format(**filled)) for line in (GPU if backend == "gpu" else CPU)]
+    if unknown := set(only) - {line[0] for line in lines}:
+        raise ValueError(f"no part of the series on a {backend}: {', '.join(sorted(unknown))}")
+    return [line for line in lines if not only or line[0] in only]
+
+
+def run(command: Sequence[str], limit: float) -> int:
+    """Run a module's command; its exit status, or 124 where it was stopped. Interrupted first, as by Ctrl-C."""
+    with subprocess.Popen([sys.executable, "-m", *command], start_new_session=True) as process:
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGINT)
+            raise
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        return 124
+
+
+def main(given: argparse.Namespace) -> int:
+    """All of it; 1 where something failed."""
+    keep_private()  # One place for all processes: what a GPU compiles once, it does not compile again.
+    # In a process of its own, because a GPU that this one has opened has less memory for the others.
+    told = subprocess.run(
+        [sys.executable, "-c", "from benchmarks.results import backend; print(backend())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    backend = told.stdout.strip()
+    try:
+        wanted = commands(backend, given.directory, given.quality, given.only)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if backend == "gpu" and not (given.directory / GEOMETRY / "config.json").exists():
+        run(["benchmarks.random_models", GEOMETRY, str(given.directory / GEOMETRY)], given.limit)
+    ended: list[tuple[str, int, float]] = []
+    for command in wanted:
+        started = time.monotonic()
+        status = run(["benchmarks", *command], given.limit)
+        ended.append((shlex.join(command), status, time.monotonic() - started))
+    status = run(["benchmarks", "report"], given.limit)
+    for name, code, seconds in ended:
+        Console().print(f"{'ok' if code == 0 else f'ended with {code}':<15} {seconds:6.0f} s  {name}", highlight=False)
+    return 1 if status or any(code for _, code, _ in ended) else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = options.parser(__doc__)
+    found.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some of the benchmarks")
+    cache = Path("~/.cache/agentmem/models").expanduser()
+    found.add_argument("--directory", type=Path, default=cache, help=f"of the random model (default: {cache})")
+    found.add_argument("--quality", type=Path, help="a directory with a directory for each further model of quality")
+    found.add_argument("--limit", type=float, default=3600.0, help="seconds that one benchmark may take")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(parser().parse_args()))

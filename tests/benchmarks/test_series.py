@@ -1,0 +1,41 @@
+"""The benchmarks one after the other."""
+
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from benchmarks import series
+from benchmarks.__main__ import NAMES
+from benchmarks.series import CPU, GPU, commands, run
+
+
+@pytest.mark.parametrize("line", sorted({*CPU, *GPU}))
+def test_every_line_is_one_that_its_benchmark_takes(line: str) -> None:
+    name, *rest = shlex.split(line.format(model="llama-3.1-8b=/models/x", quality=""))
+    module = import_module(NAMES[name])
+    if parser := getattr(module, "parser", None):
+        parser().parse_args(rest)
+    else:
+        assert not rest, "give it a parser, so that this can be tested"
+
+
+def test_commands(tmp_path: Path) -> None:
+    place = tmp_path / "with space"
+    found = commands("gpu", place, Path("/models"), ["ttft", "quality", "memory"])
+    assert [line[0] for line in found] == ["ttft", "memory", "quality"], "in the order of the series"
+    assert f"llama-3.1-8b={place}/llama-3.1-8b" in found[0]
+    assert found[2] == ["quality", "--models", "/models"]
+    assert commands("cpu", place, None, ["quality"]) == [["quality"]]
+    with pytest.raises(ValueError, match="cpu: lookahead, speed"):
+        commands("cpu", place, None, ["memory", "speed", "lookahead"])
+
+
+def test_what_takes_too_long_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["timeit", "-n", "1", "pass"], 60) == 0
+    assert run(["timeit", "-n", "1", "1 / 0"], 60) == 1
+    assert run(["timeit", "-n", "1", "-s", "import time", "time.sleep(60)"], 1) == 124
+    monkeypatch.setattr(series, "_PATIENCE", 0.5)
+    stubborn = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    assert run(["timeit", "-n", "1", "-s", stubborn, "time.sleep(60)"], 1) == 124
