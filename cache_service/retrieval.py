@@ -89,6 +89,10 @@ class Retriever:
     def _fetch(self, each: Object) -> "_Outcome":
         try:
             outcome = self._bring(each)
+        except (RemoteError, AgentmemError, OSError) as error:
+            self._metrics.failures.labels(Operation.FETCH).inc()
+            event(log, "fetch failed", logging.WARNING, error=str(error))
+            outcome = _Outcome(Fetched.FAILED)
         finally:
             with self._lock:
                 self._running.pop(each.name, None)
@@ -106,10 +110,6 @@ class Retriever:
             return self._forget(each, Fetched.MISSING)
         except (ObjectDamaged, BlockFileError):
             return self._forget(each, Fetched.DAMAGED)
-        except (RemoteError, AgentmemError, OSError) as error:
-            self._metrics.failures.labels(Operation.FETCH).inc()
-            event(log, "fetch failed", logging.WARNING, error=str(error))
-            return _Outcome(Fetched.FAILED)
         finally:
             staged.unlink(missing_ok=True)
 

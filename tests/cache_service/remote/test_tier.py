@@ -152,6 +152,24 @@ async def test_an_object_store_that_fails_is_a_miss_and_nothing_is_forgotten(
         assert list(await fetch(store, 1)) == [1]
 
 
+async def test_where_the_ledger_cannot_be_written_nothing_comes_and_nothing_is_forgotten(
+    store: Running, bucket: s3.Bucket
+) -> None:
+    await speak(store, "ada", [1, 2])
+    await settled(store)
+    await evict(store)
+    bucket.delete(keys(bucket, [1])[0])
+    await query_only(store, True)
+    assert await fetch(store, 1, 2) == {}
+    assert store.metric("agentmem_remote_failures_total", operation="fetch") == 2
+    await query_only(store, False)
+    assert await tiers(store, 1, 2) == {1: REMOTE, 2: REMOTE}
+
+
+async def query_only(store: Running, on: bool) -> None:
+    await store.store._database.read(lambda connection: connection.execute(f"PRAGMA query_only = {on}").fetchall())
+
+
 async def test_uploads_that_fail_are_tried_again(data: Path, bucket: s3.Bucket, proxy: s3.Proxy) -> None:
     async with remote(data, bucket, proxy.address) as store:
         proxy.fault = lambda method, path: 503 if method == "PUT" else 0
