@@ -116,7 +116,9 @@ class Restarts:
             await self._stack.on_disk(agent.agent)
         dying, self._stack = self._stack, None
         await dying.die()
-        (self._root / "run" / layout.GATEWAY_FILE).unlink()
+        (self._root / "run" / layout.GATEWAY_FILE).unlink(
+            missing_ok=True
+        )  # A gateway that outlived `up` a little took it.
         wall, began = time.time(), time.monotonic()
         await self._start(live.listening)
         ready, found = time.monotonic() - began, time.time()
