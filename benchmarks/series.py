@@ -83,6 +83,7 @@ def run(command: Sequence[str], limit: float) -> int:
 
 def main(given: argparse.Namespace) -> int:
     """All of it; 1 where something failed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background job, and its children, ignore it.
     keep_private()  # One place for all processes: what a GPU compiles once, it does not compile again.
     # In a process of its own, because a GPU that this one has opened has less memory for the others.
     told = subprocess.run(

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.__main__ import NAMES, summary
 from benchmarks.plots import Plot, drawable
+from benchmarks.report.missed import reason
 from benchmarks.tables import Claim, Table
 
 HEAD = """# Results
@@ -85,4 +86,7 @@ def document(results: Sequence[Result], compared: Table | None = None) -> str:
 def _claims(results: Sequence[Result]) -> str:
     rows = [(result.name, *claim.row()) for result in results for claim in result.claims()]
     lines = ["| result | what | to reach | measured | |", "|---|---|---|---:|---|"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    table = "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    missed = [(result.name, claim) for result in results for claim in result.claims() if not claim.met]
+    why = [f"- {name}, {claim.text}: {reason(name, claim.text) or 'not explained yet'}" for name, claim in missed]
+    return "\n\n".join([table, *(["What was missed, and why:", "\n".join(why)] if why else [])])
