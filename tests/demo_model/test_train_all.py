@@ -1,6 +1,7 @@
 """Training of the other architectures at a time: what is asked of whom."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_each_has_a_log_and_a_failure_is_told(
 
     def fake(output: Path, architecture: str, minutes: float, workers: int) -> list[str]:
         return [
-            "python3",
+            sys.executable,
             "-c",
             f"print('{architecture} {workers > 0}'); raise SystemExit({architecture == 'gpt_oss'})",
         ]
