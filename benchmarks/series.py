@@ -3,9 +3,8 @@
     agentmem bench all [--only NAME …] [--directory DIRECTORY] [--quality DIRECTORY] [--limit SECONDS]
 
 On a CPU with the demo model; on a GPU with a model of Llama 3.1 8B's geometry and random weights, which is written to
---directory if it is not there. Nothing else should run meanwhile: on a CPU it takes an hour and a half, on an H100 a
-quarter of one. One that fails, or takes longer than --limit, is left behind, and the others go on. The exit
-status is 1 where one failed.
+--directory if it is not there. Nothing else should run meanwhile; on two cores it takes more than an hour. A benchmark
+that fails, or takes longer than --limit, is left behind, and the others go on. The exit status is 1 where one failed.
 """
 
 import argparse
