@@ -32,6 +32,7 @@ what they share
     scraping.py     pages of metrics
     starts.py       where the time of a start goes
 series.py           `agentmem bench all`: what RESULTS.md shows of a machine, one after the other
+unfinished.py       what a benchmark leaves that does not come to its end
 results.py          what is written, with the machine, the versions and all samples
 tables.py           tables and claims, for the terminal and the report; plots.py and pictures.py: plots as data
 report/             RESULTS.md from all results

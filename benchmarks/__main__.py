@@ -6,8 +6,12 @@ A benchmark is a module that runs as a program, whose docstring begins with one 
 import ast
 import importlib.util
 import runpy
+import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+
+from benchmarks.unfinished import kept_whole
 
 NAMES = {
     "all": "benchmarks.series",
@@ -65,7 +69,15 @@ def main(arguments: list[str]) -> int:
         print(f"there is no benchmark {name!r}; the names are: {', '.join(NAMES)}", file=sys.stderr)
         return 2
     sys.argv = [f"agentmem bench {name}", *rest]
-    runpy.run_module(NAMES[name], run_name="__main__", alter_sys=False)
+    # Who is stopped stops what it has started: also by SIGTERM, and as a shell's background job, which ignores SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    try:
+        with nullcontext() if name == "all" else kept_whole():  # The series' own children each keep theirs.
+            runpy.run_module(NAMES[name], run_name="__main__", alter_sys=False)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
     return 0
 
 

@@ -12,8 +12,11 @@ def model_name(model: str) -> str:
 
 
 def model_directory(model: str) -> Path:
-    """Where it is."""
-    return DEMO if model == "demo" else Path(model.partition("=")[2])
+    """Where it is. Raises SystemExit where there is none."""
+    directory = DEMO if model == "demo" else Path(model.partition("=")[2])
+    if not model_name(model) or not (directory / "config.json").exists():
+        raise SystemExit(f"--model {model}: give demo, or NAME=DIRECTORY of a model, which has a config.json")
+    return directory
 
 
 def kv_bytes_per_token(directory: Path, bytes_per_scale: int = 4) -> int:

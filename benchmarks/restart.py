@@ -199,8 +199,9 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     }
     agents, early, later = asked["agents"], times["all_answered"]["median"], times["after_ready"]["median"]
     note = (
-        f"Answered {early:.1f} times as early, {later:.1f} times from the ready gateway on. Each agent's turn has "
-        f"{asked['new']} new tokens and generates {asked['generated']}. Median of {len(figures['samples'])} (range)."
+        f"Answered {early:.1f} times as early, {later:.1f} times from the ready gateway on, in the median of the "
+        f"samples' own ratios. Each agent's turn has {asked['new']} new tokens and generates {asked['generated']}. "
+        f"Median of {len(figures['samples'])} (range)."
     )
     return [
         Table(

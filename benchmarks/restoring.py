@@ -26,6 +26,7 @@ from rich.console import Console
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.v1 import cache_store_pb2
 from benchmarks import results
+from benchmarks.options import at_least
 from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
 from inference_service.engine.tensors import Arenas
@@ -158,7 +159,7 @@ def _seconds(work: Callable[[], _T]) -> tuple[float, _T]:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tokens", type=int, nargs="+", default=(1024, 4096, 16384), help="multiples of 256")
-    options.add_argument("--runs", type=int, default=5)
+    options.add_argument("--runs", type=at_least(1), default=5)
     options.add_argument("--directory", help="where the files are for the time being; else the system's for such")
     options.add_argument("--output", help="name of the file in benchmarks/results")
     arguments = options.parse_args()

@@ -51,6 +51,8 @@ def backend() -> str:
 
 def write(name: str, figures: dict[str, Any]) -> Path:
     """Write `benchmarks/results/<name>.json`, with the command line of this process. Whoever reads finds it whole."""
+    if Path(name).name != name:
+        raise SystemExit(f"--output {name}: give a name without directories; results are in {RESULTS}")
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     command = " ".join(sys.argv)

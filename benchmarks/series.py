@@ -4,7 +4,8 @@
 
 On a CPU with the demo model; on a GPU with a model of Llama 3.1 8B's geometry and random weights, which is written to
 --directory if it is not there. Nothing else should run meanwhile; on two cores it takes more than an hour. A benchmark
-that fails, or takes longer than --limit, is left behind, and the others go on. The exit status is 1 where one failed.
+that fails, or takes longer than --limit, leaves its result as it was, and the others go on. The exit status is 1 where
+one failed. Without --quality, quality is that of the demo model alone, and not of all architectures.
 """
 
 import argparse
@@ -55,11 +56,13 @@ def commands(backend: str, directory: Path, quality: Path | None, only: Sequence
     """The arguments of `agentmem bench`, in order; those that are named by `only`, if anything is."""
     filled = {
         "model": f"{GEOMETRY}={shlex.quote(str(directory / GEOMETRY))}",
-        "quality": f" --models {shlex.quote(str(quality))}" if quality else "",
+        # With the demo model alone it is no result to replace that of all architectures.
+        "quality": f" --models {shlex.quote(str(quality))}" if quality else f" --output quality-demo-{backend}",
     }
     lines = [shlex.split(line.format(**filled)) for line in (GPU if backend == "gpu" else CPU)]
     if unknown := set(only) - {line[0] for line in lines}:
-        raise ValueError(f"no part of the series on a {backend}: {', '.join(sorted(unknown))}")
+        known = ", ".join(line[0] for line in lines)
+        raise ValueError(f"no part of the series on a {backend}: {', '.join(sorted(unknown))}; its parts are: {known}")
     return [line for line in lines if not only or line[0] in only]
 
 
@@ -82,7 +85,6 @@ def run(command: Sequence[str], limit: float) -> int:
 
 def main(given: argparse.Namespace) -> int:
     """All of it; 1 where something failed."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background job, and its children, ignore it.
     keep_private()  # One place for all processes: what a GPU compiles once, it does not compile again.
     # In a process of its own, because a GPU that this one has opened has less memory for the others.
     told = subprocess.run(
@@ -117,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
     cache = Path("~/.cache/agentmem/models").expanduser()
     found.add_argument("--directory", type=Path, default=cache, help=f"of the random model (default: {cache})")
     found.add_argument("--quality", type=Path, help="a directory with a directory for each further model of quality")
-    found.add_argument("--limit", type=float, default=3600.0, help="seconds that one benchmark may take")
+    found.add_argument("--limit", type=options.at_least(1), default=3600, help="seconds that one benchmark may take")
     return found
 
 

@@ -196,7 +196,16 @@ def tables(found: dict[str, Any]) -> list[Table]:
         Table("Staggered arrivals: each alone", ("who", "first token", "total", "longest gap"), alone),
         Table(
             "Staggered arrivals: B after A",
-            ("B comes", "B's first token", "to alone", "B's total", "A's total", "to alone", "A's first token", "gap"),
+            (
+                "B comes",
+                "B's first token",
+                "B's first, to alone",
+                "B's total, to alone",
+                "A's total",
+                "A's total, to alone",
+                "A's first, to alone",
+                "A's gap",
+            ),
             pairs,
             f"A: {sizes['tokens_a']} tokens, cold, and {sizes['generate_a']} generated; B: {sizes['tokens_b']} tokens, "
             f"and {sizes['generate_b']} generated, after {sizes['offset']:g} s or at a moment of A's prefill; a warm B "

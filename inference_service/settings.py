@@ -56,7 +56,9 @@ class WorkerSettings(ModelSettings):
         None, ge=1, description="bytes of memory for the KV of running requests besides (default: what is left)"
     )
     typical_tokens: int = Field(
-        4096, ge=256, description="tokens of a typical agent; a pool has as many sliding windows as such agents fit"
+        4096,
+        ge=256,
+        description="tokens of a typical agent; for models with sliding windows, whose pool has one for each",
     )
     loaded_models: int = Field(
         1, ge=1, description="models that may be loaded at once; each gets a like share of the memory for KV"

@@ -6,10 +6,11 @@ Measures nothing. A table of README stands between `<!-- results NAME TITLE -->`
 """
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import results
+from benchmarks import options, results
 from benchmarks.report.document import Result, document, read
 from benchmarks.report.paper import beside_the_paper
 from benchmarks.report.plots import draw
@@ -42,9 +43,15 @@ def quoting(readme: str, found: Sequence[Result]) -> str:
 
 def main() -> None:
     """Write all."""
+    options.parser(__doc__).parse_args()
     found = read(results.RESULTS)
+    try:
+        readme = quoting(README.read_text(), found)
+    except KeyError as error:
+        name, title = error.args[0]
+        sys.exit(f"README quotes the table {title!r} of {name}, which has none of this title: nothing is written")
     (HERE / "RESULTS.md").write_text(text(found))
-    README.write_text(quoting(README.read_text(), found))
+    README.write_text(readme)
     plots = HERE / "plots"
     plots.mkdir(exist_ok=True)
     drawn = {f"{result.name}-{plot.name}.png": plot for result in found for plot in result.plots()}

@@ -15,7 +15,7 @@ NOTE = (
     "First token cold, warm and hot, and how many times as fast warm and hot are as cold, each on its own machine. The "
     "paper's are from its public draft; its abstract (arXiv:2603.04428) says of cold over warm: Gemma 3 12B 22–136x "
     "and DeepSeek-Coder-V2-Lite 11–76x at 4K–32K, Llama 3.1 8B 24–111x at 4K–16K. A slow prefill makes a large ratio: "
-    "an H100 computes a prompt about thirty times as fast as an M4 Pro, and reads files no faster. "
+    "an H100 computes a prompt about twenty times as fast as an M4 Pro, and reads files no faster. "
     "So rows do not compare with one another; within a row, the figures are of one system."
 )
 

@@ -23,7 +23,7 @@ _TIMES = {
     "hot": "hot",
     "mlx_lm_cold": "mlx-lm cold",
     "mlx_lm_plain": "mlx-lm load_prompt_cache",
-    "mlx_lm_4_bit": "the same, 4 bit",
+    "mlx_lm_4_bit": "mlx-lm load_prompt_cache, 4 bit",
 }
 _PARTS = {
     "read": "read",

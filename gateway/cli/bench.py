@@ -5,7 +5,7 @@ has them, and there the editable install finds them from everywhere.
 """
 
 import importlib.util
-import subprocess
+import os
 import sys
 
 import click
@@ -21,7 +21,8 @@ def bench(arguments: tuple[str, ...]) -> None:
     """Measure this machine, by name (agentmem bench --help)."""
     if not _is_there(f"{PACKAGE}.__main__"):
         raise Mistake("the benchmarks come with a checkout of Agentmem: clone it, and run `make setup` there")
-    sys.exit(subprocess.run([sys.executable, "-m", PACKAGE, *(arguments or ("--help",))], check=False).returncode)
+    # In the place of this process, so that who ends it ends the benchmark, which then stops what it has started.
+    os.execv(sys.executable, [sys.executable, "-m", PACKAGE, *(arguments or ("--help",))])
 
 
 def _is_there(module: str) -> bool:

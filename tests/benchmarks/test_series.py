@@ -27,8 +27,8 @@ def test_commands(tmp_path: Path) -> None:
     assert [line[0] for line in found] == ["ttft", "memory", "quality"], "in the order of the series"
     assert f"llama-3.1-8b={place}/llama-3.1-8b" in found[0]
     assert found[2] == ["quality", "--models", "/models"]
-    assert commands("cpu", place, None, ["quality"]) == [["quality"]]
-    with pytest.raises(ValueError, match="cpu: lookahead, speed"):
+    assert commands("cpu", place, None, ["quality"]) == [["quality", "--output", "quality-demo-cpu"]]
+    with pytest.raises(ValueError, match="cpu: lookahead, speed; its parts are: prefix, memory"):
         commands("cpu", place, None, ["memory", "speed", "lookahead"])
 
 

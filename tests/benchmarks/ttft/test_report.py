@@ -87,7 +87,7 @@ def test_tables_of_a_part_of_it() -> None:
 
 def test_what_failed_is_told() -> None:
     [times, *_] = tables({**figures(t1000=RAW), "failed": {"mlx_lm_4_bit": "no kernel"}})
-    assert "the same, 4 bit failed: no kernel." in times.note
+    assert "mlx-lm load_prompt_cache, 4 bit failed: no kernel." in times.note
 
 
 def test_plots_are_by_length() -> None:
