@@ -50,9 +50,12 @@ def backend() -> str:
 
 
 def write(name: str, figures: dict[str, Any]) -> Path:
-    """Write `benchmarks/results/<name>.json`, with the command line of this process. Whoever reads finds it whole."""
-    if Path(name).name != name:
-        raise SystemExit(f"--output {name}: give a name without directories; results are in {RESULTS}")
+    """Write `benchmarks/results/<name>.json`, with the command line of this process. Whoever reads finds it whole.
+
+    An absolute path instead of a name leaves the results alone. Raises SystemExit for a relative one.
+    """
+    if Path(name).name != name and not Path(name).is_absolute():
+        raise SystemExit(f"--output {name}: give a name, for {RESULTS}, or an absolute path")
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     command = " ".join(sys.argv)

@@ -23,4 +23,7 @@ def test_a_result_says_where_it_is_from(tmp_path: Path, monkeypatch: pytest.Monk
     assert (found["benchmark"], found["command"]) == ("ttft", "agentmem bench ttft --samples 1")
     assert found["figures"] == {"a": 2}
     assert found.keys() >= {"device", "system", "commit", "date", "mlx"}
+    assert results.write(str(tmp_path / "elsewhere"), {}) == tmp_path / "elsewhere.json"
+    with pytest.raises(SystemExit, match="absolute path"):
+        results.write("../elsewhere", {})
     assert [each.name for each in path.parent.iterdir()] == ["ttft-llama-3.1-8b-gpu.json"]
