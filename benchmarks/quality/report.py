@@ -3,8 +3,11 @@
 from typing import Any
 
 from benchmarks.plots import Plot, Point
-from benchmarks.quality.scores import DECODE, MOST_LOSS, MOST_RATIO, PREFILL
+from benchmarks.quality.scores import DECODE, MOST_LOSS, MOST_RATIO, PREFILL, SIGNIFICANT
 from benchmarks.tables import Claim, Table
+
+GOOD, BAD, OPEN = "yes", "**no**", "not shown"
+"""What can be said of quantized KV."""
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
@@ -44,17 +47,32 @@ def plots(figures: dict[str, Any]) -> list[Plot]:
     return [Plot("perplexity", title, "model", "difference of perplexity (%)", series, limit=limit)]
 
 
+def verdict(of: dict[str, Any]) -> str:
+    """Of one model and its bits: good, bad, or open where there were too few texts to show either.
+
+    Bad is what the figures rule out to be good: perplexity's whole interval is above the limit, or recall lost
+    significantly.
+    """
+    if of["good"]:
+        return GOOD
+    recall = of["recall"]
+    lost = recall["lost"] > recall["gained"] and recall["chance"] < SIGNIFICANT
+    return BAD if lost or of["ratio"]["low"] > MOST_RATIO else OPEN
+
+
 def right(model: dict[str, Any]) -> str:
     """Whether the worker's word at load was right by what was measured here."""
-    four, eight = (model["by_bits"][bits]["good"] for bits in ("4", "8"))
+    four, eight = (verdict(model["by_bits"][bits]) for bits in ("4", "8"))
     bits = model["worker"]["recommended_bits"]
     if bits == 4:
-        return "right" if four else "wrong: 4 bits are not enough"
+        return {GOOD: "right", BAD: "wrong: 4 bits are not enough", OPEN: OPEN}[four]
     if bits == 8:
-        if four:
+        if four == GOOD:
             return "cautious: 4 bits are enough"
-        return "right" if eight else "wrong: 8 bits are not enough"
-    return "wrong" if four or eight else "right"
+        return OPEN if OPEN in (four, eight) else {GOOD: "right", BAD: "wrong: 8 bits are not enough"}[eight]
+    if GOOD in (four, eight):
+        return "wrong"
+    return OPEN if OPEN in (four, eight) else "right"
 
 
 def _percent(interval: dict[str, float], minus: float = 0.0, digits: int = 2) -> str:
@@ -133,7 +151,7 @@ def _worker(figures: dict[str, Any]) -> Table:
     for name, model in figures["models"].items():
         said = model["worker"]
         kl = [f"{said[key]:.2g}" if said[key] is not None else "–" for key in ("kl_4_bits", "kl_8_bits")]
-        good = ["yes" if model["by_bits"][bits]["good"] else "**no**" for bits in ("4", "8")]
+        good = [verdict(model["by_bits"][bits]) for bits in ("4", "8")]
         rows.append([name, str(model["trained_to"]), *kl, str(said["recommended_bits"] or "none"), *good, right(model)])
     columns = (
         "model",
@@ -148,6 +166,7 @@ def _worker(figures: dict[str, Any]) -> Table:
     note = (
         "The worker's check at a model's first load, over its own short text, beside what was measured here. Good is: "
         f"perplexity's interval ends below +{(MOST_RATIO - 1) * 100:.0f} %, recall has no significant loss, and its "
-        f"interval excludes a loss above {MOST_LOSS * 100:.0f} points."
+        f"interval excludes a loss above {MOST_LOSS * 100:.0f} points. What is neither good nor ruled out is not "
+        "shown: it takes more texts."
     )
     return Table("What the worker recommends", columns, rows, note)
