@@ -15,6 +15,7 @@ what users wait for
 what it rests on
     engine.py       the engine (contestants.py) against mlx-lm (mlx_lm_contestants.py), over geometries.py
     gateway.py      what the gateway costs
+    blas.py         OpenBLAS on a CPU against what MLX has there
     store/          the cache store's latencies, memory and files
     transfer.py     KV by path and by stream
     memory/         KV bytes and agents in a budget, by arithmetic and measured

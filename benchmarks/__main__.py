@@ -15,6 +15,7 @@ from benchmarks.unfinished import kept_whole
 
 NAMES = {
     "all": "benchmarks.series",
+    "blas": "benchmarks.blas",
     "break-even": "benchmarks.break_even",
     "capacity": "benchmarks.capacity",
     "engine": "benchmarks.engine",

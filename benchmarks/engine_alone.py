@@ -3,13 +3,14 @@
     python -m benchmarks.engine_alone MODEL_DIRECTORY
 
 Answers questions on stdin (`benchmarks.children`). Weights, dtype, caches, batches and attention are the worker's; what
-is missing is text, turns, streams and the other processes.
+is missing is text, turns, streams and the other processes. "products" times what the engine rests on.
 """
 
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx_lm
@@ -17,6 +18,7 @@ import mlx_lm
 from benchmarks.children import answer, cpu_seconds
 from benchmarks.contestants import Ours, Row
 from benchmarks.prompts import token_ids
+from inference_service.doctor import backend
 from inference_service.engine.attention import PathSpeeds
 
 
@@ -30,6 +32,10 @@ class EngineAlone:
         with tempfile.TemporaryDirectory() as cache:
             self._ours = Ours(model, PathSpeeds(Path(cache) / "attention.json"))
         self._rows: dict[int, Row] = {}
+
+    def prefill(self, tokens: int, seed: str) -> float:
+        """Seconds to the first token behind so many, drawn by `seed`."""
+        return self._ours.prefill(token_ids(tokens, seed)).seconds
 
     def decode(self, agents: int, context: int, tokens: int) -> dict[str, float]:
         """Let so many agents with `context` tokens each generate `tokens`; from when all of them have begun."""
@@ -46,5 +52,12 @@ class EngineAlone:
         return {"tokens_per_second": agents * tokens / seconds, "seconds": seconds, "cpu_seconds": used}
 
 
+def products() -> dict[str, Any]:
+    """Operations per second in float32 products of matrices, and whether this process has OpenBLAS."""
+    [found] = backend.products()
+    return dict(found.facts)
+
+
 if __name__ == "__main__":
-    answer({"decode": EngineAlone(sys.argv[1]).decode})
+    alone = EngineAlone(sys.argv[1])
+    answer({"decode": alone.decode, "prefill": alone.prefill, "products": products})
