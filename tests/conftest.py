@@ -1,7 +1,12 @@
-"""What tests of several packages need: an S3 endpoint, and faults of disks; made when first asked for."""
+"""What tests of several packages need: an S3 endpoint, and faults of disks; made when first asked for.
+
+And records of gRPC's log as text: caplog keeps records, and a gRPC server logs itself at DEBUG while it is deallocated,
+so that a kept record would refer to freed memory, which crashes the garbage collector in whatever test comes next.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +20,14 @@ from tests.faults import shim
 # Nothing that depends on the machine's speed.
 settings.register_profile("unhurried", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def _as_text(record: logging.LogRecord) -> bool:
+    record.msg, record.args = record.getMessage(), ()
+    return True
+
+
+logging.getLogger("grpc._cython.cygrpc").addFilter(_as_text)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
