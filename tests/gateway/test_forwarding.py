@@ -286,9 +286,10 @@ async def test_rpcs_are_counted_by_status(worker: ScriptedWorker, gateway: Gatew
     worker.error = errors.NotFound("model", "nope")
     with pytest.raises(grpc.aio.AioRpcError):
         await read_all(generate(channel))
-    registry = gateway.metrics.registry
-    for code in ("OK", "NOT_FOUND"):
-        rpc = {"grpc_service": "agentmem.v1.InferenceService", "grpc_method": "Generate", "grpc_type": "server_stream"}
-        assert registry.get_sample_value("grpc_server_handled_total", {**rpc, "grpc_code": code}) == 1
-    assert registry.get_sample_value("agentmem_gateway_num_requests_running", {"door": "grpc"}) == 0
-    assert registry.get_sample_value("agentmem_gateway_e2e_request_latency_seconds_count", {"door": "grpc"}) == 2
+    value = gateway.metrics.registry.get_sample_value
+    rpc = {"grpc_service": "agentmem.v1.InferenceService", "grpc_method": "Generate", "grpc_type": "server_stream"}
+    # Counted when the handlers have ended, of which the caller may hear before.
+    await eventually(lambda: value("grpc_server_handled_total", {**rpc, "grpc_code": "NOT_FOUND"}) == 1)
+    assert value("grpc_server_handled_total", {**rpc, "grpc_code": "OK"}) == 1
+    assert value("agentmem_gateway_num_requests_running", {"door": "grpc"}) == 0
+    assert value("agentmem_gateway_e2e_request_latency_seconds_count", {"door": "grpc"}) == 2

@@ -43,7 +43,8 @@ async def test_who_has_no_key_is_counted(worker: ScriptedWorker, run_dir: Path) 
             await agent_pb2_grpc.AgentServiceStub(channel).ListAgents(agent_pb2.ListAgentsRequest())
         rpc = {"grpc_type": "unary", "grpc_service": "agentmem.v1.AgentService", "grpc_method": "ListAgents"}
         value = gateway.metrics.registry.get_sample_value
-        assert value("grpc_server_handled_total", {**rpc, "grpc_code": "UNAUTHENTICATED"}) == 1
+        # Counted when the handler has ended, of which the caller may hear before.
+        await eventually(lambda: value("grpc_server_handled_total", {**rpc, "grpc_code": "UNAUTHENTICATED"}) == 1)
         assert value("grpc_server_handled_total", {**rpc, "grpc_code": "OK"}) == 0
 
 

@@ -19,7 +19,7 @@ from benchmarks.models import DEMO
 from benchmarks.quality import models
 from benchmarks.quality.command import COUNTS, main, parser
 from benchmarks.quality.engine import LogProbs
-from benchmarks.quality.report import claims, right, tables
+from benchmarks.quality.report import claims, tables
 from benchmarks.quality.scores import DECODE, MOST_RATIO, PREFILL, ratio, recall
 from benchmarks.quality.texts import Text, make_texts
 from inference_service.engine.tensors import Arenas
@@ -93,23 +93,6 @@ def test_what_is_shown(figures: dict[str, Any]) -> None:
     perplexity, lost = claims(figures)
     assert perplexity.met
     assert not lost.met
-
-
-@pytest.mark.parametrize(
-    ("bits", "four", "eight", "word"),
-    [
-        (4, True, True, "right"),
-        (4, False, True, "wrong"),
-        (8, False, True, "right"),
-        (8, True, True, "cautious"),
-        (8, False, False, "wrong"),
-        (0, False, False, "right"),
-        (0, False, True, "wrong"),
-    ],
-)
-def test_whether_the_worker_was_right(bits: int, four: bool, eight: bool, word: str) -> None:
-    by_bits = {"4": {"good": four}, "8": {"good": eight}}
-    assert right({"worker": {"recommended_bits": bits}, "by_bits": by_bits}).startswith(word)
 
 
 @pytest.fixture(scope="module")

@@ -60,14 +60,12 @@ def test_what_too_few_texts_can_show_is_left_open(samples: list[Sample], expecte
         (8, BAD, BAD, "wrong: 8 bits are not enough"),
         (8, OPEN, GOOD, OPEN),
         (8, BAD, OPEN, OPEN),
-        (None, BAD, BAD, "right"),
-        (None, BAD, GOOD, "wrong"),
-        (None, OPEN, BAD, OPEN),
+        (0, BAD, BAD, "right"),
+        (0, BAD, GOOD, "wrong"),
+        (0, OPEN, BAD, OPEN),
     ],
 )
-def test_the_workers_word_is_judged_by_what_was_shown(
-    recommended: int | None, four: str, eight: str, expected: str
-) -> None:
+def test_the_workers_word_is_judged_by_what_was_shown(recommended: int, four: str, eight: str, expected: str) -> None:
     by_bits = {"4": figures(FOUND[four]), "8": figures(FOUND[eight])}
     model = {"by_bits": by_bits, "worker": {"recommended_bits": recommended}}
     assert right(json.loads(json.dumps(model))) == expected
