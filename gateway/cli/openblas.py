@@ -33,7 +33,7 @@ def preload(
     if "openblas" in before:
         return Preload({}, f"OpenBLAS preloaded: {before}")
     if library is None:
-        return Preload({}, f"OpenBLAS is not installed; the worker computes about 30 times faster with it: {_PACKAGE}")
+        return Preload({}, f"OpenBLAS is not installed; the worker is several times as fast with it: {_PACKAGE}")
     return Preload({"LD_PRELOAD": f"{library}:{before}" if before else library}, f"OpenBLAS preloaded: {library}")
 
 

@@ -68,9 +68,7 @@ def judged(flops: float, *, on_cpu: bool, linux: bool, openblas: bool) -> Findin
             return warning(name, slow, "look what else runs on these cores; expect long prefills", facts=facts)
         return ok(name, f"{found}, with OpenBLAS preloaded", facts=facts)
     if flops < _SLOW_CPU:
-        return warning(
-            name, f"{found}: with the reference BLAS the worker is about 30 times slower", _INSTALL, facts=facts
-        )
+        return warning(name, f"{found}: the worker is several times as fast with OpenBLAS", _INSTALL, facts=facts)
     return ok(name, f"{found}, without OpenBLAS", _INSTALL, facts=facts)
 
 
