@@ -5,6 +5,7 @@ A benchmark is a module that runs as a program, whose docstring begins with one 
 
 import ast
 import importlib.util
+import os
 import runpy
 import signal
 import sys
@@ -12,6 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from benchmarks.unfinished import kept_whole
+from gateway.cli.openblas import preload_here
 
 NAMES = {
     "all": "benchmarks.series",
@@ -36,6 +38,10 @@ NAMES = {
     "ttft": "benchmarks.ttft.command",
     "working-memory": "benchmarks.working_memory.command",
 }
+
+
+IN_PROCESS = frozenset({"engine", "key-outliers", "quality", "restoring"})
+"""Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
 
 
 def summary(module: str) -> str:
@@ -69,6 +75,8 @@ def main(arguments: list[str]) -> int:
     if name not in NAMES:
         print(f"there is no benchmark {name!r}; the names are: {', '.join(NAMES)}", file=sys.stderr)
         return 2
+    if name in IN_PROCESS and (preloaded := preload_here().environment):
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *arguments], {**os.environ, **preloaded})
     sys.argv = [f"agentmem bench {name}", *rest]
     # Who is stopped stops what it has started: also by SIGTERM, and as a shell's background job, which ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from benchmarks.__main__ import NAMES, main, summary
+from benchmarks.__main__ import IN_PROCESS, NAMES, main, summary
+from gateway.cli.openblas import Preload
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,3 +34,19 @@ def test_through_the_command() -> None:
         check=True,
     )
     assert ended.stdout.startswith("usage: agentmem bench transfer ")
+
+
+@pytest.mark.parametrize("name", sorted(IN_PROCESS))
+def test_what_computes_in_its_own_process_gets_the_workers_blas(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By becoming `python -m benchmarks` with the same arguments; what has it already goes on."""
+
+    def become(_: str, command: list[str], environment: dict[str, str]) -> None:
+        raise SystemExit(f"{command[2:]} {environment['LD_PRELOAD']}")
+
+    monkeypatch.setattr("os.execve", become)
+    monkeypatch.setattr("benchmarks.__main__.preload_here", lambda: Preload({"LD_PRELOAD": "libopenblas.so.0"}, ""))
+    with pytest.raises(SystemExit, match=rf"\['benchmarks', '{name}', '--help'\] libopenblas"):
+        main([name, "--help"])
+    monkeypatch.setattr("benchmarks.__main__.preload_here", lambda: Preload({}, "OpenBLAS preloaded"))
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
