@@ -59,7 +59,7 @@ class Presence:
             pool_tokens=memory.sizes.space.blocks * BLOCK_TOKENS,
             pool_bytes=model.arenas.nbytes,
             batch_bytes=memory.sizes.batch_bytes,
-            attention={report.phase: report.path for report in model.paths},
+            attention=[f"{report.phase}: {report.path}" for report in model.paths],
         )
 
     async def leaving(self, model: LoadedModel, seconds: float) -> None:

@@ -5,12 +5,18 @@ says which of them is taken where; `self_test` proves them right, and `speed` me
 """
 
 from inference_service.engine.attention.choice import PathChoice
-from inference_service.engine.attention.paths import DEQUANTIZE_FUSED, FLASH_DECODING, QUANTIZED_MATMUL
+from inference_service.engine.attention.paths import (
+    DEQUANTIZE_FUSED,
+    DEQUANTIZE_MATMUL,
+    FLASH_DECODING,
+    QUANTIZED_MATMUL,
+)
 from inference_service.engine.attention.seam import AttentionSeam, PathReport
 from inference_service.engine.attention.speed import PathSpeeds
 
 __all__ = [
     "DEQUANTIZE_FUSED",
+    "DEQUANTIZE_MATMUL",
     "FLASH_DECODING",
     "QUANTIZED_MATMUL",
     "AttentionSeam",

@@ -1,4 +1,4 @@
-"""The ways to compute attention over Q4: one for many queries, several for one query per row.
+"""The ways to compute attention over Q4: two for many queries of a row, several for one.
 
 All take queries [rows, heads, n, k_dim], what a cache shows, and the mask that its `make_mask` gave, and return [rows,
 heads, n, v_dim]. `sinks` [heads] are logits that take part in the softmax and in nothing else (GPT-OSS).
@@ -15,6 +15,11 @@ from inference_service.engine.caches import Quantized
 FLASH_DECODING = "flash_decoding"
 QUANTIZED_MATMUL = "quantized_matmul"
 DEQUANTIZE_FUSED = "dequantize+fused"
+DEQUANTIZE_MATMUL = "dequantize+matmul"
+
+_FEW, _FEW_SCORES = 512, 1 << 26
+"""Queries of a row, and scores of a layer (heads x queries x tokens), up to which spelling scores out costs less than
+a plan: 50 queries over 40K tokens with 32 heads."""
 
 
 class Quantization(Protocol):
@@ -43,14 +48,7 @@ def unfused(
     kv_heads = keys.weights.shape[1]
     folded = (queries * scale).reshape(rows, kv_heads, heads // kv_heads, width)
     scores = mx.quantized_matmul(folded, *keys, transpose=True, group_size=by.group_size, bits=by.bits)
-    if mask is not None:
-        scores = mx.where(mask, scores, -mx.inf)
-    if sinks is not None:
-        sink = mx.broadcast_to(sinks.reshape(1, kv_heads, -1, 1), (*scores.shape[:3], 1))
-        scores = mx.concatenate([scores, sink.astype(scores.dtype)], axis=-1)
-    weights = mx.softmax(scores, axis=-1, precise=True)
-    if sinks is not None:
-        weights = weights[..., :-1]
+    weights = _weights(scores[:, :, :, None], mask, sinks)[:, :, :, 0]
     out = mx.quantized_matmul(weights, *values, transpose=False, group_size=by.group_size, bits=by.bits)
     return out.reshape(rows, heads, 1, -1)
 
@@ -64,6 +62,38 @@ def dequantized(
     return fused(queries, k, v, scale, mask, sinks)
 
 
+def spelled_out(
+    queries: mx.array, keys: Quantized, values: Quantized, by: Quantization, scale: float, mask: Any, sinks: Any
+) -> mx.array:
+    """A few queries: this layer's K and V dequantized, and two products of matrices with the scores between them.
+
+    cuDNN, MLX's fused kernel for NVIDIA GPUs, makes a plan for each pair of numbers of queries and of tokens, and few
+    turns have a pair that was there before: on an H200 that is 45 to 60 ms of a turn of 50 tokens, whose layers take as
+    long (Llama 3.1 8B, 1K to 32K tokens). These products need no plan.
+    """
+    rows, heads, n, width = queries.shape
+    k = mx.dequantize(*keys, group_size=by.group_size, bits=by.bits)
+    v = mx.dequantize(*values, group_size=by.group_size, bits=by.bits)
+    kv_heads, tokens = k.shape[1:3]
+    folded = (queries * scale).reshape(rows, kv_heads, -1, width)
+    scores = (folded @ k.swapaxes(-1, -2)).reshape(rows, kv_heads, -1, n, tokens)
+    weights = _weights(scores, mask, sinks).reshape(rows, kv_heads, -1, tokens)
+    return (weights @ v).reshape(rows, heads, n, -1)
+
+
+def _weights(scores: mx.array, mask: Any, sinks: mx.array | None) -> mx.array:
+    """The softmax over scores [rows, kv_heads, group, n, tokens] that a mask leaves, with sinks in it."""
+    kv_heads, _, n, tokens = scores.shape[1:]
+    if isinstance(mask, str):  # "causal"
+        mask = mx.arange(tokens - n, tokens)[:, None] >= mx.arange(tokens)
+    if mask is not None:
+        scores = mx.where(mask[:, :, None] if mask.ndim == 4 else mask, scores, -mx.inf)
+    if sinks is None:
+        return mx.softmax(scores, axis=-1, precise=True)
+    sink = mx.broadcast_to(sinks.reshape(1, kv_heads, -1, 1, 1), (*scores.shape[:4], 1)).astype(scores.dtype)
+    return mx.softmax(mx.concatenate([scores, sink], axis=-1), axis=-1, precise=True)[..., :-1]
+
+
 def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks: mx.array | None) -> mx.array:
     """The fused kernel; V is padded to K's width where it is narrower (MLA), because no kernel takes both."""
     width = v.shape[-1]
@@ -75,6 +105,20 @@ def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks:
 
 ONE_QUERY: dict[str, Path] = {FLASH_DECODING: packed, QUANTIZED_MATMUL: unfused, DEQUANTIZE_FUSED: dequantized}
 """The ways for one query per row, the one to prefer where nothing was measured first."""
+MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, DEQUANTIZE_MATMUL: spelled_out}
+"""The ways for more than one."""
+
+
+def many_queries() -> list[str]:
+    """Those of `MANY_QUERIES` that are taken on this backend."""
+    return [name for name in MANY_QUERIES if name != DEQUANTIZE_MATMUL or available()]
+
+
+def for_many(queries: mx.array, tokens: int) -> str:
+    """Which of them computes queries [rows, heads, n, k_dim] over so many tokens."""
+    _, heads, n, _ = queries.shape
+    few = n <= _FEW and heads * n * tokens <= _FEW_SCORES
+    return DEQUANTIZE_MATMUL if few and available() else DEQUANTIZE_FUSED
 
 
 def candidates() -> list[str]:

@@ -14,7 +14,15 @@ import mlx.nn as nn
 
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention.choice import PathChoice
-from inference_service.engine.attention.paths import DEQUANTIZE_FUSED, ONE_QUERY, candidates, dequantized, fused
+from inference_service.engine.attention.paths import (
+    DEQUANTIZE_FUSED,
+    MANY_QUERIES,
+    ONE_QUERY,
+    candidates,
+    for_many,
+    fused,
+    many_queries,
+)
 from inference_service.engine.attention.self_test import decode_error, prefill_error
 from inference_service.engine.attention.speed import PathSpeeds
 from inference_service.engine.caches import (
@@ -105,17 +113,18 @@ class AttentionSeam:
         """Attention of queries [rows, heads, n, k_dim] over what a cache shows; [rows, heads, n, v_dim].
 
         `mask` is what the cache's `make_mask` gave. Many queries: dequantize this layer, then the fused kernel, so that
-        the score matrix never exists. One query: as was chosen for such heads.
+        the score matrix never exists; but for a few where that needs a plan. One query: as was chosen for such heads.
         """
         if queries.shape[2] == 1:
             choice = self._choices.get(_heads(queries, keys, values, cache), _EVERYWHERE)
             path = ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
             return path(queries, keys, values, cache, scale, mask, sinks)
-        if isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
+        many = for_many(queries, keys.tokens)
+        if many == DEQUANTIZE_FUSED and isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
             k = mx.dequantize(*keys, group_size=cache.group_size, bits=cache.bits)
             v = mx.dequantize(*values, group_size=cache.group_size, bits=cache.bits)
             return _in_pieces(queries, k, v, cache.window, scale, mask, sinks)
-        return dequantized(queries, keys, values, cache, scale, mask, sinks)
+        return MANY_QUERIES[many](queries, keys, values, cache, scale, mask, sinks)
 
     def choice(self, geometry: Geometry) -> PathChoice:
         """What the self-test chose for the full-attention layers of such a geometry."""
@@ -133,7 +142,7 @@ class AttentionSeam:
         return self._reports[geometry]
 
     def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:
-        prefill = PathReport("prefill", DEQUANTIZE_FUSED, prefill_error(self.attend, geometry))
+        prefill = [PathReport("prefill", path, prefill_error(MANY_QUERIES[path], geometry)) for path in many_queries()]
         errors: dict[str, float] = {}
         failures: dict[str, Exception] = {}
         for path in candidates():
@@ -151,7 +160,7 @@ class AttentionSeam:
         failed = [f"{path}: {failure}" for path, failure in failures.items()]
         report = partial(PathReport, "decode")
         return [
-            prefill,
+            *prefill,
             *(
                 report(path, errors[path], "; ".join(filter(None, [choice.reason(path), *failed])))
                 for path in choice.taken

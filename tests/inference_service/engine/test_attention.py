@@ -10,6 +10,7 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import (
     DEQUANTIZE_FUSED,
+    DEQUANTIZE_MATMUL,
     FLASH_DECODING,
     QUANTIZED_MATMUL,
     AttentionSeam,
@@ -18,7 +19,7 @@ from inference_service.engine.attention import (
 )
 from inference_service.engine.attention.choice import MEASURED, Figures, PathChoice, like
 from inference_service.engine.attention.flash_decoding import available, flash_decoding
-from inference_service.engine.attention.self_test import decode_error, tolerance
+from inference_service.engine.attention.self_test import decode_error, prefill_error, tolerance
 from inference_service.engine.attention.speed import Measure
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.buffers import quantize
@@ -50,11 +51,11 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
-    prefill, *decode = AttentionSeam().self_test(shape)
-    assert (prefill.phase, prefill.path) == ("prefill", DEQUANTIZE_FUSED)
-    assert [(report.phase, report.path) for report in decode] == [("decode", right_here)]
-    assert all(" x " not in report.note for report in decode), "nothing was measured"
-    assert max(prefill.relative_error, decode[0].relative_error) < tolerance(mx.float32)
+    reports = AttentionSeam().self_test(shape)
+    prefill = [("prefill", path) for path in paths.many_queries()]
+    assert [(report.phase, report.path) for report in reports] == [*prefill, ("decode", right_here)]
+    assert all(" x " not in report.note for report in reports), "nothing was measured"
+    assert max(report.relative_error for report in reports) < tolerance(mx.float32)
 
 
 @pytest.mark.skipif(available(), reason="MLX on CUDA has no quantized matmul over strided K")
@@ -66,6 +67,46 @@ def test_quantized_matmul_is_right(shape: Geometry) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dequantization_is_right(shape: Geometry) -> None:
     assert decode_error(paths.dequantized, shape) < tolerance(mx.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scores_spelled_out_are_right(shape: Geometry) -> None:
+    assert prefill_error(paths.spelled_out, shape) < tolerance(mx.float32)
+    assert decode_error(paths.spelled_out, shape) < tolerance(mx.float32), "rows of a batch, too"
+
+
+def test_a_few_queries_are_spelled_out_where_the_fused_kernel_needs_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    def path(heads: int, n: int, tokens: int) -> str:
+        return paths.for_many(mx.zeros((1, heads, n, 64)), tokens)
+
+    monkeypatch.setattr(paths, "available", lambda: False)
+    assert paths.many_queries() == [DEQUANTIZE_FUSED] == [path(4, 2, 10)]
+    monkeypatch.setattr(paths, "available", lambda: True)
+    assert paths.many_queries() == [DEQUANTIZE_FUSED, DEQUANTIZE_MATMUL]
+    assert [path(32, 50, tokens) for tokens in (50, 1050, 40_000, 42_000)] == [
+        *[DEQUANTIZE_MATMUL] * 3,
+        DEQUANTIZE_FUSED,
+    ]
+    assert [path(32, n, 4096) for n in (2, 512, 513)] == [*[DEQUANTIZE_MATMUL] * 2, DEQUANTIZE_FUSED]
+    assert path(32, 2048, 2048) == DEQUANTIZE_FUSED, "chunks of a long prompt come again"
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_the_seam_takes_the_path_for_a_few_queries(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = geometry(window=window)
+    spelled_out = paths.MANY_QUERIES[DEQUANTIZE_MATMUL]
+    monkeypatch.setattr(paths, "available", lambda: False)
+    fused_error = prefill_error(AttentionSeam().attend, shape)
+    monkeypatch.setattr(paths, "available", lambda: True)
+    taken: list[int] = []
+
+    def counted(*arguments: object) -> mx.array:
+        taken.append(1)
+        return spelled_out(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(paths.MANY_QUERIES, DEQUANTIZE_MATMUL, counted)
+    assert prefill_error(AttentionSeam().attend, shape) == pytest.approx(fused_error, abs=tolerance(mx.float32))
+    assert len(taken) == (4 if window else 2), "each group with and without sinks"
 
 
 @needs_cuda
@@ -93,6 +134,14 @@ def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(FailedPrecondition, match="prefill"):
         AttentionSeam().self_test(geometry())
+
+
+def test_a_wrong_path_for_a_few_queries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "available", lambda: True)
+    for fault in (ignores_masks, ignores_sinks, forgets_the_last_token):
+        monkeypatch.setitem(paths.MANY_QUERIES, DEQUANTIZE_MATMUL, fault)
+        with pytest.raises(FailedPrecondition, match="prefill differs"):
+            AttentionSeam().self_test(geometry(window=40))
 
 
 def test_a_geometry_that_has_passed_is_not_tested_again_and_one_that_failed_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +180,7 @@ def ignores_sinks(queries, keys, values, by, scale, mask, sinks) -> mx.array:  #
 
 def forgets_the_last_token(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
     keys, values = (side.between(0, side.tokens - 1) for side in (keys, values))
-    mask = mask if mask is None else mask[..., :-1]
+    mask = mask if mask is None or isinstance(mask, str) else mask[..., :-1]
     return paths.dequantized(queries, keys, values, by, scale, mask, sinks)
 
 
