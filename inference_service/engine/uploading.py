@@ -16,35 +16,61 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 import mlx.core as mx
 import numpy as np
 
+from inference_service.engine.device import has_own_memory
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from inference_service.engine.arenas import HostTensors
 
+_AT_ONCE = 16 << 20
+"""Bytes of layers that are loaded as one tensor. glibc takes 32 MiB and more from the system each time."""
 
-def uploaded(files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int) -> list[dict[str, mx.array]]:
+
+def uploaded(
+    files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int, at_once: int | None = None
+) -> list[dict[str, mx.array]]:
     """Each layer's tensors by name, [1, kv_heads, capacity, width]: those of `files` in a row, and then zeros.
 
-    `dtypes` are safetensors' names of what the tensors hold. The arrays are evaluated and private: they share no memory
-    with the files, nor with each other.
+    `dtypes` are safetensors' names of what the tensors hold. Layers of up to `at_once` bytes are loaded together; by
+    default one by one where the device's memory is the host's, because taking them apart is a copy more. The arrays are
+    evaluated and private: they share no memory with the files, nor with each other.
     """
-    joined = _Joined(files, dtypes, capacity)
+    if at_once is None:
+        at_once = _AT_ONCE if has_own_memory() else 0
+    joined = _Joined(files, dtypes, capacity, at_once)
     loaded = cast(dict[str, mx.array], mx.load(cast(BinaryIO, joined), format="safetensors"))
-    mx.eval(loaded)
+    layers: list[dict[str, mx.array]] = [{} for _ in range(joined.layers)]
+    whole = []
+    for tensor in joined.tensors.values():
+        array = loaded.pop(tensor.key)
+        if len(tensor.rows) == 1:
+            apart = [array]
+            whole.append(array)
+        else:
+            apart = [mx.contiguous(array[row : row + 1]) for row in range(len(tensor.rows))]
+            mx.eval(apart)  # One tensor after the other: what is transient is one tensor's share.
+        for row, part in zip(tensor.rows, apart, strict=True):
+            layers[row][tensor.name] = part
+    mx.eval(whole)
     if joined.failure is not None:
         raise joined.failure
-    if joined.read_tensors != len(loaded):
-        raise RuntimeError(f"MLX read {joined.read_tensors} of {len(loaded)} tensors that were in memory")
-    layers = next(iter(files[0].values())).shape[0]
-    return [{name: loaded[f"{row}.{name}"] for name in dtypes} for row in range(layers)]
+    if joined.read_tensors != len(joined.tensors):
+        raise RuntimeError(f"MLX read {joined.read_tensors} of {len(joined.tensors)} tensors that were in memory")
+    return layers
 
 
 class _Tensor(NamedTuple):
-    """A tensor of one layer, and where it is in the file."""
+    """A tensor of some layers, [layers, kv_heads, capacity, width]."""
 
     name: str
-    row: int
+    rows: range
     nbytes: int
+
+    @property
+    def key(self) -> str:
+        """What the file calls it."""
+        return f"{self.rows.start}.{self.name}"
 
 
 class _Place(threading.local):
@@ -60,7 +86,7 @@ class _Joined(io.RawIOBase):
     and its exception is the `failure`; `read_tensors` counts those that did not fail.
     """
 
-    def __init__(self, files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int) -> None:
+    def __init__(self, files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int, at_once: int) -> None:
         self.read_tensors = 0
         self.failure: Exception | None = None
         self._parts = {name: [file[name] for file in files] for name in dtypes}
@@ -69,21 +95,26 @@ class _Joined(io.RawIOBase):
             raise ValueError(f"{self._filled} tokens of files for {capacity}")
         self._capacity = capacity
         self._place = _Place()
+        self.layers = next(iter(files[0].values())).shape[0]
         entries, tensors, end = {}, [], 0
         for name, dtype in dtypes.items():
-            layers, heads, _, width = files[0][name].shape
-            nbytes = heads * capacity * width * files[0][name].itemsize
-            for row in range(layers):
-                start, end = end, end + nbytes
-                tensors.append((start, _Tensor(name, row, nbytes)))
-                entries[f"{row}.{name}"] = {
+            _, heads, _, width = files[0][name].shape
+            layer_bytes = heads * capacity * width * files[0][name].itemsize
+            step = max(1, at_once // layer_bytes)
+            for first in range(0, self.layers, step):
+                rows = range(first, min(first + step, self.layers))
+                start, end = end, end + len(rows) * layer_bytes
+                tensor = _Tensor(name, rows, end - start)
+                tensors.append((start, tensor))
+                entries[tensor.key] = {
                     "dtype": dtype,
-                    "shape": [1, heads, capacity, width],
+                    "shape": [len(rows), heads, capacity, width],
                     "data_offsets": [start, end],
                 }
         text = json.dumps(entries).encode()
         self._header = len(text).to_bytes(8, "little") + text
-        self._tensors = {len(self._header) + start: tensor for start, tensor in tensors}
+        self.tensors = {len(self._header) + start: tensor for start, tensor in tensors}
+        """By where they are in the file."""
         self._end = len(self._header) + end
 
     def readable(self) -> bool:
@@ -108,7 +139,7 @@ class _Joined(io.RawIOBase):
             view[:] = self._header[at : at + count]
         else:
             try:
-                self._join(self._tensors[at], view)
+                self._join(self.tensors[at], view)
             except (KeyError, ValueError, MemoryError) as error:
                 self.failure = error
             else:
@@ -118,7 +149,8 @@ class _Joined(io.RawIOBase):
 
     def _join(self, tensor: _Tensor, view: memoryview) -> None:
         parts = self._parts[tensor.name]
+        rows = slice(tensor.rows.start, tensor.rows.stop)
         _, heads, _, width = parts[0].shape
-        whole = np.frombuffer(view, parts[0].dtype).reshape(heads, self._capacity, width)
-        np.concatenate([part[tensor.row] for part in parts], axis=1, out=whole[:, : self._filled])
-        whole[:, self._filled :] = 0
+        whole = np.frombuffer(view, parts[0].dtype).reshape(len(tensor.rows), heads, self._capacity, width)
+        np.concatenate([part[rows] for part in parts], axis=2, out=whole[:, :, : self._filled])
+        whole[:, :, self._filled :] = 0

@@ -47,21 +47,37 @@ def test_every_bit_is_where_it_belongs(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=5))
     capacity = sum(counts) + data.draw(st.integers(0, 50))
     files, whole = files_of(made, counts, data.draw(st.integers(0, 100)))
-    check(uploaded(files, dtypes(made), capacity), whole, made, capacity)
+    at_once = data.draw(st.sampled_from([None, 0, 1 << 13, 1 << 15, 1 << 30]))
+    check(uploaded(files, dtypes(made), capacity, at_once), whole, made, capacity)
 
 
-def test_arrays_share_no_memory_with_files_nor_with_each_other() -> None:
+TOGETHER = pytest.mark.parametrize("at_once", [0, 1 << 30], ids=["layer by layer", "together"])
+
+
+@TOGETHER
+def test_arrays_share_no_memory_with_files_nor_with_each_other(at_once: int) -> None:
     made = geometry()
     files, whole = files_of(made, [30, 20])
     wanted = {name: array.copy() for name, array in whole.items()}
-    first, second = (uploaded(files, dtypes(made), 64) for _ in range(2))
+    first, second = (uploaded(files, dtypes(made), 64, at_once) for _ in range(2))
     for bits_ in whole.values():
         bits_[...] = 0
-    for tensors in second:
+    for tensors in second[1:]:
         for array in tensors.values():
             array[:, :, :] = 1
             mx.eval(array)
     check(first, wanted, made, 64)
+    assert np.array_equal(bits(second[0]["k.weights"])[0, :, :50], wanted["k.weights"][0])
+
+
+def test_layers_that_are_loaded_together_are_of_so_many_bytes() -> None:
+    made = geometry()
+    files, whole = files_of(made, [30, 20])
+    layer = whole["k.weights"][0].nbytes
+    for at_once, expected in ((0, 3), (layer, 3), (2 * layer, 2), (3 * layer - 1, 2), (3 * layer, 1)):
+        tensors = uploading._Joined(files, dtypes(made), 50, at_once).tensors.values()
+        assert sum(tensor.name == "k.weights" for tensor in tensors) == expected
+        assert sorted(row for tensor in tensors if tensor.name == "v.biases" for row in tensor.rows) == [0, 1, 2]
 
 
 def test_files_are_not_changed() -> None:
@@ -81,7 +97,8 @@ def test_more_tokens_than_there_is_room_for_are_refused() -> None:
         uploaded(files_of(made, [30, 20])[0], dtypes(made), 49)
 
 
-def test_a_read_that_fails_is_an_error_and_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+@TOGETHER
+def test_a_read_that_fails_is_an_error_and_no_garbage(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """Whatever MLX does about what its reader says: on some backends that is nothing."""
     made, calls = geometry(), 0
     original = uploading._Joined._join
@@ -89,27 +106,27 @@ def test_a_read_that_fails_is_an_error_and_no_garbage(monkeypatch: pytest.Monkey
     def failing(self: uploading._Joined, tensor: uploading._Tensor, view: memoryview) -> None:
         nonlocal calls
         calls += 1
-        if calls == 7:
+        if calls == 5:
             raise MemoryError("no memory for this one")
         original(self, tensor, view)
 
     monkeypatch.setattr(uploading._Joined, "_join", failing)
     files, _ = files_of(made, [30])
     with pytest.raises(MemoryError, match="this one"):
-        uploaded(files, dtypes(made), 30)
-    assert calls >= 7
+        uploaded(files, dtypes(made), 30, at_once)
+    assert calls >= 5
 
 
 def test_it_is_a_safetensors_file() -> None:
     """Another reader finds the same in it."""
     made = geometry(mx.float32)
     files, whole = files_of(made, [30, 20])
-    joined = uploading._Joined(files, dtypes(made), 64)
+    joined = uploading._Joined(files, dtypes(made), 64, 0)
     end = joined.seek(0, io.SEEK_END)
     header_end = 8 + int.from_bytes(piece(joined, 0, 8), "little")
     data = bytearray(piece(joined, 0, header_end))
     assert SAFETENSORS_DTYPE[made.dtype].encode() in data
-    for at, tensor in joined._tensors.items():
+    for at, tensor in joined.tensors.items():
         assert at == len(data)
         data += piece(joined, at, tensor.nbytes)
     assert len(data) == end
