@@ -8,13 +8,16 @@ together from the files' while it reads: nothing is joined in host memory before
 """
 
 import io
+import itertools
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from inference_service.engine.device import has_own_memory
 
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16 << 20
 """Bytes of layers that are loaded as one tensor. glibc takes 32 MiB and more from the system each time."""
+_THREADS = 4
+_SHARE = 1 << 20
+"""Bytes of a tensor that are worth a thread."""
+_threads = ThreadPoolExecutor(_THREADS, "upload")
 
 
 def uploaded(
@@ -89,8 +96,9 @@ class _Joined(io.RawIOBase):
     def __init__(self, files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int, at_once: int) -> None:
         self.read_tensors = 0
         self.failure: Exception | None = None
-        self._parts = {name: [file[name] for file in files] for name in dtypes}
-        self._filled = sum(part.shape[2] for part in next(iter(self._parts.values())))
+        self._files = files  # Runs are views of their memory.
+        self._runs = {name: runs([file[name] for file in files]) for name in dtypes}
+        self._filled = sum(file["k.weights"].shape[2] for file in files)
         if self._filled > capacity:
             raise ValueError(f"{self._filled} tokens of files for {capacity}")
         self._capacity = capacity
@@ -148,9 +156,57 @@ class _Joined(io.RawIOBase):
         return count
 
     def _join(self, tensor: _Tensor, view: memoryview) -> None:
-        parts = self._parts[tensor.name]
-        rows = slice(tensor.rows.start, tensor.rows.stop)
-        _, heads, _, width = parts[0].shape
-        whole = np.frombuffer(view, parts[0].dtype).reshape(len(tensor.rows), heads, self._capacity, width)
-        np.concatenate([part[rows] for part in parts], axis=2, out=whole[:, :, : self._filled])
+        layers = slice(tensor.rows.start, tensor.rows.stop)
+        first = self._runs[tensor.name][0]
+        whole = np.frombuffer(view, first.dtype).reshape(len(tensor.rows), first.shape[2], self._capacity, -1)
+        copies, start = [], 0
+        for run in self._runs[tensor.name]:
+            count, _, heads, tokens, width = run.shape
+            behind = whole[:, :, start : start + count * tokens].reshape(-1, heads, count, tokens, width)
+            copies += _shares(behind, run[:, layers].transpose(1, 2, 0, 3, 4))
+            start += count * tokens
+        if len(copies) > 1:
+            list(_threads.map(lambda copy: np.copyto(*copy), copies))
+        else:
+            np.copyto(*copies[0])
         whole[:, :, self._filled :] = 0
+
+
+def runs(parts: "Sequence[npt.NDArray[np.generic]]") -> "list[npt.NDArray[np.generic]]":
+    """Arrays of one shape that lie at equal distances in memory, as one array [n, *shape] of the same memory each.
+
+    Whoever has it holds the parts, too: it does not.
+    """
+    found: list[list[npt.NDArray[np.generic]]] = []
+    for part in parts:
+        run = found[-1] if found else []
+        alike = bool(run) and (part.shape, part.strides, part.dtype) == (run[0].shape, run[0].strides, run[0].dtype)
+        if alike and (len(run) == 1 or _distance(run[-1], part) == _distance(*run[:2])):
+            run.append(part)
+        else:
+            found.append([part])
+    return [
+        np.lib.stride_tricks.as_strided(
+            run[0],
+            (len(run), *run[0].shape),
+            (_distance(*run[:2]) if len(run) > 1 else 0, *run[0].strides),
+            writeable=False,
+        )
+        for run in found
+    ]
+
+
+def _distance(one: "npt.NDArray[np.generic]", other: "npt.NDArray[np.generic]") -> int:
+    """Bytes from the beginning of one array to that of another."""
+    first, second = (array.__array_interface__["data"][0] for array in (one, other))
+    return int(second - first)
+
+
+_Copy = tuple["npt.NDArray[np.generic]", "npt.NDArray[np.generic]"]
+
+
+def _shares(target: "npt.NDArray[np.generic]", source: "npt.NDArray[np.generic]") -> list[_Copy]:
+    """A copy [layers, heads, n, tokens, width] in shares for threads: along n, or in one where it is small."""
+    count = min(_THREADS, max(1, source.nbytes // _SHARE), source.shape[2])
+    bounds = [source.shape[2] * share // count for share in range(count + 1)]
+    return [(target[:, :, a:b], source[:, :, a:b]) for a, b in itertools.pairwise(bounds)]

@@ -42,13 +42,16 @@ class BlockMiss(Exception):
         self.damaged = damaged
 
 
-def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
+def read_block(
+    path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, into: memoryview | None = None
+) -> HostTensors:
     """The tensors of a block's or a window's file, read at once and verified. Raises BlockMiss.
 
-    Reading and hashing leave the interpreter to other threads.
+    They are in memory of their own, or in `into`, which is as long as the file. Reading and hashing leave the
+    interpreter to other threads.
     """
     try:
-        data = _read(path, blockfile.MAX_HEADER_BYTES + 8 + _bytes(_shapes(wanted, geometry)))
+        data = _read(path, most_bytes(wanted, geometry), into)
     except FileNotFoundError as error:
         raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
     except BlockFileError as error:
@@ -106,20 +109,29 @@ def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry)
     return Built(data, blockfile.digest(data))
 
 
-def _read(path: str, most: int) -> memoryview:
-    """The bytes of a regular file. Raises OSError, and BlockFileError for one that is larger than it can be.
+def most_bytes(wanted: BlockHeader, geometry: Geometry) -> int:
+    """More than a file of such a header has."""
+    return blockfile.MAX_HEADER_BYTES + 8 + _bytes(_shapes(wanted, geometry))
 
-    Into memory from NumPy, which asks for large pages: page faults would take longer than the rest of the reading.
-    """
+
+def host_memory(size: int) -> memoryview:
+    """Memory for files, from NumPy, which asks for large pages: faults would take longer than the rest of a read."""
+    return np.empty(size, np.uint8).data
+
+
+def _read(path: str, most: int, into: memoryview | None) -> memoryview:
+    """The bytes of a regular file. Raises OSError, and BlockFileError for one that is not of the size it should be."""
     with open(path, "rb", 0, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         if found.st_size > most:
             raise BlockFileError("digest", f"{found.st_size} bytes, where {most} are the most")
-        data = np.empty(found.st_size, np.uint8).data
+        data = host_memory(found.st_size) if into is None else into
+        if len(data) != found.st_size:
+            raise BlockFileError("digest", f"{found.st_size} bytes, where {len(data)} were published")
         end = 0
-        while count := file.readinto(data[end:]):
+        while end < len(data) and (count := file.readinto(data[end:])):
             end += count
         return data[:end].toreadonly()
 

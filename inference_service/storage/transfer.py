@@ -16,11 +16,21 @@ from agentmem.v1 import cache_store_pb2, types_pb2
 from inference_service.engine.arenas import HostTensors
 from inference_service.engine.geometry import Geometry
 from inference_service.memory.ledger import Version
-from inference_service.storage.blocks import BlockMiss, build, read_block, verified, write_block
+from inference_service.storage.blocks import (
+    BlockMiss,
+    build,
+    host_memory,
+    most_bytes,
+    read_block,
+    verified,
+    write_block,
+)
 from inference_service.storage.client import FileName, StoreClient, version_to_proto
 
 READERS_AT_ONCE = 8
 """Threads that read files for one caller. A few of them fill the memory's bandwidth, or a disk's queue."""
+
+_ALIGNMENT = 64
 
 STREAMS_AT_ONCE = 4
 """More do not make one connection faster, and each takes turns of the event loop."""
@@ -83,6 +93,7 @@ class PathTransfer(Transfer):
 
     async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
         """By a few threads, each of which takes the next file when it is through with one."""
+        rows = _rows([min(file.size_bytes, most_bytes(header, geometry)) for header, file in files])
         todo, found = deque(enumerate(files)), dict[int, HostTensors | BlockMiss]()
         stopped = threading.Event()
 
@@ -93,7 +104,7 @@ class PathTransfer(Transfer):
                 except IndexError:
                     return
                 try:
-                    found[index] = read_block(file.path, header, file.digest, geometry)
+                    found[index] = read_block(file.path, header, file.digest, geometry, rows[index])
                 except BlockMiss as miss:
                     found[index] = miss
 
@@ -154,6 +165,17 @@ class StreamTransfer(Transfer):
 
     async def abandon(self, paths: Iterable[str]) -> None:
         """Nothing was written there; what the store has taken is the agent's."""
+
+
+def _rows(sizes: Sequence[int]) -> list[memoryview]:
+    """Memory for so many bytes each, in one piece, that end at equal distances.
+
+    So the tensors of whole blocks, which are a file's last bytes, lie at equal distances, too, and the engine can take
+    a tensor out of all of them at once. What is in front of a row is never touched.
+    """
+    widest = -(-max(sizes, default=0) // _ALIGNMENT) * _ALIGNMENT
+    memory = host_memory(widest * len(sizes))
+    return [memory[widest * (row + 1) - size : widest * (row + 1)] for row, size in enumerate(sizes)]
 
 
 def _expected(result: HostTensors | BaseException) -> HostTensors | BlockMiss:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from agentmem.blockfile import TENSORS
 from inference_service.engine.arenas import HostTensors
+from inference_service.engine.uploading import runs
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import transfer
 from inference_service.storage.blocks import BlockMiss, read_block
@@ -46,6 +47,14 @@ async def test_all_of_them_in_their_order(world: World, kind: str) -> None:
         *(world.transfer(kind).read_all([files[n] for n in many], GEOMETRY) for _ in range(2))
     ):
         assert [held(each) for each in found] == [tensors[n] for n in many]
+
+
+async def test_tensors_of_whole_blocks_lie_at_equal_distances(world: World) -> None:
+    """However long the files' headers are: the engine takes them out in one go."""
+    [first, second, tail, _], _ = await stored(world)
+    found = await world.transfer("path").read_all([first, second, second, first, tail], GEOMETRY)
+    for name in TENSORS:
+        assert [run.shape[0] for run in runs([each[name] for each in found])] == [4, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
