@@ -91,7 +91,7 @@ class TurnJob:
 
     `checkpoints` are positions in the sequence. At each that prefill comes to, the sliding layers' last tokens are
     copied to `windows`; not at those that the caches held from the start, and not at the sequence's end if decoding
-    follows, because its last token is computed with the batch.
+    follows.
     """
 
     def __init__(
@@ -127,6 +127,8 @@ class TurnJob:
         """Those of the prompt that are computed."""
         self.chunk: ChunkUnderWay | None = None
         """The one that is being computed: the caches' offsets count it already."""
+        self.logits: mx.array | None = None
+        """Behind the last token, once the prompt is computed."""
         self._make_caches = caches
         self._taken_up = taken_up
         self._emit = emit
@@ -169,7 +171,8 @@ class TurnJob:
     def computed(self, chunk: Chunk) -> None:
         """A chunk is computed: keep the window if this is a checkpoint."""
         self.chunks.append(chunk)
-        if self.position in self._checkpoints and (window := captured(self.caches)):
+        at_the_end = self.decoding is not None and self.position == self.tokens
+        if self.position in self._checkpoints and not at_the_end and (window := captured(self.caches)):
             self.windows[self.position] = window
 
     def prefilled(self) -> None:
@@ -238,7 +241,7 @@ class TurnJob:
 
     def fail(self, error: Exception) -> None:
         """End the turn by an error, without caches. Its traceback goes to the log only, because it holds on to them."""
-        self.chunk = None
+        self.chunk = self.logits = None
         self.caches.clear()
         self.windows.clear()
         if not isinstance(error, AgentmemError):

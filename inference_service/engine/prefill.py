@@ -20,10 +20,14 @@ _SECONDS = 0.025
 class ChunkUnderWay:
     """`tokens` behind what the caches hold. Their offsets count the chunk from the start. Engine thread only.
 
-    `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once.
+    `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once. With
+    `wants_logits` there will be `logits` [1, 1, vocabulary] behind the last token, lazily; what is beyond the last
+    layer's KV is computed with them only.
     """
 
-    def __init__(self, model: Any, caches: Caches, tokens: Sequence[int], tokens_per_second: float) -> None:
+    def __init__(
+        self, model: Any, caches: Caches, tokens: Sequence[int], tokens_per_second: float, *, wants_logits: bool = False
+    ) -> None:
         self.position = caches[0].offset
         self.tokens = len(tokens)
         self.began = time.monotonic()
@@ -31,7 +35,8 @@ class ChunkUnderWay:
         """Of computing, without the time in which it was stopped."""
         expected = len(tokens) / tokens_per_second if tokens_per_second else float("inf")
         self._at_once = max(1, int(len(caches) * _SECONDS / expected))
-        model(mx.array([list(tokens)]), cache=caches)  # Lazy: nothing is computed before it is asked for.
+        logits = model(mx.array([list(tokens)]), cache=caches)  # Lazy: nothing is computed before it is asked for.
+        self.logits: mx.array | None = logits[:, -1:] if wants_logits else None
         self._left = list(caches)
 
     def advance(self, stop: Callable[[], bool]) -> bool:
