@@ -15,6 +15,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from benchmarks.unfinished import replacing
+
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("agentmem", "mlx", "mlx-lm", "grpcio", "numpy")
 
@@ -61,9 +63,10 @@ def write(name: str, figures: dict[str, Any]) -> Path:
     command = " ".join(sys.argv)
     benchmark = command.removeprefix("agentmem bench ").partition(" ")[0]
     found = {"benchmark": benchmark, "command": command, **environment(), "figures": figures}
-    unfinished = path.with_suffix(".json.unfinished")
-    unfinished.write_text(json.dumps(found, indent=1) + "\n")
-    unfinished.replace(path)
+    replacing(path)
+    half = path.with_suffix(".json.half")
+    half.write_text(json.dumps(found, indent=1) + "\n")
+    half.replace(path)
     return path
 
 

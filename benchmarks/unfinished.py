@@ -5,29 +5,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results"
 SUFFIX = ".unfinished"
 _ENDED = (None, 0, 1)
 """Statuses of one that came to its end; 1 where a figure was missed."""
+_replaced: dict[Path, bytes | None] = {}
+"""What this process has written, and what was there before: others may write beside it."""
+
+
+def replacing(path: Path) -> None:
+    """Say that a result is about to be written."""
+    if path not in _replaced:
+        _replaced[path] = path.read_bytes() if path.exists() else None
 
 
 @contextmanager
-def kept_whole(directory: Path = RESULTS) -> Iterator[None]:
+def kept_whole() -> Iterator[None]:
     """Where the block does not come to its end, what it wrote is put aside, and what it replaced is put back."""
-    before = {path: path.read_bytes() for path in directory.glob("*.json")}
+    _replaced.clear()
     try:
         yield
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code not in _ENDED:
-            _put_aside(directory, before)
+            _put_aside()
         raise
 
 
-def _put_aside(directory: Path, before: dict[Path, bytes]) -> None:
-    for path in sorted(directory.glob("*.json")):
-        if before.get(path) == path.read_bytes():
-            continue
+def _put_aside() -> None:
+    for path, before in _replaced.items():
         aside = path.replace(path.with_name(path.name + SUFFIX))
-        if path in before:
-            path.write_bytes(before[path])
+        if before is not None:
+            path.write_bytes(before)
         print(f"it did not come to its end; what it measured is in {aside}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Results of benchmarks that are stopped, by every signal that stops one."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -8,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import results
 from benchmarks.unfinished import kept_whole
 
 SLOW = """
 import sys, time
 from pathlib import Path
 import benchmarks.__main__ as bench
-import benchmarks.unfinished as unfinished
+from benchmarks import results
 
 place = Path(sys.argv[1])
-unfinished.kept_whole.__wrapped__.__defaults__ = (place,)
 
 def slow(name, **_):
     try:
-        (place / "old.json").write_text("half")
+        results.write(str(place / "old"), {})
         (place / "started").touch()
         time.sleep(60)
     finally:
@@ -32,11 +33,18 @@ sys.exit(bench.main(["ttft"]))
 """
 
 
-def measure(directory: Path, end: type[BaseException] | BaseException, written: dict[str, str]) -> None:
-    with kept_whole(directory):
-        for name, text in written.items():
-            (directory / name).write_text(text)
+def measure(directory: Path, end: type[BaseException] | BaseException, *names: str) -> None:
+    """A benchmark that writes results again and again, while another one writes beside it."""
+    with kept_whole():
+        for attempt in range(3):
+            for name in names:
+                results.write(str(directory / name), {"attempt": attempt})
+        (directory / "beside.json").write_text("of another")
         raise end
+
+
+def attempt(path: Path) -> int:
+    return int(json.loads(path.read_text())["figures"]["attempt"])
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt, RuntimeError, SystemExit(2)])
@@ -44,12 +52,14 @@ def test_what_did_not_end_replaces_nothing(
     tmp_path: Path, how: type[BaseException] | BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "old.json").write_text("whole")
-    (tmp_path / "other.json").write_text("other")
+    (tmp_path / "beside.json").write_text("before")
     with pytest.raises(how if isinstance(how, type) else type(how)):
-        measure(tmp_path, how, {"old.json": "half", "new.json": "new"})
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    aside = {"old.json.unfinished": "half", "new.json.unfinished": "new"}
-    assert found == {"old.json": "whole", "other.json": "other", **aside}
+        measure(tmp_path, how, "old", "new")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"old.json", "beside.json", "old.json.unfinished", "new.json.unfinished"}
+    assert (tmp_path / "old.json").read_text() == "whole"
+    assert (tmp_path / "beside.json").read_text() == "of another"
+    assert [attempt(tmp_path / f"{name}.json.unfinished") for name in ("old", "new")] == [2, 2]
     assert str(tmp_path / "new.json.unfinished") in capsys.readouterr().err
 
 
@@ -57,8 +67,18 @@ def test_what_did_not_end_replaces_nothing(
 def test_what_ended_stays(tmp_path: Path, status: int | None) -> None:
     (tmp_path / "old.json").write_text("old")
     with pytest.raises(SystemExit):
-        measure(tmp_path, SystemExit(status), {"old.json": "new"})
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old.json", "new")]
+        measure(tmp_path, SystemExit(status), "old")
+    assert {path.name for path in tmp_path.iterdir()} == {"old.json", "beside.json"}
+    assert attempt(tmp_path / "old.json") == 2
+
+
+def test_one_benchmark_after_the_other(tmp_path: Path) -> None:
+    """What an earlier one in this process wrote is not the later one's."""
+    with pytest.raises(SystemExit):
+        measure(tmp_path, SystemExit(0), "old")
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, KeyboardInterrupt, "new")
+    assert attempt(tmp_path / "old.json") == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
