@@ -80,7 +80,7 @@ class Planner:
             # and positions in the text say nothing of positions in that.
             return self.for_tokens(ledger, tuple(self._renderer.encode(prompt)))
         # What was given back may have come out the same again.
-        if keep or matched.kind == types_pb2.MATCH_EXTEND:
+        if keep or matched.kind in (types_pb2.MATCH_EXTEND, types_pb2.MATCH_EXACT):
             keep = _shared(ledger.token_ids, sequence, keep)
         return _plan(matched, keep, sequence, _tokens_inside(prompt.checkpoints, pieces))
 

@@ -95,6 +95,16 @@ def test_a_raw_prompt_that_goes_on_anywhere_is_tokenized_as_if_whole(
     assert list(plan.sequence) == of.renderer.encode(prompt)
 
 
+def test_the_same_character_in_two_tokens_is_there() -> None:
+    """The last token is computed again, and the cut before it is inside the character."""
+    of = world(byte_level)
+    prompt = of.renderer.text("\x80", parse_special=False)
+    ledger = of.ledger(prompt)
+    plan = of.planner.for_text(ledger, prompt, heal_extension=True)
+    check(of, ledger, prompt, plan)
+    assert (plan.kind, plan.keep_tokens, len(plan.sequence)) == (MATCH_EXACT, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("make", "common", "remembered", "new"),
     [
