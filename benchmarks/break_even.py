@@ -27,7 +27,7 @@ from benchmarks.models import kv_bytes_per_token, model_directory, model_name
 from benchmarks.plots import Plot, line
 from benchmarks.prompts import NEW_TOKENS, Prompts
 from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
-from inference_service.settings import WorkerSettings
+from inference_service.engine.device import worth_restoring
 
 LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024)
 RESAMPLINGS = 2000
@@ -146,7 +146,7 @@ async def measured(stack: LiveStack, arguments: argparse.Namespace) -> dict[str,
         "model": name,
         "backend": results.backend(),
         "new_tokens": arguments.new_tokens,
-        "default": WorkerSettings.model_fields["min_restore_tokens"].default,
+        "default": worth_restoring(),
     }
     rounds: dict[int, list[tuple[float, float]]] = {length: [] for length in lengths}
     agents = KnownAgents(stack, Prompts(model_directory(arguments.model)), arguments.new_tokens)

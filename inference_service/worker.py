@@ -22,6 +22,7 @@ from agentmem.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
+from inference_service.engine.device import worth_restoring
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import Limits
 from inference_service.metrics import WorkerMetrics
@@ -71,9 +72,10 @@ class Worker:
         store = StoreClient(self._channel)
         self._transfers = Transfers(store, settings.store_transfer, self._metrics)
         locks, hints = AgentLocks(), TurnHints()
-        limits = Limits(settings.min_restore_tokens, settings.match_min_ratio)
+        min_tokens = settings.min_restore_tokens or worth_restoring()
+        limits = Limits(min_tokens, settings.match_min_ratio)
         fetcher = Fetcher(store, self._transfers, self._metrics)
-        restorer = Restorer(fetcher, self._metrics, settings.min_restore_tokens)
+        restorer = Restorer(fetcher, self._metrics, min_tokens)
         preparer = Preparer(restorer, limits, settings.default_max_tokens)
         self._persister = Persister(self._engine, store, self._transfers, self._metrics)
         self._broken = asyncio.Event()

@@ -7,6 +7,8 @@ import mlx.core as mx
 _METAL_SHARE = 0.9
 _CUDA_SHARE = 0.85
 _SYSTEM_SHARE = 0.5
+_WORTH_RESTORING = 16
+_WORTH_UPLOADING = 128
 
 
 def usable_bytes() -> int:
@@ -25,6 +27,15 @@ def usable_bytes() -> int:
 def has_own_memory() -> bool:
     """Whether it is a GPU whose memory is not the system's: a CUDA one."""
     return mx.default_device().type != mx.DeviceType.cpu and "total_memory" in mx.device_info()
+
+
+def worth_restoring() -> int:
+    """Tokens of KV from which on to restore them takes less time than to compute them.
+
+    From `agentmem bench break-even`: 16 to 64 for the demo model on two cores, and 64 to 192 for Llama 3.1 8B's
+    geometry on an H200, where files are copied to memory of the GPU's own. Metal was not measured; it copies nothing.
+    """
+    return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING
 
 
 def device_bytes() -> int:
