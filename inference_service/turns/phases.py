@@ -7,7 +7,7 @@
     queue            until the engine takes it up
     load             KV is put together there
     prefill …        one for each chunk
-    decode           with the moment of the first token; the last token of the prompt is computed here
+    decode           with the moment of the first token
     commit           the ledger is written, fsynced
 
 Together the first six take as long as `finished.timings` says for queue and load; prefill and decode are as there, but

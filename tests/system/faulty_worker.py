@@ -11,6 +11,8 @@ from typing import Any
 
 from inference_service.__main__ import main
 from inference_service.engine.batching import BatchEngine
+from inference_service.engine.generation import TurnJob
+from inference_service.engine.prefill import ChunkUnderWay
 from inference_service.storage.client import StoreClient
 
 _FAULT = os.environ.get("FAULT", "")
@@ -35,14 +37,14 @@ def _die_once(done: Path) -> None:
 
 
 def _engine_dies() -> None:
-    begin_chunk = BatchEngine._begin_chunk
+    next_chunk = BatchEngine._next_chunk
 
-    def dying(self: BatchEngine, job: Any, prompt: Any) -> None:
-        if len(prompt) > 100:
+    def dying(self: BatchEngine, job: TurnJob) -> ChunkUnderWay:
+        if job.tokens > 100:
             raise SystemExit("injected")
-        begin_chunk(self, job, prompt)
+        return next_chunk(self, job)
 
-    BatchEngine._begin_chunk = dying  # type: ignore[method-assign]
+    BatchEngine._next_chunk = dying  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

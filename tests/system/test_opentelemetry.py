@@ -134,7 +134,7 @@ async def test_a_turn_is_one_trace_with_all_its_phases(stack: Stack, collector: 
         "agentmem.match": "new", "agentmem.tier": "none", "agentmem.reused_tokens": 0,
         "agentmem.prompt_tokens": prompt, "agentmem.generated_tokens": finished.usage.completion_tokens,
     }.items()  # fmt: skip
-    check_chunks(spans, prompt - 1, at_least=2)
+    check_chunks(spans, prompt, at_least=3)  # the last token alone, behind what is too long for logits
     assert not [span for span in spans if span.failure]
     check_times(spans, finished.timings)
 
@@ -254,7 +254,7 @@ async def test_turns_at_the_same_time_are_not_mixed(collector: Collector, client
         spans = await collector.trace(trace_id, TURN)
         check_tree(spans, parent)
         assert {span.attributes.get("agentmem.agent_id", name) for span in spans} == {name}
-        check_chunks(spans, done[name][1].usage.prompt_tokens - 1)
+        check_chunks(spans, done[name][1].usage.prompt_tokens)
         check_times(spans, done[name][1].timings)
 
 

@@ -105,6 +105,49 @@ def test_turns_that_come_and_go_are_each_right(model: LoadedModel, oracle: Oracl
     assert len({token for turn in turns for token in turn.generated.token_ids}) > 15
 
 
+@pytest.mark.parametrize(
+    ("tokens", "chunks"), [(1, [1]), (2, [2]), (64, [64]), (65, [64, 1]), (200, [199, 1])], ids=str
+)
+def test_the_first_token_comes_from_the_last_chunk(
+    model: LoadedModel, oracle: Oracle, tokens: int, chunks: list[int]
+) -> None:
+    """A short one has the last token in it; behind a longer one it is computed alone, in the same tick."""
+    turn = begin(model, prompt_of(model, tokens, 20)[:tokens], tokens=3)
+    model.engine.tick()
+    assert [chunk.tokens for chunk in turn.job.chunks] == chunks
+    assert model.engine.running == 1
+    run(model)
+    assert right(oracle, turn)
+    caches, _ = turn.job.future.result(0)
+    assert {cache.offset for cache in caches} == {tokens + 3}
+
+
+def test_nobody_asks_for_logits_where_nothing_is_generated(model: LoadedModel) -> None:
+    turn = begin(model, prompt_of(model, 3, 20)[:50], tokens=None)
+    run(model)
+    assert [chunk.tokens for chunk in turn.job.chunks] == [50]
+    assert turn.job.logits is None
+
+
+def test_a_last_token_that_is_stopped_goes_on(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What arrives between two of its layers comes first; the turn joins a tick later."""
+    turn = begin(model, prompt_of(model, 4, 20)[:100], tokens=3)
+    asked = iter([*[False] * (model.geometry.layers - 1), True])
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
+    monkeypatch.setattr(model.engine, "asked", lambda: next(asked, False))
+    model.engine.tick()
+    assert turn.job.chunk is not None
+    assert turn.job.chunk.tokens == 1
+    assert not model.engine.running
+    model.engine.tick()
+    assert turn.job.chunk is None
+    assert model.engine.running == 1
+    run(model)
+    assert right(oracle, turn)
+
+
 def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm turn of some 50 tokens gets its first token within two ticks, whatever long prompt is under way."""
     monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 64)

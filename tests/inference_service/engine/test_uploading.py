@@ -13,6 +13,7 @@ from agentmem.blockfile import TENSORS
 from inference_service.engine import uploading
 from inference_service.engine.arenas import HostTensors
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry
+from inference_service.engine.joining import runs
 from inference_service.engine.uploading import uploaded
 from tests.inference_service.engine.arena_bits import as_file, bits, cut, geometry, random_tensors
 
@@ -51,31 +52,12 @@ def test_every_bit_is_where_it_belongs(data: st.DataObject) -> None:
     check(uploaded(files, dtypes(made), capacity, at_once), whole, made, capacity)
 
 
-@given(data=st.data())
-def test_runs_are_the_same_memory(data: st.DataObject) -> None:
-    """Wherever arrays lie: at equal distances forwards or backwards, or not; of other shapes; the same one again."""
-    memory = np.random.default_rng(0).integers(0, 1 << 16, 4000, dtype=np.uint16)
-    places = st.tuples(st.integers(0, 3000), st.sampled_from([(2, 3, 5, 7), (2, 3, 4, 7)]), st.booleans())
-    step = data.draw(st.integers(-50, 50))
-    at = data.draw(st.lists(places, min_size=1, max_size=6))
-    at += [(1000 + step * number, (2, 3, 5, 7), False) for number in range(data.draw(st.integers(0, 5)))]
-    parts = []
-    for start, shape, reversed_layers in at:
-        part = memory[start : start + np.prod(shape)].reshape(shape)
-        parts.append(part[::-1] if reversed_layers else part)
-    found = uploading.runs(parts)
-    rows = [row for run in found for row in run]
-    assert len(rows) == len(parts)
-    assert all(np.array_equal(row, part) and np.shares_memory(row, part) for row, part in zip(rows, parts, strict=True))
-    assert not any(run.flags.writeable for run in found)
-
-
 def test_whole_blocks_that_were_read_together_are_one_run() -> None:
     made = geometry()
     whole = random_tensors(made, made.full, 32 * 7)
     stacked = {name: np.stack(np.split(array, 7, axis=2)) for name, array in whole.items()}
     files = [{name: array[row] for name, array in stacked.items()} for row in range(7)]
-    assert [run.shape[0] for run in uploading.runs([file["k.weights"] for file in files])] == [7]
+    assert [run.shape[0] for run in runs([file["k.weights"] for file in files])] == [7]
     check(uploaded(files, dtypes(made), 240), whole, made, 240)
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from agentmem.blockfile import TENSORS
 from inference_service.engine.arenas import HostTensors
-from inference_service.engine.uploading import runs
+from inference_service.engine.joining import runs
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import transfer
 from inference_service.storage.blocks import BlockMiss, read_block
