@@ -182,7 +182,10 @@ async def test_http_and_a_restored_agent(stack: Stack, collector: Collector, cli
     history = {"role": "user", "content": "the boat is green " * 60}
     body = {"model": "tiny", "messages": [history], "max_tokens": 3}
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        while (await http.get("/v1/models")).status_code == 503:  # The gateway has yet to find the new worker.
+            await asyncio.sleep(0.05)
         answer = await http.post("/v1/chat/completions", json=body, headers={"X-Agent-ID": "warm", **dict(metadata)})
+    assert answer.status_code == 200, answer.text
     assert answer.headers["traceparent"] == metadata[0][1], "as without tracing"
     names = (TURN - {("gateway", GENERATE), ("worker", "prefill")}) | {("gateway", "POST /v1/chat/completions")}
     spans = await collector.trace(trace_id, names)
