@@ -1,22 +1,28 @@
 """All that RESULTS.md shows of a machine: one benchmark after the other, and then the report.
 
-    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--quality DIRECTORY] [--limit SECONDS]
+    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--quality DIRECTORY] [--limit SECONDS] [--gpus 0 1 …]
 
 On a CPU with the demo model; on a GPU with a model of Llama 3.1 8B's geometry and random weights, which is written to
 --directory if it is not there. Nothing else should run meanwhile; on two cores it takes more than an hour. A benchmark
 that fails, or takes longer than --limit, leaves its result as it was, and the others go on. The exit status is 1 where
-one failed. Without --quality, quality is that of the demo model alone, and not of all architectures.
+one failed. Without --quality, quality is that of the demo model alone, and not of all architectures. With --gpus there
+run as many benchmarks at a time, each on one of them: where there are cores for that, 16 to each say.
 """
 
 import argparse
 import os
+import queue
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -48,6 +54,7 @@ GPU = (
     "memory",
     "quality{quality}",
 )
+_POLL = 0.5
 _PATIENCE = 30.0
 """Seconds for a benchmark to stop what it has started."""
 
@@ -66,21 +73,71 @@ def commands(backend: str, directory: Path, quality: Path | None, only: Sequence
     return [line for line in lines if not only or line[0] in only]
 
 
-def run(command: Sequence[str], limit: float) -> int:
+class Ended(NamedTuple):
+    """A benchmark's command line, its exit status, and how long it took."""
+
+    line: str
+    status: int
+    seconds: float
+
+
+def run(
+    command: Sequence[str],
+    limit: float,
+    environment: Mapping[str, str] = os.environ,
+    stopped: threading.Event | None = None,
+) -> int:
     """Run a module's command; its exit status, or 124 where it was stopped. Interrupted first, as by Ctrl-C."""
-    with subprocess.Popen([sys.executable, "-m", *command], start_new_session=True) as process:
+    program = [sys.executable, "-m", *command]
+    with subprocess.Popen(program, start_new_session=True, env=environment) as process:
         try:
-            return process.wait(limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGINT)
-            raise
+            until = time.monotonic() + limit
+            while time.monotonic() < until and not (stopped and stopped.is_set()):
+                try:
+                    return process.wait(min(_POLL, limit))
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGINT)
         try:
             process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
         return 124
+
+
+def take_turns(wanted: Sequence[Sequence[str]], gpus: Sequence[str], limit: float) -> list[Ended]:
+    """Run benchmarks in their order, each on the next GPU that is free; without any, one after the other."""
+    free: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for gpu in gpus or [""]:
+        free.put(gpu)
+    stopped = threading.Event()
+
+    def one(command: Sequence[str]) -> Ended:
+        gpu, started = free.get(), time.monotonic()
+        try:
+            status = run(["benchmarks", *command], limit, _environment(gpu), stopped)
+        finally:
+            free.put(gpu)
+        return Ended(shlex.join(command), status, time.monotonic() - started)
+
+    with ThreadPoolExecutor(max(1, len(gpus))) as threads:
+        try:
+            return list(threads.map(one, wanted))
+        except BaseException:
+            stopped.set()
+            threads.shutdown(cancel_futures=True)
+            raise
+
+
+def _environment(gpu: str) -> dict[str, str]:
+    """In which a benchmark has that GPU, and a place of its own for what MLX compiles: it writes files in two steps."""
+    if not gpu:
+        return {**os.environ}
+    place = Path(tempfile.gettempdir()) / f"gpu-{gpu}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": gpu, "TMPDIR": str(place)}
 
 
 def main(given: argparse.Namespace) -> int:
@@ -101,11 +158,7 @@ def main(given: argparse.Namespace) -> int:
         return 2
     if backend == "gpu" and not (given.directory / GEOMETRY / "config.json").exists():
         run(["benchmarks.random_models", GEOMETRY, str(given.directory / GEOMETRY)], given.limit)
-    ended: list[tuple[str, int, float]] = []
-    for command in wanted:
-        started = time.monotonic()
-        status = run(["benchmarks", *command], given.limit)
-        ended.append((shlex.join(command), status, time.monotonic() - started))
+    ended = take_turns(wanted, given.gpus, given.limit)
     status = run(["benchmarks", "report"], given.limit)
     for name, code, seconds in ended:
         Console().print(f"{'ok' if code == 0 else f'ended with {code}':<15} {seconds:6.0f} s  {name}", highlight=False)
@@ -119,6 +172,7 @@ def parser() -> argparse.ArgumentParser:
     cache = Path("~/.cache/agentmem/models").expanduser()
     found.add_argument("--directory", type=Path, default=cache, help=f"of the random model (default: {cache})")
     found.add_argument("--quality", type=Path, help="a directory with a directory for each further model of quality")
+    found.add_argument("--gpus", nargs="+", default=[], metavar="NUMBER", help="that take turns (default: the first)")
     found.add_argument("--limit", type=options.at_least(1), default=3600, help="seconds that one benchmark may take")
     return found
 
