@@ -5,7 +5,7 @@ those are shared among threads: one alone does not fill a server's memory bandwi
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -37,13 +37,17 @@ def runs(parts: Sequence[Array]) -> list[Array]:
     return [_as_one(run) for run in found]
 
 
-def copy_all(copies: Iterable[Copy], axis: int) -> None:
-    """Make them all; large ones in shares along an axis."""
-    shares = [share for copy in copies for share in _shares(*copy, axis)]
-    if len(shares) == 1:
-        np.copyto(*shares[0])
-    else:
+def copy_all(copies: Sequence[Copy], axis: int, *, shared: bool) -> None:
+    """Make them all; by some threads, in shares along an axis, if they are to be `shared` and large enough for that.
+
+    To share them costs more than it gains on a CPU that computes with the same few cores.
+    """
+    if shared and sum(source.nbytes for _, source in copies) >= 2 * _SHARE:
+        shares = [share for copy in copies for share in _shares(*copy, axis)]
         list(_threads.map(lambda share: np.copyto(*share), shares))
+        return
+    for target, source in copies:
+        np.copyto(target, source)
 
 
 def _as_one(run: Sequence[Array]) -> Array:

@@ -39,7 +39,7 @@ def uploaded(
 
     `dtypes` are safetensors' names of what the tensors hold. Layers of up to `at_once` bytes are loaded together; by
     default one by one where the device's memory is the host's, because taking them apart is a copy more. The arrays are
-    evaluated and private: they share no memory with the files, nor with each other.
+    evaluated and share no memory with the files; nor with each other, but for some KB.
     """
     if at_once is None:
         at_once = _AT_ONCE if has_own_memory() else 0
@@ -100,6 +100,7 @@ class _Joined(io.RawIOBase):
         if self._filled > capacity:
             raise ValueError(f"{self._filled} tokens of files for {capacity}")
         self._capacity = capacity
+        self._shared = at_once > 0
         self._place = _Place()
         self.layers = next(iter(files[0].values())).shape[0]
         entries, tensors, end = {}, [], 0
@@ -146,7 +147,7 @@ class _Joined(io.RawIOBase):
         else:
             try:
                 self._join(self.tensors[at], view)
-            except (KeyError, ValueError, MemoryError) as error:
+            except Exception as error:  # noqa: BLE001 - no exception may leave MLX's thread
                 self.failure = error
             else:
                 self.read_tensors += 1
@@ -163,5 +164,5 @@ class _Joined(io.RawIOBase):
             behind = whole[:, :, start : start + count * tokens].reshape(-1, heads, count, tokens, width)
             copies.append((behind, run[:, layers].transpose(1, 2, 0, 3, 4)))
             start += count * tokens
-        copy_all(copies, axis=2)
+        copy_all(copies, axis=2, shared=self._shared)
         whole[:, :, self._filled :] = 0

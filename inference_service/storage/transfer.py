@@ -93,7 +93,7 @@ class PathTransfer(Transfer):
 
     async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
         """By a few threads, each of which takes the next file when it is through with one."""
-        rows = _rows([min(file.size_bytes, most_bytes(header, geometry)) for header, file in files])
+        rows = _rows(files, geometry)
         todo, found = deque(enumerate(files)), dict[int, HostTensors | BlockMiss]()
         stopped = threading.Event()
 
@@ -106,13 +106,12 @@ class PathTransfer(Transfer):
                 try:
                     found[index] = read_block(file.path, header, file.digest, geometry, rows[index])
                 except BlockMiss as miss:
-                    found[index] = miss
+                    found[index] = miss.with_traceback(None)  # It holds the memory of all rows.
 
         try:
             await asyncio.gather(*(asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))))
         finally:
             stopped.set()
-        # What was found leaves the dictionary, which a miss holds by its traceback.
         return [found.pop(index) for index in range(len(files))]
 
     async def write(
@@ -167,15 +166,21 @@ class StreamTransfer(Transfer):
         """Nothing was written there; what the store has taken is the agent's."""
 
 
-def _rows(sizes: Sequence[int]) -> list[memoryview]:
-    """Memory for so many bytes each, in one piece, that end at equal distances.
+def _rows(files: Sequence[File], geometry: Geometry) -> list[memoryview | None]:
+    """Memory for each file; for blocks in one piece, in rows that end at equal distances, and none for windows.
 
     So the tensors of whole blocks, which are a file's last bytes, lie at equal distances, too, and the engine can take
-    a tensor out of all of them at once. What is in front of a row is never touched.
+    a tensor out of all of them at once. A window may be a hundred times as long as a block.
     """
+    sizes = [0 if header.window else min(file.size_bytes, most_bytes(header, geometry)) for header, file in files]
     widest = -(-max(sizes, default=0) // _ALIGNMENT) * _ALIGNMENT
-    memory = host_memory(widest * len(sizes))
-    return [memory[widest * (row + 1) - size : widest * (row + 1)] for row, size in enumerate(sizes)]
+    memory = host_memory(widest * sum(not header.window for header, _ in files))
+    found: list[memoryview | None] = []
+    end = 0
+    for (header, _), size in zip(files, sizes, strict=True):
+        end += 0 if header.window else widest
+        found.append(None if header.window else memory[end - size : end])
+    return found
 
 
 def _expected(result: HostTensors | BaseException) -> HostTensors | BlockMiss:

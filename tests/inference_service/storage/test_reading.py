@@ -57,6 +57,18 @@ async def test_tensors_of_whole_blocks_lie_at_equal_distances(world: World) -> N
         assert [run.shape[0] for run in runs([each[name] for each in found])] == [4, 1]
 
 
+async def test_a_long_window_does_not_widen_the_rows_of_blocks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, _ = await stored(world)
+    taken: list[int] = []
+    memory = transfer.host_memory
+    monkeypatch.setattr(transfer, "host_memory", lambda size: (taken.append(size), memory(size))[1])
+    files[-1][1].size_bytes *= 100  # As if: a window has memory of its own, as long as its file.
+    found = await world.transfer("path").read_all(files, GEOMETRY)
+    assert [isinstance(each, BlockMiss) for each in found] == [False, False, False, False]
+    blocks_bytes = sum(file.size_bytes for _, file in files[:-1])
+    assert sum(taken) < 2 * blocks_bytes
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_damage_anywhere_is_a_miss_of_that_file_alone(
