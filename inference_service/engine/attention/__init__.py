@@ -1,7 +1,7 @@
 """Attention over Q4 caches: the seam that models come through, and the ways to compute what they ask for.
 
-`seam` puts itself into models; `paths` are the ways for one query per row, of which `flash_decoding` is one; `choice`
-says which of them is taken where; `self_test` proves them right, and `speed` measures them.
+`seam` puts itself into models; `paths` are the ways for many queries of a row and for one, of which `flash_decoding` is
+one; `choice` says which of the latter is taken where; `self_test` proves them right, and `speed` measures them.
 """
 
 from inference_service.engine.attention.choice import PathChoice

@@ -69,15 +69,16 @@ def spelled_out(
 
     cuDNN, MLX's fused kernel for NVIDIA GPUs, makes a plan for each pair of numbers of queries and of tokens, and few
     turns have a pair that was there before: on an H200 that is 45 to 60 ms of a turn of 50 tokens, whose layers take as
-    long (Llama 3.1 8B, 1K to 32K tokens). These products need no plan.
+    long (Llama 3.1 8B, 1K to 32K tokens). These products need no plan. Scores are float32 up to the softmax, as in the
+    fused kernel: rounded to bfloat16, those of real models would be off by a tenth.
     """
     rows, heads, n, width = queries.shape
     k = mx.dequantize(*keys, group_size=by.group_size, bits=by.bits)
     v = mx.dequantize(*values, group_size=by.group_size, bits=by.bits)
     kv_heads, tokens = k.shape[1:3]
-    folded = (queries * scale).reshape(rows, kv_heads, -1, width)
-    scores = (folded @ k.swapaxes(-1, -2)).reshape(rows, kv_heads, -1, n, tokens)
-    weights = _weights(scores, mask, sinks).reshape(rows, kv_heads, -1, tokens)
+    folded = (queries.astype(mx.float32) * scale).reshape(rows, kv_heads, -1, width)
+    scores = (folded @ k.astype(mx.float32).swapaxes(-1, -2)).reshape(rows, kv_heads, -1, n, tokens)
+    weights = _weights(scores, mask, sinks).astype(v.dtype).reshape(rows, kv_heads, -1, tokens)
     return (weights @ v).reshape(rows, heads, n, -1)
 
 
@@ -114,11 +115,16 @@ def many_queries() -> list[str]:
     return [name for name in MANY_QUERIES if name != DEQUANTIZE_MATMUL or available()]
 
 
+def most_of_few(heads: int, tokens: int) -> int:
+    """The most queries over so many tokens whose scores are spelled out on this backend; 0 where there are none."""
+    found = min(_FEW, _FEW_SCORES // (heads * tokens))
+    return found if found > 1 and available() else 0
+
+
 def for_many(queries: mx.array, tokens: int) -> str:
     """Which of them computes queries [rows, heads, n, k_dim] over so many tokens."""
     _, heads, n, _ = queries.shape
-    few = n <= _FEW and heads * n * tokens <= _FEW_SCORES
-    return DEQUANTIZE_MATMUL if few and available() else DEQUANTIZE_FUSED
+    return DEQUANTIZE_MATMUL if n <= most_of_few(heads, tokens) else DEQUANTIZE_FUSED
 
 
 def candidates() -> list[str]:

@@ -85,6 +85,7 @@ class AttentionSeam:
         self.calls = 0
         self.heads = 0
         self._choices: dict[Heads, PathChoice] = {}
+        self._only_fused: set[Heads] = set()
         self._reports: dict[Geometry, list[PathReport]] = {}
 
     def install(self, model: nn.Module) -> None:
@@ -120,6 +121,8 @@ class AttentionSeam:
             path = ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
             return path(queries, keys, values, cache, scale, mask, sinks)
         many = for_many(queries, keys.tokens)
+        if many != DEQUANTIZE_FUSED and _heads(queries, keys, values, cache) in self._only_fused:
+            many = DEQUANTIZE_FUSED
         if many == DEQUANTIZE_FUSED and isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
             k = mx.dequantize(*keys, group_size=cache.group_size, bits=cache.bits)
             v = mx.dequantize(*values, group_size=cache.group_size, bits=cache.bits)
@@ -141,8 +144,22 @@ class AttentionSeam:
             self._reports[geometry] = self._tested(geometry, speeds)
         return self._reports[geometry]
 
+    def _tested_prefill(self, geometry: Geometry) -> list[PathReport]:
+        """The fused kernel must be right; another way is not taken where it is not."""
+        fused, *others = many_queries()
+        error = prefill_error(MANY_QUERIES[fused], geometry)
+        found, failures = [], []
+        for path in others:
+            try:
+                found.append(PathReport("prefill", path, prefill_error(MANY_QUERIES[path], geometry), "a few queries"))
+            except (RuntimeError, ValueError, FailedPrecondition) as failure:
+                failures.append(f"{path}: {failure}")
+                groups = filter(None, (geometry.full, geometry.sliding))
+                self._only_fused.update(Heads.of(geometry, group) for group in groups)
+        return [PathReport("prefill", fused, error, "; ".join(failures)), *found]
+
     def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:
-        prefill = [PathReport("prefill", path, prefill_error(MANY_QUERIES[path], geometry)) for path in many_queries()]
+        prefill = self._tested_prefill(geometry)
         errors: dict[str, float] = {}
         failures: dict[str, Exception] = {}
         for path in candidates():
