@@ -72,10 +72,10 @@ class Worker:
         store = StoreClient(self._channel)
         self._transfers = Transfers(store, settings.store_transfer, self._metrics)
         locks, hints = AgentLocks(), TurnHints()
-        min_tokens = settings.min_restore_tokens or worth_restoring()
-        limits = Limits(min_tokens, settings.match_min_ratio)
+        least = settings.min_restore_tokens
+        limits = Limits(least or Limits().min_tokens, settings.match_min_ratio)
         fetcher = Fetcher(store, self._transfers, self._metrics)
-        restorer = Restorer(fetcher, self._metrics, min_tokens)
+        restorer = Restorer(fetcher, self._metrics, least or worth_restoring())
         preparer = Preparer(restorer, limits, settings.default_max_tokens)
         self._persister = Persister(self._engine, store, self._transfers, self._metrics)
         self._broken = asyncio.Event()
