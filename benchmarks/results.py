@@ -63,9 +63,9 @@ def write(name: str, figures: dict[str, Any]) -> Path:
     command = " ".join(sys.argv)
     benchmark = command.removeprefix("agentmem bench ").partition(" ")[0]
     found = {"benchmark": benchmark, "command": command, **environment(), "figures": figures}
-    replacing(path)
     half = path.with_suffix(".json.half")
     half.write_text(json.dumps(found, indent=1) + "\n")
+    replacing(path)
     half.replace(path)
     return path
 

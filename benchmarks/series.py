@@ -137,6 +137,7 @@ def _environment(gpu: str) -> dict[str, str]:
         return {**os.environ}
     place = Path(tempfile.gettempdir()) / f"gpu-{gpu}"
     place.mkdir(mode=0o700, exist_ok=True)
+    place.chmod(0o700)  # Raises where it is another user's, who could have put libraries there that MLX would load.
     return {**os.environ, "CUDA_VISIBLE_DEVICES": gpu, "TMPDIR": str(place)}
 
 
@@ -155,6 +156,9 @@ def main(given: argparse.Namespace) -> int:
         wanted = commands(backend, given.directory, given.quality, given.only)
     except ValueError as error:
         print(error, file=sys.stderr)
+        return 2
+    if given.gpus and (backend == "cpu" or len(set(given.gpus)) < len(given.gpus)):
+        print("--gpus: name GPUs that MLX computes on, each once", file=sys.stderr)
         return 2
     if backend == "gpu" and not (given.directory / GEOMETRY / "config.json").exists():
         run(["benchmarks.random_models", GEOMETRY, str(given.directory / GEOMETRY)], given.limit)

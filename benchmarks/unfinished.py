@@ -32,6 +32,8 @@ def kept_whole() -> Iterator[None]:
 
 def _put_aside() -> None:
     for path, before in _replaced.items():
+        if not path.exists() or path.read_bytes() == before:
+            continue  # It was stopped before it had written that.
         aside = path.replace(path.with_name(path.name + SUFFIX))
         if before is not None:
             path.write_bytes(before)

@@ -9,8 +9,8 @@ _BEFORE = (
 )
 
 _FEW_ANSWERS = (
-    "3 answers lost and none gained of 266, within noise (p = 0.25), whose interval is wider than 2 points; with 8 bits "
-    "none is lost"
+    "3 answers lost and none gained of 266, within noise (p = 0.25), whose interval is wider than 2 points; with "
+    "8 bits none is lost"
 )
 
 REASONS: Mapping[tuple[str, str], str] = {

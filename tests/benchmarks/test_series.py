@@ -102,12 +102,9 @@ def test_each_gpu_has_one_benchmark_at_a_time(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.usefixtures("benchmark")
 def test_without_gpus_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", "as it was")
-    (tmp_path / "go on").touch()
-    assert [each.status for each in take_turns([["a", str(tmp_path), "9"], ["b", str(tmp_path), "9"]], [], 50)] == [
-        0,
-        0,
-    ]
+    assert [each.status for each in take_turns([[name, str(tmp_path), "1"] for name in "ab"], [], 50)] == [0, 0]
     assert (tmp_path / "b").read_text().split(" ", 1)[1] == "as it was"
+    assert (tmp_path / "b").stat().st_mtime - (tmp_path / "a").stat().st_mtime >= 1, "b began when a had ended"
 
 
 @pytest.mark.usefixtures("benchmark")

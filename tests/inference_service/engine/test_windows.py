@@ -143,7 +143,7 @@ def test_a_window_shares_no_memory_with_the_caches(model: LoadedModel, prompt: l
 
 
 def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[int]) -> None:
-    """Not where a turn starts from, nor behind its end, nor at its last token, which is computed with the batch."""
+    """Not where a turn starts from, nor behind its end, nor at its end, behind which it generates."""
     warm = finished(model, job_of(model, prompt[:200]))
     job = job_of(model, prompt, [0, 100, 200, 300, len(prompt), len(prompt) + 5], warm, [])
     finished(model, job)

@@ -299,7 +299,7 @@ def test_a_row_of_another_position_is_no_window(first: int, count: int, good: bo
 def test_where_windows_of_a_prompt_are_kept() -> None:
     assert capture_positions((300, 700), 710) == (256, 300, 700)
     assert capture_positions((100,), 110) == (100,)
-    assert capture_positions((), 600) == (512, 599), "the last token is computed with the answer"
+    assert capture_positions((), 600) == (512, 599), "the last token is always computed again"
     assert capture_positions((), 1) == ()
     assert kept_positions([700, 256, 300, 900]) == (256, 700, 900)
     assert kept_positions([5, 5]) == (5,)
