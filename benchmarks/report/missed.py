@@ -22,8 +22,9 @@ REASONS: Mapping[tuple[str, str], str] = {
     ("ttft-llama-3.1-8b-gpu", "warm over its parts"): _BEFORE,
     ("ttft-llama-3.1-8b-gpu", "cold over warm"): _BEFORE,
     ("ttft-llama-3.1-8b-gpu", "hot at 32,000"): (
-        "36 ms more: all KV is dequantized in each layer for the 50 tokens, and their scores, 105 MB a layer, are "
-        "written and read; a kernel that reads packed KV for each token alone took 60 ms more (flash decoding by rows)"
+        "36 ms more: all KV is dequantized in each layer for the 50 tokens, and their scores (105 MB a layer in that "
+        "run, and twice that since they are float32) are written and read; a kernel that reads packed KV for each "
+        "token alone took 60 ms more (flash decoding by rows)"
     ),
     ("throughput-llama-3.1-8b-gpu", "decode of 8 agents through all services at 8192"): (
         "0.944x and 0.955x in two samples: at the figure, within what samples differ by"
