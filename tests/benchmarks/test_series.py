@@ -44,13 +44,16 @@ def test_commands(tmp_path: Path) -> None:
 def test_what_takes_too_long_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["timeit", "-n", "1", "pass"], 60) == 0
     assert run(["timeit", "-n", "1", "1 / 0"], 60) == 1
-    assert run(["timeit", "-n", "1", "-s", "import time", "time.sleep(60)"], 1) == 124
+    assert run(["timeit", "-n", "1", "-s", f"import time; {SIGNALS}", "time.sleep(60)"], 1) == 124
     monkeypatch.setattr(series, "_PATIENCE", 0.5)
     stubborn = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)"
     assert run(["timeit", "-n", "1", "-s", stubborn, "time.sleep(60)"], 1) == 124
 
 
-MODULE = """
+SIGNALS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""As `agentmem bench` does: a shell's background job ignores SIGINT, and so what it starts."""
+MODULE = f"""
+{SIGNALS}
 import os, sys, time
 from pathlib import Path
 
@@ -111,7 +114,7 @@ def test_without_gpus_one_after_the_other(tmp_path: Path, monkeypatch: pytest.Mo
 def test_who_stops_the_series_stops_all_that_run(tmp_path: Path) -> None:
     program = "from benchmarks import series; series.take_turns([[n, {0!r}, '60'] for n in 'abc'], ['0', '1'], 50)"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'protos'}", "PACKAGE": str(tmp_path / "package")}
-    code = "import os; " + program.format(str(tmp_path)).replace(
+    code = f"{SIGNALS}; import os; " + program.format(str(tmp_path)).replace(
         "series.take_turns", "os.environ['PYTHONPATH'] = os.environ['PACKAGE']; series.take_turns"
     )
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL)
