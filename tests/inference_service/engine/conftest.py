@@ -1,0 +1,25 @@
+"""Small models on which turns are batched, and what is true of them."""
+
+from pathlib import Path
+
+import pytest
+
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel, load
+from tests.oracle import Oracle
+from tests.tiny_models import write_gemma3, write_llama
+
+
+@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return request.param(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def oracle(directory: Path) -> Oracle:
+    return Oracle(directory)
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
