@@ -86,7 +86,8 @@ def test_each_gpu_has_one_benchmark_at_a_time(tmp_path: Path, monkeypatch: pytes
     begun: list[set[str]] = []
 
     def watch() -> None:
-        while len(seen := {name for name in "abc" if (tmp_path / name).exists()}) < 2:
+        deadline = time.monotonic() + 30
+        while len(seen := {name for name in "abc" if (tmp_path / name).exists()}) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(1)
         begun.append(seen)

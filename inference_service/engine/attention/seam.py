@@ -5,6 +5,7 @@ there.
 """
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self, get_args
@@ -16,8 +17,10 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention.choice import PathChoice
 from inference_service.engine.attention.paths import (
     DEQUANTIZE_FUSED,
+    DEQUANTIZE_MATMUL,
     MANY_QUERIES,
     ONE_QUERY,
+    Path,
     candidates,
     for_many,
     fused,
@@ -146,35 +149,23 @@ class AttentionSeam:
 
     def _tested_prefill(self, geometry: Geometry) -> list[PathReport]:
         """The fused kernel must be right; another way is not taken where it is not."""
-        fused, *others = many_queries()
-        error = prefill_error(MANY_QUERIES[fused], geometry)
-        found, failures = [], []
-        for path in others:
-            try:
-                found.append(PathReport("prefill", path, prefill_error(MANY_QUERIES[path], geometry), "a few queries"))
-            except (RuntimeError, ValueError, FailedPrecondition) as failure:
-                failures.append(f"{path}: {failure}")
-                groups = filter(None, (geometry.full, geometry.sliding))
-                self._only_fused.update(Heads.of(geometry, group) for group in groups)
-        return [PathReport("prefill", fused, error, "; ".join(failures)), *found]
+        errors, failures = _errors(MANY_QUERIES, many_queries(), prefill_error, geometry)
+        if DEQUANTIZE_FUSED in failures:
+            raise failures[DEQUANTIZE_FUSED]
+        if failures:
+            self._only_fused.update(_all_heads(geometry))
+        notes = {DEQUANTIZE_FUSED: "; ".join(_told(failures)), DEQUANTIZE_MATMUL: "a few queries"}
+        return [PathReport("prefill", path, error, notes[path]) for path, error in errors.items()]
 
     def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:
         prefill = self._tested_prefill(geometry)
-        errors: dict[str, float] = {}
-        failures: dict[str, Exception] = {}
-        for path in candidates():
-            try:
-                errors[path] = decode_error(ONE_QUERY[path], geometry)
-            except (RuntimeError, ValueError, FailedPrecondition) as failure:
-                failures[path] = failure
+        errors, failures = _errors(ONE_QUERY, candidates(), decode_error, geometry)
+        failed = _told(failures)
         if not errors:
-            raise FailedPrecondition("; ".join(f"{path}: {failure}" for path, failure in failures.items()))
+            raise FailedPrecondition("; ".join(failed))
         right = list(errors)
         choice = PathChoice(right, speeds.of(geometry, right) if speeds and len(right) > 1 else None)
-        if geometry.sliding:
-            self._choices[Heads.of(geometry, geometry.sliding)] = choice
-        self._choices[Heads.of(geometry, geometry.full)] = choice
-        failed = [f"{path}: {failure}" for path, failure in failures.items()]
+        self._choices.update(dict.fromkeys(_all_heads(geometry), choice))
         report = partial(PathReport, "decode")
         return [
             *prefill,
@@ -183,6 +174,29 @@ class AttentionSeam:
                 for path in choice.taken
             ),
         ]
+
+
+def _errors(
+    ways: Mapping[str, Path], names: Sequence[str], error_of: Callable[[Path, Geometry], float], geometry: Geometry
+) -> tuple[dict[str, float], dict[str, Exception]]:
+    """The error of each way that is right, and what is wrong with the others."""
+    errors: dict[str, float] = {}
+    failures: dict[str, Exception] = {}
+    for name in names:
+        try:
+            errors[name] = error_of(ways[name], geometry)
+        except (RuntimeError, ValueError, FailedPrecondition) as failure:
+            failures[name] = failure
+    return errors, failures
+
+
+def _told(failures: Mapping[str, Exception]) -> list[str]:
+    return [f"{path}: {failure}" for path, failure in failures.items()]
+
+
+def _all_heads(geometry: Geometry) -> list[Heads]:
+    """Those of the sliding layers, if there are any, and of the others."""
+    return [Heads.of(geometry, group) for group in (geometry.sliding, geometry.full) if group]
 
 
 class _Dispatch:
