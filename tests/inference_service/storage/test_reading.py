@@ -62,6 +62,7 @@ async def test_a_long_window_does_not_widen_the_rows_of_blocks(world: World, mon
     taken: list[int] = []
     memory = transfer.host_memory
     monkeypatch.setattr(transfer, "host_memory", lambda size: (taken.append(size), memory(size))[1])
+    monkeypatch.setattr(transfer, "most_bytes", lambda *_: 1 << 30)
     files[-1][1].size_bytes *= 100  # As if: a window has memory of its own, as long as its file.
     found = await world.transfer("path").read_all(files, GEOMETRY)
     assert [isinstance(each, BlockMiss) for each in found] == [False, False, False, False]
