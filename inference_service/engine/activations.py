@@ -18,7 +18,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.attention.paths import most_of_few
 from inference_service.engine.geometry import Caches, Geometry
 from inference_service.memory.chunks import LARGEST_CHUNK, latest_chunks
 from inference_service.remembered import Remembered
@@ -35,8 +34,8 @@ _KEYS_ON_CPU = 2_048
 """Scores of so many keys are more than a layer's hidden states."""
 _KEYS_ON_GPU = 32_768
 """KV of a longer context is not made only to be measured: what is beyond is extrapolated by the key."""
-_WHAT = "largest chunks, and the most scores"
-"""What is measured, so that what was remembered of less is measured again."""
+_WHAT = "largest chunks"
+"""What is measured, so that what was remembered of something else is measured again."""
 _MARGIN, MARGIN_OF_SMALL = 1.1, 1.5
 """Of a measured peak: what comes together otherwise while requests are served; and of one that is extrapolated."""
 
@@ -98,8 +97,6 @@ def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> i
     chunks = latest_chunks(keys)
     chunk_peak(network, geometry, *_behind(chunks[0]))  # Kernels are compiled, and memory is held on to, from here on.
     peaks = [chunk_peak(network, geometry, *_behind(chunk)) for chunk in chunks]
-    if few := most_of_few(geometry.heads, keys):
-        peaks.insert(0, chunk_peak(network, geometry, *_behind((few, keys))))
     beyond = 0.0
     if context_length > keys:
         tokens, most = chunks[-1]

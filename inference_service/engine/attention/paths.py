@@ -9,17 +9,18 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from inference_service.engine.attention.flash_decoding import available, flash_decoding
+from inference_service.engine.attention.cuda_kernels import available
+from inference_service.engine.attention.flash_decoding import flash_decoding
+from inference_service.engine.attention.flash_prefill import flash_prefill
 from inference_service.engine.caches import Quantized
 
 FLASH_DECODING = "flash_decoding"
 QUANTIZED_MATMUL = "quantized_matmul"
 DEQUANTIZE_FUSED = "dequantize+fused"
-DEQUANTIZE_MATMUL = "dequantize+matmul"
+FLASH_PREFILL = "flash_prefill"
 
-_FEW, _FEW_SCORES = 512, 1 << 26
-"""Queries of a row, and scores of a layer (heads x queries x tokens), up to which spelling scores out costs less than
-a plan: 50 queries over 40K tokens with 32 heads."""
+_FEW = 512
+"""Queries of a row up to which reading packed K and V for each block of rows costs less than a plan."""
 
 
 class Quantization(Protocol):
@@ -62,31 +63,16 @@ def dequantized(
     return fused(queries, k, v, scale, mask, sinks)
 
 
-def spelled_out(
+def packed_rows(
     queries: mx.array, keys: Quantized, values: Quantized, by: Quantization, scale: float, mask: Any, sinks: Any
 ) -> mx.array:
-    """A few queries: this layer's K and V dequantized, and two products of matrices with the scores between them.
-
-    cuDNN, MLX's fused kernel for NVIDIA GPUs, makes a plan for each pair of numbers of queries and of tokens, and few
-    turns have a pair that was there before: on an H200 that is 45 to 60 ms of a turn of 50 tokens, whose layers take as
-    long (Llama 3.1 8B, 1K to 32K tokens). These products need no plan. Scores are float32 up to the softmax, as in the
-    fused kernel: rounded to bfloat16, those of real models would be off by a tenth.
-    """
-    rows, heads, n, width = queries.shape
-    k = mx.dequantize(*keys, group_size=by.group_size, bits=by.bits)
-    v = mx.dequantize(*values, group_size=by.group_size, bits=by.bits)
-    kv_heads, tokens = k.shape[1:3]
-    folded = (queries.astype(mx.float32) * scale).reshape(rows, kv_heads, -1, width)
-    scores = (folded @ k.astype(mx.float32).swapaxes(-1, -2)).reshape(rows, kv_heads, -1, n, tokens)
-    weights = _weights(scores, mask, sinks).astype(v.dtype).reshape(rows, kv_heads, -1, tokens)
-    return (weights @ v).reshape(rows, heads, n, -1)
+    """A few queries: our own kernels over packed K and V; neither the scores nor dequantized K and V ever exist."""
+    return flash_prefill(queries, keys, values, by.bits, by.group_size, scale, mask, sinks)
 
 
 def _weights(scores: mx.array, mask: Any, sinks: mx.array | None) -> mx.array:
-    """The softmax over scores [rows, kv_heads, group, n, tokens] that a mask leaves, with sinks in it."""
-    kv_heads, _, n, tokens = scores.shape[1:]
-    if isinstance(mask, str):  # "causal"
-        mask = mx.arange(tokens - n, tokens)[:, None] >= mx.arange(tokens)
+    """The softmax over scores [rows, kv_heads, group, 1, tokens] that a mask leaves, with sinks in it."""
+    kv_heads = scores.shape[1]
     if mask is not None:
         scores = mx.where(mask[:, :, None] if mask.ndim == 4 else mask, scores, -mx.inf)
     if sinks is None:
@@ -106,25 +92,18 @@ def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks:
 
 ONE_QUERY: dict[str, Path] = {FLASH_DECODING: packed, QUANTIZED_MATMUL: unfused, DEQUANTIZE_FUSED: dequantized}
 """The ways for one query per row, the one to prefer where nothing was measured first."""
-MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, DEQUANTIZE_MATMUL: spelled_out}
+MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, FLASH_PREFILL: packed_rows}
 """The ways for more than one."""
 
 
 def many_queries() -> list[str]:
-    """Those of `MANY_QUERIES` that are taken on this backend."""
-    return [name for name in MANY_QUERIES if name != DEQUANTIZE_MATMUL or available()]
+    """Those of `MANY_QUERIES` that this backend could run. The self-test finds which of them do."""
+    return [name for name in MANY_QUERIES if name != FLASH_PREFILL or available()]
 
 
-def most_of_few(heads: int, tokens: int) -> int:
-    """The most queries over so many tokens whose scores are spelled out on this backend; 0 where there are none."""
-    found = min(_FEW, _FEW_SCORES // (heads * tokens))
-    return found if found > 1 and available() else 0
-
-
-def for_many(queries: mx.array, tokens: int) -> str:
-    """Which of them computes queries [rows, heads, n, k_dim] over so many tokens."""
-    _, heads, n, _ = queries.shape
-    return DEQUANTIZE_MATMUL if n <= most_of_few(heads, tokens) else DEQUANTIZE_FUSED
+def few(n: int) -> bool:
+    """Whether so many queries of a row are for `FLASH_PREFILL`, where it is right; elsewhere the fused kernel is."""
+    return 1 < n <= _FEW
 
 
 def candidates() -> list[str]:

@@ -17,12 +17,12 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention.choice import PathChoice
 from inference_service.engine.attention.paths import (
     DEQUANTIZE_FUSED,
-    DEQUANTIZE_MATMUL,
+    FLASH_PREFILL,
     MANY_QUERIES,
     ONE_QUERY,
     Path,
     candidates,
-    for_many,
+    few,
     fused,
     many_queries,
 )
@@ -88,7 +88,7 @@ class AttentionSeam:
         self.calls = 0
         self.heads = 0
         self._choices: dict[Heads, PathChoice] = {}
-        self._only_fused: set[Heads] = set()
+        self._few_packed: set[Heads] = set()
         self._reports: dict[Geometry, list[PathReport]] = {}
 
     def install(self, model: nn.Module) -> None:
@@ -117,20 +117,20 @@ class AttentionSeam:
         """Attention of queries [rows, heads, n, k_dim] over what a cache shows; [rows, heads, n, v_dim].
 
         `mask` is what the cache's `make_mask` gave. Many queries: dequantize this layer, then the fused kernel, so that
-        the score matrix never exists; but for a few where that needs a plan. One query: as was chosen for such heads.
+        the score matrix never exists; but a few over packed K and V, where that was proved right. One query: as was
+        chosen for such heads.
         """
         if queries.shape[2] == 1:
             choice = self._choices.get(_heads(queries, keys, values, cache), _EVERYWHERE)
             path = ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
             return path(queries, keys, values, cache, scale, mask, sinks)
-        many = for_many(queries, keys.tokens)
-        if many != DEQUANTIZE_FUSED and _heads(queries, keys, values, cache) in self._only_fused:
-            many = DEQUANTIZE_FUSED
-        if many == DEQUANTIZE_FUSED and isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
+        if few(queries.shape[2]) and _heads(queries, keys, values, cache) in self._few_packed:
+            return MANY_QUERIES[FLASH_PREFILL](queries, keys, values, cache, scale, mask, sinks)
+        if isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
             k = mx.dequantize(*keys, group_size=cache.group_size, bits=cache.bits)
             v = mx.dequantize(*values, group_size=cache.group_size, bits=cache.bits)
             return _in_pieces(queries, k, v, cache.window, scale, mask, sinks)
-        return MANY_QUERIES[many](queries, keys, values, cache, scale, mask, sinks)
+        return MANY_QUERIES[DEQUANTIZE_FUSED](queries, keys, values, cache, scale, mask, sinks)
 
     def choice(self, geometry: Geometry) -> PathChoice:
         """What the self-test chose for the full-attention layers of such a geometry."""
@@ -152,9 +152,9 @@ class AttentionSeam:
         errors, failures = _errors(MANY_QUERIES, many_queries(), prefill_error, geometry)
         if DEQUANTIZE_FUSED in failures:
             raise failures[DEQUANTIZE_FUSED]
-        if failures:
-            self._only_fused.update(_all_heads(geometry))
-        notes = {DEQUANTIZE_FUSED: "; ".join(_told(failures)), DEQUANTIZE_MATMUL: "a few queries"}
+        if FLASH_PREFILL in errors:
+            self._few_packed.update(_all_heads(geometry))
+        notes = {DEQUANTIZE_FUSED: "; ".join(_told(failures)), FLASH_PREFILL: "a few queries"}
         return [PathReport("prefill", path, error, notes[path]) for path, error in errors.items()]
 
     def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:

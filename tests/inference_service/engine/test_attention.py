@@ -10,18 +10,20 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import (
     DEQUANTIZE_FUSED,
-    DEQUANTIZE_MATMUL,
     FLASH_DECODING,
+    FLASH_PREFILL,
     QUANTIZED_MATMUL,
     AttentionSeam,
     PathSpeeds,
     paths,
 )
 from inference_service.engine.attention.choice import MEASURED, Figures, PathChoice, like
-from inference_service.engine.attention.flash_decoding import available, flash_decoding
+from inference_service.engine.attention.cuda_kernels import available
+from inference_service.engine.attention.flash_decoding import flash_decoding
+from inference_service.engine.attention.flash_prefill import flash_prefill
 from inference_service.engine.attention.self_test import decode_error, plain_attention, prefill_error, tolerance
 from inference_service.engine.attention.speed import Measure
-from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches import Quantized, QuantizedKVCache
 from inference_service.engine.caches.buffers import quantize
 from inference_service.engine.geometry import Geometry, LayerGroup
 
@@ -52,8 +54,10 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
     reports = AttentionSeam().self_test(shape)
-    prefill = [("prefill", path) for path in paths.many_queries()]
-    assert [(report.phase, report.path) for report in reports] == [*prefill, ("decode", right_here)]
+    assert [(report.phase, report.path) for report in reports] == [
+        ("prefill", DEQUANTIZE_FUSED),
+        ("decode", right_here),
+    ], "float32 has no kernel for a few queries"
     assert all(" x " not in report.note for report in reports), "nothing was measured"
     assert max(report.relative_error for report in reports) < tolerance(mx.float32)
 
@@ -69,62 +73,109 @@ def test_dequantization_is_right(shape: Geometry) -> None:
     assert decode_error(paths.dequantized, shape) < tolerance(mx.float32)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_scores_spelled_out_are_right(shape: Geometry) -> None:
-    assert prefill_error(paths.spelled_out, shape) < tolerance(mx.float32)
-    assert decode_error(paths.spelled_out, shape) < tolerance(mx.float32), "rows of a batch, too"
-
-
-def test_a_few_queries_are_spelled_out_where_the_fused_kernel_needs_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    def path(heads: int, n: int, tokens: int) -> str:
-        return paths.for_many(mx.zeros((1, heads, n, 64)), tokens)
-
-    monkeypatch.setattr(paths, "available", lambda: False)
-    assert paths.many_queries() == [DEQUANTIZE_FUSED] == [path(4, 2, 10)]
-    monkeypatch.setattr(paths, "available", lambda: True)
-    assert paths.many_queries() == [DEQUANTIZE_FUSED, DEQUANTIZE_MATMUL]
-    assert [path(32, 50, tokens) for tokens in (50, 1050, 40_000, 42_000)] == [
-        *[DEQUANTIZE_MATMUL] * 3,
-        DEQUANTIZE_FUSED,
-    ]
-    assert [path(32, n, 4096) for n in (2, 512, 513)] == [*[DEQUANTIZE_MATMUL] * 2, DEQUANTIZE_FUSED]
-    assert path(32, 2048, 2048) == DEQUANTIZE_FUSED, "chunks of a long prompt come again"
+def test_a_few_queries_are_those_of_a_next_turn() -> None:
+    assert [paths.few(n) for n in (1, 2, 50, 512, 513, 2048)] == [False, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("window", [0, 3])
-def test_the_seam_takes_the_path_for_a_few_queries(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = geometry(window=window)
-    spelled_out = paths.MANY_QUERIES[DEQUANTIZE_MATMUL]
-    monkeypatch.setattr(paths, "available", lambda: False)
-    fused_error = prefill_error(AttentionSeam().attend, shape)
-    monkeypatch.setattr(paths, "available", lambda: True)
+def test_the_seam_takes_the_path_for_a_few_queries_where_it_is_right(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken: list[int] = []
 
     def counted(*arguments: object) -> mx.array:
         taken.append(1)
-        return spelled_out(*arguments)  # type: ignore[arg-type]
+        return paths.dequantized(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setitem(paths.MANY_QUERIES, DEQUANTIZE_MATMUL, counted)
-    assert prefill_error(AttentionSeam().attend, shape) == pytest.approx(fused_error, abs=tolerance(mx.float32))
+    monkeypatch.setattr(paths, "available", lambda: True)
+    monkeypatch.setitem(paths.ONE_QUERY, FLASH_DECODING, missing)
+    monkeypatch.setitem(paths.MANY_QUERIES, FLASH_PREFILL, counted)
+    shape, seam = geometry(window=window), AttentionSeam()
+    assert prefill_error(seam.attend, shape) < tolerance(mx.float32)
+    assert not taken, "nothing was proved yet"
+    prefill = [report.path for report in seam.self_test(shape) if report.phase == "prefill"]
+    assert prefill == [DEQUANTIZE_FUSED, FLASH_PREFILL]
+    taken.clear()
+    assert prefill_error(seam.attend, shape) < tolerance(mx.float32)
     assert len(taken) == (4 if window else 2), "each group with and without sinks"
+    assert prefill_error(seam.attend, geometry(window=window, kv_heads=1)) < tolerance(mx.float32)
+    assert len(taken) == (4 if window else 2), "other heads were not proved"
+
+
+OF_16_BITS = [
+    geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),  # Llama 3.1 8B
+    geometry(kv_heads=8, heads=16, k_dim=256, v_dim=256, dtype=mx.bfloat16, group=64, window=512),  # Gemma 3 12B
+    geometry(kv_heads=16, heads=16, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),  # DeepSeek-V2-Lite
+    geometry(kv_heads=8, heads=64, k_dim=64, v_dim=64, dtype=mx.bfloat16, group=64, window=128),  # GPT-OSS
+    geometry(kv_heads=2, heads=14, k_dim=64, v_dim=64, dtype=mx.float16, group=64),  # Qwen 2.5 0.5B
+    geometry(kv_heads=8, heads=32, k_dim=96, v_dim=96, dtype=mx.float16, group=32),
+    geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, bits=8, group=64),
+]
 
 
 @needs_cuda
-@pytest.mark.parametrize(
-    "shape",
-    [
-        *SHAPES,
-        geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),  # Llama 3.1 8B
-        geometry(kv_heads=8, heads=16, k_dim=256, v_dim=256, dtype=mx.bfloat16, group=64, window=512),  # Gemma 3 12B
-        geometry(kv_heads=16, heads=16, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),  # DeepSeek-V2-Lite
-        geometry(kv_heads=8, heads=64, k_dim=64, v_dim=64, dtype=mx.bfloat16, group=64, window=128),  # GPT-OSS
-        geometry(kv_heads=2, heads=14, k_dim=64, v_dim=64, dtype=mx.float16, group=64),  # Qwen 2.5 0.5B
-        geometry(kv_heads=8, heads=32, k_dim=96, v_dim=96, dtype=mx.float16, group=32),
-        geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, bits=8, group=64),
-    ],
-)
+@pytest.mark.parametrize("shape", [*SHAPES, *OF_16_BITS])
 def test_the_kernels_are_right(shape: Geometry) -> None:
     assert decode_error(paths.ONE_QUERY[FLASH_DECODING], shape) < (1e-4 if shape.dtype == mx.float32 else 3e-2)
+
+
+@needs_cuda
+@pytest.mark.parametrize("shape", [*OF_16_BITS, geometry(dtype=mx.bfloat16, bits=8, window=3)])
+def test_the_kernel_for_a_few_queries_is_right(shape: Geometry) -> None:
+    seam = AttentionSeam()
+    prefill = [report for report in seam.self_test(shape) if report.phase == "prefill"]
+    assert [report.path for report in prefill] == [DEQUANTIZE_FUSED, FLASH_PREFILL]
+    assert prefill_error(paths.packed_rows, shape) < tolerance(shape.dtype)
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+@pytest.mark.parametrize(("n", "tokens"), [(2, 2), (3, 65), (33, 700), (50, 4111), (200, 1000), (512, 513)])
+@pytest.mark.parametrize(("heads", "kv_heads", "rows"), [(8, 2, 1), (7, 1, 1), (4, 4, 2)])
+def test_a_few_queries_of_any_number(
+    dtype: mx.Dtype, n: int, tokens: int, heads: int, kv_heads: int, rows: int
+) -> None:
+    """Blocks of rows that are full or not, one chunk of tokens and many; causal, and with all that it may see named."""
+    q, (k, v), by = few_over(rows, heads, kv_heads, n, tokens, dtype)
+    exact = plain_attention(q, k, v, by, 0.125)
+    for mask in ("causal", mx.arange(tokens - n, tokens)[:, None] >= mx.arange(tokens)):
+        found = flash_prefill(q, k, v, by.bits, by.group_size, 0.125, mask, None).astype(mx.float32)
+        assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < tolerance(dtype)
+
+
+@needs_cuda
+def test_scores_of_real_models_are_not_rounded() -> None:
+    """Up to 50, where bfloat16 has steps of a quarter: what of them decides must come out as of float32."""
+    q, (k, v), by = few_over(1, 4, 4, 20, 40, mx.bfloat16)
+    exact = plain_attention(q * 12, k, v, by, 0.125)
+    found = flash_prefill(q * 12, k, v, by.bits, by.group_size, 0.125, "causal", None).astype(mx.float32)
+    assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < 0.01
+
+
+def few_over(
+    rows: int, heads: int, kv_heads: int, n: int, tokens: int, dtype: mx.Dtype
+) -> tuple[mx.array, list[Quantized], QuantizedKVCache]:
+    """Queries [rows, heads, n, 64], packed K and V of so many tokens, and how they are quantized."""
+    keys = iter(mx.random.split(mx.random.key(3), 3))
+    q = mx.random.normal((rows, heads, n, 64), key=next(keys)).astype(dtype)
+    kv = [mx.random.normal((rows, kv_heads, tokens, 64), key=next(keys)).astype(dtype) for _ in range(2)]
+    return q, [quantize(side, 4, 64) for side in kv], QuantizedKVCache(4, 64)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k_dim", "bits", "words"),
+    [
+        (mx.float32, 64, 4, "float32 queries"),
+        (mx.bfloat16, 72, 4, "widths 72"),
+        (mx.bfloat16, 64, 3, "3 bits"),
+        (mx.bfloat16, 512, 4, "does not fit"),
+    ],
+)
+def test_what_the_kernel_for_a_few_queries_does_not_know(dtype: mx.Dtype, k_dim: int, bits: int, words: str) -> None:
+    queries, side = mx.zeros((1, 2, 5, k_dim), dtype), mx.zeros((1, 2, 9, k_dim // 8 * 8), dtype)
+    packed = Quantized(mx.zeros((1, 2, 9, k_dim // 8), mx.uint32), side[..., : k_dim // 8], side[..., : k_dim // 8])
+    with pytest.raises(ValueError, match=words):
+        flash_prefill(queries, packed, packed, bits, 8, 1.0, "causal", None)
 
 
 def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,29 +196,13 @@ def test_a_wrong_or_missing_path_for_a_few_queries_is_not_taken_and_said(monkeyp
         (ignores_sinks, "differs"),
         (forgets_the_last_token, "differs"),
     ):
-        monkeypatch.setitem(paths.MANY_QUERIES, DEQUANTIZE_MATMUL, fault)
+        monkeypatch.setitem(paths.MANY_QUERIES, FLASH_PREFILL, fault)
         seam = AttentionSeam()
         prefill = [report for report in seam.self_test(shape) if report.phase == "prefill"]
         assert [report.path for report in prefill] == [DEQUANTIZE_FUSED]
-        assert DEQUANTIZE_MATMUL in prefill[0].note
+        assert FLASH_PREFILL in prefill[0].note
         assert words in prefill[0].note
         assert prefill_error(seam.attend, shape) < tolerance(mx.float32), "the fused one is taken, for all layers"
-
-
-def test_scores_of_real_models_are_not_rounded() -> None:
-    """Up to 50, where bfloat16 has steps of a quarter: what of them decides must come out as of float32."""
-    keys = iter(mx.random.split(mx.random.key(3), 3))
-    q, k, v = (mx.random.normal((1, 4, 20, 64), key=next(keys)) for _ in range(3))
-    q = (q * 12).astype(mx.bfloat16)
-    kept = [quantize(side.astype(mx.bfloat16), 4, 64) for side in (k, v)]
-    by = QuantizedKVCache(4, 64)
-    exact = plain_attention(q, *kept, by, 0.125)
-
-    def error(path: paths.Path) -> float:
-        found = path(q, *kept, by, 0.125, "causal", None).astype(mx.float32)
-        return float((mx.abs(found - exact).max() / mx.abs(exact).max()).item())
-
-    assert error(paths.spelled_out) < 0.01
 
 
 def test_a_geometry_that_has_passed_is_not_tested_again_and_one_that_failed_is(monkeypatch: pytest.MonkeyPatch) -> None:
