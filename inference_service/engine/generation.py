@@ -129,6 +129,8 @@ class TurnJob:
         """The one that is being computed: the caches' offsets count it already."""
         self.logits: mx.array | None = None
         """Behind the last token, once the prompt is computed."""
+        self.first_taken = False
+        """The token that the batch is about to give was taken when the turn joined it."""
         self._make_caches = caches
         self._taken_up = taken_up
         self._emit = emit
@@ -139,6 +141,12 @@ class TurnJob:
     def history(self) -> list[int]:
         """The sequence, and what was generated so far."""
         return [*self.sequence, *self.result.token_ids]
+
+    def between(self, start: int, end: int) -> list[int]:
+        """The history's tokens from `start` up to `end`, without copying the others."""
+        generated = len(self.sequence)
+        later = self.result.token_ids[max(0, start - generated) : max(0, end - generated)]
+        return [*self.sequence[start:end], *later]
 
     @property
     def tokens(self) -> int:
@@ -182,6 +190,7 @@ class TurnJob:
     def restart(self, caches: Caches) -> None:
         """Go on from the tokens alone, with empty caches."""
         self.alone = True
+        self.first_taken = False
         self.caches[:] = caches
         self.windows.clear()
         self.sampler.rewind(self.result.token_ids)
