@@ -66,6 +66,7 @@ class BatchEngine:
         self._running: dict[int, TurnJob] = {}
         self._groups: list[GenerationBatch] = []
         self._rows_changed = False
+        self._to_clear = False
         self._next_uid = 0
         self._tokens_per_second = 0.0
         self.asked: Callable[[], bool] = lambda: False
@@ -96,6 +97,9 @@ class BatchEngine:
         if self._rows_changed:
             self._rows_changed = False
             self._guarded(self._regroup, _not_regrouped)
+        if self._to_clear:  # What a prompt took is free for its rows' new batch, and what that replaces is let go, too.
+            self._to_clear = False
+            mx.clear_cache()
         return bool(self._waiting or self._running)
 
     def _drop_cancelled(self) -> None:
@@ -140,7 +144,7 @@ class BatchEngine:
         else:
             self._waiting.remove(job)
             self._finish(job)
-        mx.clear_cache()
+        self._to_clear = True
 
     def _compute(self, job: TurnJob) -> bool:
         """Begin the next chunk of what is left, or go on with the one under way; whether that is complete."""

@@ -62,20 +62,21 @@ def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) ->
     assert penalized.generated.token_ids == filled.generated.token_ids
 
 
-@pytest.mark.parametrize("where", ["sampler", "emit"])
+@pytest.mark.parametrize(("where", "after"), [("sampler", 4), ("emit", 4), ("emit", 0)])
 def test_one_bad_turn_harms_no_other(
     model: LoadedModel,
     oracle: Oracle,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     where: str,
+    after: int,
 ) -> None:
     good = [begin(model, prompt_of(model, n, 2 + 3 * n), 16) for n in range(2)]
     bad = begin(model, prompt_of(model, 9, 2), 16)
 
     def poison(original: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
-            if len(bad.events) >= 4:
+            if len(bad.events) >= after:
                 raise ValueError("poisoned")
             return original(*arguments)
 
@@ -96,9 +97,24 @@ def test_one_bad_turn_harms_no_other(
     assert all(right(oracle, turn) for turn in good), "whether their step had to be done again or not"
     assert ("a step of" in caplog.text) == (where == "sampler")
     monkeypatch.undo()
-    after = begin(model, prompt_of(model, 5, 2), 5)
+    later = begin(model, prompt_of(model, 5, 2), 5)
     run(model)
-    assert right(oracle, after)
+    assert right(oracle, later)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_first_token_does_not_wait_for_the_next_step(model: LoadedModel, oracle: Oracle, tokens: int) -> None:
+    turn = begin(model, prompt_of(model, 0, 2), tokens)
+    steps: list[str] = []
+    model.engine.stepped = steps.append
+    while not turn.events:
+        model.engine.tick()
+    model.engine.stepped = lambda _: None
+    assert set(steps) == {"prefill"}
+    assert not turn.job.future.done(), "its KV comes with the step"
+    run(model)
+    assert len(turn.events) == turn.generated.sampled == tokens, "it was told once"
+    assert right(oracle, turn)
 
 
 def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
