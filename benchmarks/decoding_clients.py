@@ -87,14 +87,15 @@ async def over_http(host: str, port: int, agent: str, asked: dict[str, Any]) -> 
 
 
 def together(streams: list[Stream], tokens: int) -> dict[str, float]:
-    """Tokens a second of all agents together, from when the last one has begun until the first one is done.
+    """Tokens a second of all agents together, from the last one's second piece until the first one is done: a first
+    token is told before its row is brought together with the others.
 
     Pieces stand for tokens in the proportion that each stream has of both, since a piece may hold several. `share` is
     how much of all tokens came in that time. Raises RuntimeError where an agent ended early.
     """
     if any(stream.tokens != tokens for stream in streams):
         raise RuntimeError(f"an answer ended early: {[stream.tokens for stream in streams]} of {tokens} tokens")
-    begin = max(stream.arrivals[0] for stream in streams)
+    begin = max(stream.arrivals[:2][-1] for stream in streams)
     end = min(stream.arrivals[-1] for stream in streams)
     within = [sum(begin < arrival <= end for arrival in stream.arrivals) for stream in streams]
     counted = sum(n * tokens / len(s.arrivals) for n, s in zip(within, streams, strict=True))

@@ -9,7 +9,7 @@ its KV on disk (worker and store are killed before each sample; between measurem
 from memory) and makes a real next turn of 50 new tokens. Where context, new tokens and answer are more than the model's
 context, the context is shorter. Every turn is checked: prompt, reused tokens and their tier, generated tokens.
 
-- "decode": tokens/s from the last agent's first token until the first agent is done: all generate, none is prefilled.
+- "decode": tokens/s from the last agent's second token until the first agent is done: all generate, none is prefilled.
   Left out where less than a quarter of the tokens came then, as with cold agents that are done before the last begins.
 - "end to end": all tokens over the time from sending until all are done.
 - "engine": the same engine over the same weights, dtype and length in a process of its own, with the same BLAS and the

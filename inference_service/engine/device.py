@@ -32,8 +32,9 @@ def has_own_memory() -> bool:
 def worth_restoring() -> int:
     """Tokens of KV from which on to restore them takes less time than to compute them.
 
-    From `agentmem bench break-even`: 16 to 64 for the demo model on two cores, and 64 to 192 for Llama 3.1 8B's
-    geometry on an H200, where files are copied to memory of the GPU's own. Metal was not measured; it copies nothing.
+    From `agentmem bench break-even`: 16 to 64 for the demo model on two cores, and 16 to 128 for Llama 3.1 8B's
+    geometry on an H200, where files are copied to memory of the GPU's own: there the most is taken, because a few
+    tokens are computed as fast as they are copied. Metal was not measured; it copies nothing.
     """
     return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING
 

@@ -53,8 +53,8 @@ def test_engine() -> None:
 
 
 def test_gateway() -> None:
-    assert cells("gateway-llama-3.1-8b-gpu")["grpc"][1].startswith("0.996 (")
-    assert cells("gateway-llama-3.1-8b-gpu")["http"][1].startswith("1.005 (")
+    assert cells("gateway-llama-3.1-8b-gpu")["grpc"][1].startswith("1.002 (")
+    assert cells("gateway-llama-3.1-8b-gpu")["http"][1].startswith("1.004 (")
     assert cells("gateway-demo-gpu")["worker"][0].startswith("2346 (")
 
 

@@ -64,10 +64,10 @@ def test_agents_that_hardly_met_have_no_speed_of_decoding() -> None:
         assert {len(row) for row in table.rows} == {len(table.columns)}
 
 
-def test_together_is_from_the_last_beginning_to_the_first_end() -> None:
+def test_together_is_from_the_last_second_token_to_the_first_end() -> None:
     streams = [Stream([0.0, 1.0, 2.0, 3.0, 4.0], 5), Stream([2.0, 3.0, 4.0, 5.0, 6.0], 5)]
     found = together(streams, 5)
-    assert (found["seconds"], found["tokens"], found["tokens_per_second"], found["share"]) == (2.0, 4.0, 2.0, 0.4)
+    assert (found["seconds"], found["tokens"], found["tokens_per_second"], found["share"]) == (1.0, 2.0, 2.0, 0.2)
     with pytest.raises(RuntimeError, match="hardly"):
         steady(streams, 5)
     with pytest.raises(RuntimeError, match="early"):
