@@ -138,13 +138,13 @@ class BatchEngine:
             return  # It was stopped: a token alone is computed in the same tick as the chunk before it.
         if job.remaining:
             return
+        self._to_clear = True
         job.prefilled()
         if job.decoding:
             self._join(job)
         else:
             self._waiting.remove(job)
             self._finish(job)
-        self._to_clear = True
 
     def _compute(self, job: TurnJob) -> bool:
         """Begin the next chunk of what is left, or go on with the one under way; whether that is complete."""
@@ -282,6 +282,9 @@ class BatchEngine:
             job = self._running.pop(uid)
             if job.cancelled.is_set():
                 job.cancel()
+            elif job.over:  # Its last token was the first; only KV of that one was to come.
+                job.caches.clear()
+                self._finish(job)
             elif job.alone:
                 job.fail(error)
             else:

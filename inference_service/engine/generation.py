@@ -190,7 +190,6 @@ class TurnJob:
     def restart(self, caches: Caches) -> None:
         """Go on from the tokens alone, with empty caches."""
         self.alone = True
-        self.first_taken = False
         self.caches[:] = caches
         self.windows.clear()
         self.sampler.rewind(self.result.token_ids)

@@ -1,11 +1,8 @@
-// One query per row over affinely quantized K and V, in two kernels that flash_decoding.py compiles.
+// One query per row over affinely quantized K and V; flash_decoding.py compiles it behind quantized.cu.
 //
-// `attend_chunk`: a block takes one chunk of one row's tokens for the query heads that share a KV head, and leaves what
-// a softmax over that chunk alone would give: each head's largest score, its sum of exponentials and its unnormalized
-// output. `merge_chunks` joins the chunks. K and V are read once, in their packed form, and never dequantized in memory.
-//
-// A token's row of words is split over LANES neighbouring lanes of a warp, so a warp reads 32 / LANES tokens at once.
-// Scores are kept in units of log2(e), because exp2 is what the hardware has.
+// A block takes one chunk of one row's tokens for the query heads that share a KV head, and leaves what `merge_chunks`
+// wants. K and V are read once, in their packed form, and never dequantized in memory. A token's row of words is split
+// over LANES neighbouring lanes of a warp, so a warp reads 32 / LANES tokens at once.
 
 // A lane's share of a token's row, as scale * x + bias with x small integers.
 template <typename T, int BITS, int GROUP, int WIDTH, int LANES>

@@ -51,7 +51,7 @@ def flash_decoding(
     mask: mx.array | None,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Attention of queries [rows, heads, 1, k_dim] over K and V of any strides; [rows, heads, 1, v_dim].
+    """Attention of queries [rows, heads, 1, k_dim] over K and V whose rows are contiguous; [rows, heads, 1, v_dim].
 
     `mask` is bool and broadcasts to [rows, 1, 1, tokens]; `sinks` [heads]. Raises ValueError for shapes that the
     kernels do not know; what the compiler or the driver finds comes up as RuntimeError when the result is evaluated.

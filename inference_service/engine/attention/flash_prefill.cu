@@ -1,9 +1,10 @@
 // A few queries of one sequence over affinely quantized K and V; flash_prefill.py compiles it behind quantized.cu.
 //
-// A block takes one chunk of the tokens for some rows of queries, at most 128, that share a KV head. It goes through the chunk by tiles:
-// K and V of a tile are dequantized into shared memory, each warp multiplies them with its 16 rows on tensor cores, and
-// keeps a running softmax (Dao, 2023, "FlashAttention-2"). It leaves what `merge_chunks` wants: each row's largest
-// score, its sum of exponentials and its unnormalized output. Words of the next tile are on their way meanwhile.
+// A block takes one chunk of the tokens for some rows of queries, at most 128, that share a KV head. It goes through the
+// chunk by tiles: K and V of a tile are dequantized into shared memory, each warp multiplies them with its 16 rows on
+// tensor cores, and keeps a running softmax (Dao, 2023, "FlashAttention-2"). It leaves what `merge_chunks` wants: each
+// row's largest score, its sum of exponentials and its unnormalized output. Words of the next tile are on their way
+// meanwhile.
 //
 // How m16n8k16 spreads its matrices over a warp: with g = lane / 4 and t = lane % 4, a lane has of A the rows g and
 // g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9; of B the rows 2t, 2t + 1, 2t + 8, 2t + 9, column g; of C the rows g and

@@ -57,7 +57,7 @@ def flash_prefill(
     mask: mx.array | str | None,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Attention of queries [rows, heads, n, k_dim] over K and V of any strides; [rows, heads, n, v_dim].
+    """Attention of queries [rows, heads, n, k_dim] over K and V whose rows are contiguous; [rows, heads, n, v_dim].
 
     `mask` is "causal", None, or bool and broadcasts to [rows, 1, n, tokens]; `sinks` [heads]. Raises ValueError for
     types and shapes that the kernel does not know; what the compiler or the driver finds comes up as RuntimeError when

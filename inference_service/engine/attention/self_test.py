@@ -1,6 +1,6 @@
 """The proof that attention over Q4 caches is right on this backend, at load, for the model's own geometry."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +16,10 @@ Attend = Callable[[mx.array, Quantized, Quantized, Any, float, Any, mx.array | N
 _TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
 _TF32_TOLERANCE = 5e-3
 """NVIDIA's GPUs multiply float32 matrices with as many bits as float16 has."""
-_PREFILL, _DECODE = 5, 1
+_PREFILL = ((5, (700,)), (40, (130,)))
+_DECODE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
+"""Queries of each row, and the rows' tokens: longer than a step of the buffers, so that views are strided; and than a
+chunk of what splits the tokens, or than a block of what splits the queries."""
 
 
 def tolerance(dtype: mx.Dtype) -> float:
@@ -27,7 +30,7 @@ def tolerance(dtype: mx.Dtype) -> float:
 
 
 def prefill_error(attend: Attend, geometry: Geometry) -> float:
-    """The largest error of a few queries of one sequence. Raises FailedPrecondition where it is too large."""
+    """The largest error of a few queries of one sequence, and of more. Raises FailedPrecondition if it is too large."""
     return _error(attend, "prefill", _PREFILL, geometry)
 
 
@@ -36,14 +39,12 @@ def decode_error(attend: Attend, geometry: Geometry) -> float:
     return _error(attend, "decode", _DECODE, geometry)
 
 
-def _error(attend: Attend, phase: str, queries: int, geometry: Geometry) -> float:
+def _error(attend: Attend, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry) -> float:
     """The largest error over all layer groups, with and without sinks, relative to the largest output."""
     groups = [group for group in (geometry.full, geometry.sliding) if group is not None]
-    # Longer than a step of the buffers, so that views are strided; and than a chunk of what splits the tokens.
-    lengths = [(700,)] if queries > 1 else [(700,), (300, 170), (90, 1300, 600)]
     error = max(
-        _group_error(attend, queries, each, geometry, group, sinks)
-        for each in lengths
+        _group_error(attend, queries, lengths, geometry, group, sinks)
+        for queries, lengths in shapes
         for group in groups
         for sinks in (False, True)
     )

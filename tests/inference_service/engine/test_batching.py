@@ -219,6 +219,27 @@ def test_a_batch_that_fails_once_loses_nobody(
     assert [t.generated.token_ids for t in again] == [t.generated.token_ids for t in turns], "seeds hold through it"
 
 
+def test_a_turn_that_is_over_at_its_first_token_ends_also_if_the_step_fails(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = begin(model, prompt_of(model, 0, 2), 20)
+    turn = begin(model, prompt_of(model, 1, 2), 1)
+    while not turn.events:
+        model.engine.tick()
+    assert not turn.job.future.done()
+
+    def failing(_: GenerationBatch) -> Any:
+        monkeypatch.undo()
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(GenerationBatch, "next", failing)
+    run(model)
+    assert len(turn.events) == turn.generated.sampled == len(turn.generated.token_ids) == 1, "it was not gone on with"
+    assert turn.job.future.result(0)[0] == [], "KV of its last token never came"
+    assert other.generated.sampled == 20
+    assert right(oracle, turn) and right(oracle, other)
+
+
 def test_a_cancelled_turn_whose_caches_cannot_be_copied_is_only_cancelled(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
