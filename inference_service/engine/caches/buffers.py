@@ -117,23 +117,18 @@ class KVBuffers:
         start, end = self.filled - tokens, self.filled
         return self.map(lambda part: part.map(lambda a: mx.contiguous(a[..., start:end, :])), tokens)
 
-    def padded(self, tokens: int) -> "KVBuffers":
-        """With so many tokens of padding before the first, and no garbage behind the last."""
-        end = self.filled
-        return self.map(lambda part: part.blank(tokens).followed_by(part.between(0, end)), end + tokens)
-
     @staticmethod
     def stacked(buffers: Iterable["KVBuffers"]) -> "KVBuffers":
-        """Rows one under the other; all are filled to the same length."""
+        """Rows one under the other, copied: zeros before the shorter ones, so that all end at the same token, and room
+        for the next one. None may be empty."""
         several = list(buffers)
+        filled = max(each.filled for each in several)
         sides = zip(*(each.view() for each in several), strict=True)
-        keys, values = (
-            Quantized(*(mx.concatenate(list(parts), axis=0) for parts in zip(*side, strict=True))) for side in sides
-        )
-        return KVBuffers.of(keys, values)
+        keys, values = (_right_aligned(side, filled, _capacity(filled + 1)) for side in sides)
+        return KVBuffers(keys, values, filled)
 
     def _write(self, buffer: Quantized | None, new: Quantized, end: int) -> Quantized:
-        capacity = -(-end // STEP) * STEP
+        capacity = _capacity(end)
         if buffer is None:
             buffer = new.blank(capacity)
         elif end > buffer.tokens:
@@ -141,6 +136,24 @@ class KVBuffers:
         for old, part in zip(buffer, new, strict=True):
             old[..., self.filled : end, :] = part
         return buffer
+
+
+def _capacity(tokens: int) -> int:
+    """Of a buffer for so many."""
+    return -(-tokens // STEP) * STEP
+
+
+def _right_aligned(parts: Sequence[Quantized], end: int, capacity: int) -> Quantized:
+    """Rows of all parts in one array, each part up to token `end`."""
+    rows = sum(part.weights.shape[0] for part in parts)
+    into = parts[0].map(lambda a: mx.zeros((rows, a.shape[1], capacity, a.shape[3]), dtype=a.dtype))
+    first = 0
+    for part in parts:
+        last = first + part.weights.shape[0]
+        for whole, rows_of_it in zip(into, part, strict=True):
+            whole[first:last, :, end - part.tokens : end] = rows_of_it
+        first = last
+    return into
 
 
 class BufferedCache:

@@ -81,9 +81,7 @@ class BatchQuantizedKVCache(BufferedCache):
         if len(filled) == 1:
             merged.buffers = filled[0].buffers.shared()
         elif filled:
-            merged.buffers = KVBuffers.stacked(
-                cache.buffers.padded(padding) for cache, padding in zip(caches, merged.padding, strict=True)
-            )
+            merged.buffers = KVBuffers.stacked(cache.buffers for cache in caches)
         return merged
 
     @property
@@ -161,8 +159,7 @@ class BatchQuantizedKVCache(BufferedCache):
             missing = longest - cache.buffers.filled
             padding += [missing + each for each in cache.padding]
         if longest:
-            parts = [cache.buffers.padded(longest - cache.buffers.filled) for cache in (self, other)]
-            self.buffers = KVBuffers.stacked(parts)
+            self.buffers = KVBuffers.stacked(cache.buffers for cache in (self, other))
         self.padding = padding
 
     def extract(self, row: int) -> QuantizedKVCache:

@@ -119,9 +119,7 @@ class BatchSlidingQuantizedKVCache(_Sliding):
         if len(caches) == 1 and not first.empty():
             merged.buffers = first.buffers.shared()
         elif any(not cache.empty() for cache in caches):
-            merged.buffers = KVBuffers.stacked(
-                cache.buffers.padded(padding) for cache, padding in zip(caches, missing, strict=True)
-            )
+            merged.buffers = KVBuffers.stacked(cache.buffers for cache in caches)
         return merged
 
     @property
@@ -162,9 +160,7 @@ class BatchSlidingQuantizedKVCache(_Sliding):
         missing = [longest - cache.buffers.filled for cache in (self, other)]
         self.padding = [m + p for m, cache in zip(missing, (self, other), strict=True) for p in cache.padding]
         self.offsets += other.offsets
-        self.buffers = KVBuffers.stacked(
-            cache.buffers.padded(m) for m, cache in zip(missing, (self, other), strict=True)
-        )
+        self.buffers = KVBuffers.stacked(cache.buffers for cache in (self, other))
 
     def extract(self, row: int) -> SlidingQuantizedKVCache:
         """One row, without its padding."""

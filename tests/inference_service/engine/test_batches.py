@@ -234,7 +234,8 @@ def one_position_off(caches: list[Any]) -> None:
         if isinstance(cache, BatchSlidingQuantizedKVCache):
             cache.offsets = [offset + 1 for offset in cache.offsets]
         else:
-            cache.buffers = cache.buffers.padded(1)
+            filled = cache.buffers.filled + 1
+            cache.buffers = cache.buffers.map(lambda part: part.blank(1).followed_by(part), filled)
 
 
 def no_padding_mask(caches: list[Any]) -> None:

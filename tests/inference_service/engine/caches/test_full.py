@@ -81,6 +81,23 @@ def test_rows_come_and_go_and_keep_their_own() -> None:
         assert same(alone.buffers.view()[1], mx.concatenate([each, step[row : row + 1]], axis=2), alone)
 
 
+@pytest.mark.parametrize("longest", [5, 255, 256, 700])
+def test_rows_are_brought_together_in_one_copy_with_room_for_the_next_token(longest: int) -> None:
+    batch = BatchQuantizedKVCache.merge([filled(longest, 1)[0], filled(3, 2)[0]])
+    mx.eval(batch.state)
+    alone = BatchQuantizedKVCache.merge([filled(longest - 2, 3)[0]])
+    mx.eval(alone.state)
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    batch.extend(alone)
+    mx.eval(batch.state)
+    assert mx.get_peak_memory() - before <= batch.nbytes + (1 << 16)
+    capacity = batch.buffers.both()[0].tokens
+    token = random(1, 64, 4, rows=3)
+    batch.update_and_fetch(token, token)
+    assert batch.buffers.both()[0].tokens == capacity > longest
+
+
 def test_right_padding_rolls_to_the_left() -> None:
     batch = BatchQuantizedKVCache([0, 0])
     kv = random(5, 64, 1, rows=2)
