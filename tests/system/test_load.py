@@ -132,6 +132,11 @@ async def leave_grpc(client: Client, agent: str, dice: random.Random) -> None:
         call.cancel()
 
 
+def more_objects(before: Holdings, after: Holdings) -> dict[str, int]:
+    """By how many each service's objects grew."""
+    return {name: counts["objects"] - before.counts[name]["objects"] for name, counts in after.counts.items()}
+
+
 async def test_clients_that_leave_leak_nothing(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with observed(f"tiny={tiny}", tmp_path, monkeypatch) as stack:
         client = await stack.client("gateway")
@@ -151,11 +156,18 @@ async def test_clients_that_leave_leak_nothing(tiny: Path, tmp_path: Path, monke
             return await holdings(stack)
 
         before = await leave_all(120)
-        after = await leave_all(LEAVERS)
-        check_flat(before, after)
-        for name, counts in after.counts.items():
-            grown = counts["objects"] - before.counts[name]["objects"]
-            assert grown < LEAVERS / 2, f"{name} keeps {grown} objects of {LEAVERS} clients that left"
+        for rounds in (
+            1,
+            2,
+            3,
+        ):  # Objects differ by hundreds with what happens to be cached; a leak grows with clients.
+            after = await leave_all(LEAVERS)
+            check_flat(before, after)
+            grown = more_objects(before, after)
+            if max(grown.values()) < rounds * LEAVERS / 2:
+                break
+        else:
+            raise AssertionError(f"objects kept of {rounds * LEAVERS} clients that left: {grown}")
         assert (await client.say("agent 0", "hello", max_tokens=3)).match == "NEW", "no cancelled turn was kept"
 
 
