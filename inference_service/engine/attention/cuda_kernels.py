@@ -50,8 +50,7 @@ def joined(stats: mx.array, partial: mx.array, sinks: mx.array | None, dtype: mx
 def sides(cuda_type: str, start: str) -> str:
     """Device code that makes `keys` and `values` out of the arrays of `SIDES`, from token `start` on."""
     found = []
-    for name, side in (("keys", "k"), ("values", "v")):
-        parts = [f"{side}_{part}" for part in ("words", "scales", "biases")]
+    for name, parts in (("keys", SIDES[:3]), ("values", SIDES[3:])):
         begins = [f"{p} + row * {p}_strides[0] + kv_head * {p}_strides[1] + {start} * {p}_strides[2]" for p in parts]
         steps = [f"{p}_strides[2]" for p in parts]
         found.append(f"Side<{cuda_type}> {name} = {{{', '.join([*begins, *steps])}}};")

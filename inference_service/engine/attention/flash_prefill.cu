@@ -13,37 +13,38 @@
 constexpr int THREADS = 256;
 constexpr unsigned ALL = 0xFFFFFFFFu;
 
-// A product on tensor cores, C += A B, of two 16-bit types.
+// A product on tensor cores, C += A B, of two 16-bit types; PTX names the type.
+#define ADD_PRODUCT(type, c, a, b0, b1)                                                                   \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                     \
+               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                               \
+               : "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])                                   \
+               : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"(b0), "r"(b1))
+
 template <typename T>
 struct Product;
 
 template <>
 struct Product<__nv_bfloat16> {
-  static __device__ __forceinline__ uint32_t pair(float x, float y) {
-    __nv_bfloat162 both = __floats2bfloat162_rn(x, y);
-    return *reinterpret_cast<uint32_t*>(&both);
-  }
+  static __device__ __forceinline__ auto round(float x, float y) { return __floats2bfloat162_rn(x, y); }
   static __device__ __forceinline__ void add(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    ADD_PRODUCT("bf16", c, a, b0, b1);
   }
 };
 
 template <>
 struct Product<__half> {
-  static __device__ __forceinline__ uint32_t pair(float x, float y) {
-    __half2 both = __floats2half2_rn(x, y);
-    return *reinterpret_cast<uint32_t*>(&both);
-  }
+  static __device__ __forceinline__ auto round(float x, float y) { return __floats2half2_rn(x, y); }
   static __device__ __forceinline__ void add(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    ADD_PRODUCT("f16", c, a, b0, b1);
   }
 };
+
+// Two neighbouring elements of a matrix, as the instruction takes them.
+template <typename T>
+__device__ __forceinline__ uint32_t pair(float x, float y) {
+  auto both = Product<T>::round(x, y);
+  return *reinterpret_cast<uint32_t*>(&both);
+}
 
 // Two neighbouring B matrices of 16 rows out of shared memory, where they lie by rows; each lane names half a row.
 __device__ __forceinline__ void load_transposed(uint32_t* b, const void* half_row) {
@@ -84,7 +85,7 @@ struct Fetched {
       Words<PER / 2> out;
 #pragma unroll
       for (int k = 0; k < PER / 2; ++k) {
-        out.at[k] = Product<T>::pair(fmaf(by, x[2 * k], plus), fmaf(by, x[2 * k + 1], plus));
+        out.at[k] = pair<T>(fmaf(by, x[2 * k], plus), fmaf(by, x[2 * k + 1], plus));
       }
       *reinterpret_cast<Words<PER / 2>*>(tile + i / WORDS * STEP + i % WORDS * PER) = out;
     }
@@ -133,7 +134,7 @@ __device__ void attend_rows(
       for (int right = 0; right < 2; ++right) {
         int column = 16 * k + 8 * right + 2 * t;
         float x = from[column * width_step], y = from[(column + 1) * width_step];
-        a[k][half + 2 * right] = Product<T>::pair(x, y);
+        a[k][half + 2 * right] = pair<T>(x, y);
       }
     }
   }
@@ -202,7 +203,7 @@ __device__ void attend_rows(
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* from = score[2 * k + i / 2] + i % 2 * 2;
-        weights[i] = Product<T>::pair(from[0], from[1]);
+        weights[i] = pair<T>(from[0], from[1]);
       }
 #pragma unroll
       for (int j = 0; j < V_WIDTH / 16; ++j) {
