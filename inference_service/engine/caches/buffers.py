@@ -1,7 +1,7 @@
 """Quantized tensors, and growing buffers of them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -41,9 +41,14 @@ class Quantized(NamedTuple):
         """One after the other along the token axis."""
         return Quantized(*(mx.concatenate(list(parts), axis=2) for parts in zip(self, *others, strict=True)))
 
-    def blank(self, tokens: int) -> "Quantized":
-        """Zeros of the same shape but for the number of tokens."""
-        return self.map(lambda part: mx.zeros((*part.shape[:2], tokens, part.shape[3]), dtype=part.dtype))
+    def blank(self, tokens: int, rows: int | None = None) -> "Quantized":
+        """Zeros of the same shape but for the number of tokens, and of rows if it is given."""
+
+        def zeros(part: mx.array) -> mx.array:
+            own, heads, _, width = part.shape
+            return mx.zeros((own if rows is None else rows, heads, tokens, width), dtype=part.dtype)
+
+        return self.map(zeros)
 
 
 class KVBuffers:
@@ -57,11 +62,6 @@ class KVBuffers:
         self.keys = keys
         self.values = values
         self.filled = filled
-
-    @classmethod
-    def of(cls, keys: Quantized, values: Quantized) -> Self:
-        """Buffers that are full."""
-        return cls(keys, values, keys.tokens)
 
     @property
     def nbytes(self) -> int:
@@ -145,8 +145,7 @@ def _capacity(tokens: int) -> int:
 
 def _right_aligned(parts: Sequence[Quantized], end: int, capacity: int) -> Quantized:
     """Rows of all parts in one array, each part up to token `end`."""
-    rows = sum(part.weights.shape[0] for part in parts)
-    into = parts[0].map(lambda a: mx.zeros((rows, a.shape[1], capacity, a.shape[3]), dtype=a.dtype))
+    into = parts[0].blank(capacity, rows=sum(part.weights.shape[0] for part in parts))
     first = 0
     for part in parts:
         last = first + part.weights.shape[0]

@@ -81,7 +81,8 @@ def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], toke
     caches: Caches = []
     for cache in whole:
         if isinstance(cache, SlidingQuantizedKVCache):
-            copied = KVBuffers.of(*next(left).both())
+            keys, values = next(left).both()
+            copied = KVBuffers(keys, values, keys.tokens)
             caches.append(SlidingQuantizedKVCache.restored(cache.window, copied, tokens, bits, group_size))
         else:
             beginning = cache.buffers.map(lambda part: part.between(0, tokens), tokens)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentmem.blockfile import chain_hashes
 from agentmem.v1.cache_store_pb2 import StoredFile
-from inference_service.engine.caches import KVBuffers, SlidingQuantizedKVCache
+from inference_service.engine.caches import SlidingQuantizedKVCache
 from inference_service.memory.ledger import Ledger, TurnPlace
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import (
@@ -46,9 +46,7 @@ def write(cache: SlidingQuantizedKVCache, n: int) -> mx.array:
 
 def last(cache: SlidingQuantizedKVCache, tokens: int) -> SlidingQuantizedKVCache:
     """The cache as it comes back from a file of its last tokens."""
-    return SlidingQuantizedKVCache.restored(
-        cache.window, KVBuffers.of(*cache.buffers.last(tokens).both()), cache.offset, 4, WIDTH
-    )
+    return SlidingQuantizedKVCache.restored(cache.window, cache.buffers.last(tokens), cache.offset, 4, WIDTH)
 
 
 def seen_at_the_next_token(cache: SlidingQuantizedKVCache) -> list[int]:
