@@ -1,4 +1,4 @@
-"""Small models on which turns are batched, and what is true of them."""
+"""A small model, loaded, and what is true of it; tests of other architectures have a `directory` of their own."""
 
 from pathlib import Path
 

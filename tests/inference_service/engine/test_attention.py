@@ -19,36 +19,14 @@ from inference_service.engine.attention import (
 )
 from inference_service.engine.attention.choice import MEASURED, Figures, PathChoice, like
 from inference_service.engine.attention.cuda_kernels import available
-from inference_service.engine.attention.flash_decoding import flash_decoding
-from inference_service.engine.attention.flash_prefill import flash_prefill
-from inference_service.engine.attention.self_test import decode_error, plain_attention, prefill_error, tolerance
+from inference_service.engine.attention.self_test import decode_error, prefill_error, tolerance
 from inference_service.engine.attention.speed import Measure
-from inference_service.engine.caches import Quantized, QuantizedKVCache
+from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.buffers import quantize
 from inference_service.engine.geometry import Geometry, LayerGroup
+from tests.inference_service.engine.geometries import SHAPES, geometry
 
-needs_cuda = pytest.mark.skipif(not available(), reason="the kernels are for NVIDIA GPUs")
 right_here = paths.candidates()[0]
-
-
-def geometry(
-    kv_heads: int = 2, v_dim: int = 64, dtype: mx.Dtype = mx.float32, bits: int = 4, window: int = 0, **other: int
-) -> Geometry:
-    k_dim, heads, group = other.get("k_dim", 64), other.get("heads", 4), other.get("group", 32)
-    full = LayerGroup((0, 2), kv_heads, k_dim, v_dim)
-    sliding = LayerGroup((1,), kv_heads, k_dim, v_dim, window) if window else None
-    return Geometry(heads, dtype, bits, group, full, sliding)
-
-
-SHAPES = [
-    geometry(),
-    geometry(kv_heads=1),
-    geometry(kv_heads=4),
-    geometry(v_dim=32),
-    geometry(bits=8),
-    geometry(window=40),
-    geometry(window=3),
-]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -100,82 +78,6 @@ def test_the_seam_takes_the_path_for_a_few_queries_where_it_is_right(
     assert len(taken) == (8 if window else 4), "each group with and without sinks, and two numbers of queries"
     assert prefill_error(seam.attend, geometry(window=window, kv_heads=1)) < tolerance(mx.float32)
     assert len(taken) == (8 if window else 4), "other heads were not proved"
-
-
-OF_16_BITS = [
-    geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),  # Llama 3.1 8B
-    geometry(kv_heads=8, heads=16, k_dim=256, v_dim=256, dtype=mx.bfloat16, group=64, window=512),  # Gemma 3 12B
-    geometry(kv_heads=16, heads=16, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),  # DeepSeek-V2-Lite
-    geometry(kv_heads=8, heads=64, k_dim=64, v_dim=64, dtype=mx.bfloat16, group=64, window=128),  # GPT-OSS
-    geometry(kv_heads=2, heads=14, k_dim=64, v_dim=64, dtype=mx.float16, group=64),  # Qwen 2.5 0.5B
-    geometry(kv_heads=8, heads=32, k_dim=96, v_dim=96, dtype=mx.float16, group=32),
-    geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, bits=8, group=64),
-]
-
-
-@needs_cuda
-@pytest.mark.parametrize("shape", [*SHAPES, *OF_16_BITS])
-def test_the_kernels_are_right(shape: Geometry) -> None:
-    assert decode_error(paths.ONE_QUERY[FLASH_DECODING], shape) < (1e-4 if shape.dtype == mx.float32 else 3e-2)
-
-
-@needs_cuda
-@pytest.mark.parametrize("shape", [*OF_16_BITS, geometry(dtype=mx.bfloat16, bits=8, window=3)])
-def test_the_kernel_for_a_few_queries_is_right(shape: Geometry) -> None:
-    seam = AttentionSeam()
-    prefill = [report for report in seam.self_test(shape) if report.phase == "prefill"]
-    assert [report.path for report in prefill] == [DEQUANTIZE_FUSED, FLASH_PREFILL]
-
-
-@needs_cuda
-@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-@pytest.mark.parametrize(("n", "tokens"), [(2, 2), (3, 65), (33, 700), (50, 4111), (200, 1000), (511, 513)])
-@pytest.mark.parametrize(("heads", "kv_heads", "rows"), [(8, 2, 1), (7, 1, 1), (4, 4, 2)])
-def test_a_few_queries_of_any_number(
-    dtype: mx.Dtype, n: int, tokens: int, heads: int, kv_heads: int, rows: int
-) -> None:
-    """Blocks of rows that are full or not, one chunk of tokens and many; causal, and with what it may see named."""
-    q, (k, v), by = few_over(rows, heads, kv_heads, n, tokens, dtype)
-    exact = plain_attention(q, k, v, by, 0.125)
-    named = mx.arange(tokens - n, tokens)[:, None] >= mx.arange(tokens)
-    for mask in ("causal", named, mx.contiguous(mx.broadcast_to(named, (rows, 1, n, tokens)))):
-        found = flash_prefill(q, k, v, by.bits, by.group_size, 0.125, mask, None).astype(mx.float32)
-        assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < tolerance(dtype)
-
-
-@needs_cuda
-def test_scores_of_real_models_are_not_rounded() -> None:
-    """Up to 50, where bfloat16 has steps of a quarter: what of them decides must come out as of float32."""
-    q, (k, v), by = few_over(1, 4, 4, 20, 40, mx.bfloat16)
-    exact = plain_attention(q * 12, k, v, by, 0.125)
-    found = flash_prefill(q * 12, k, v, by.bits, by.group_size, 0.125, "causal", None).astype(mx.float32)
-    assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < 0.01
-
-
-def few_over(
-    rows: int, heads: int, kv_heads: int, n: int, tokens: int, dtype: mx.Dtype
-) -> tuple[mx.array, list[Quantized], QuantizedKVCache]:
-    """Queries [rows, heads, n, 64], packed K and V of so many tokens, and how they are quantized."""
-    keys = iter(mx.random.split(mx.random.key(3), 3))
-    q = mx.random.normal((rows, heads, n, 64), key=next(keys)).astype(dtype)
-    kv = [mx.random.normal((rows, kv_heads, tokens, 64), key=next(keys)).astype(dtype) for _ in range(2)]
-    return q, [quantize(side, 4, 64) for side in kv], QuantizedKVCache(4, 64)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "k_dim", "bits", "words"),
-    [
-        (mx.float32, 64, 4, "float32 queries"),
-        (mx.bfloat16, 72, 4, "widths 72"),
-        (mx.bfloat16, 64, 3, "3 bits"),
-        (mx.bfloat16, 512, 4, "does not fit"),
-    ],
-)
-def test_what_the_kernel_for_a_few_queries_does_not_know(dtype: mx.Dtype, k_dim: int, bits: int, words: str) -> None:
-    queries, side = mx.zeros((1, 2, 5, k_dim), dtype), mx.zeros((1, 2, 9, k_dim // 8 * 8), dtype)
-    packed = Quantized(mx.zeros((1, 2, 9, k_dim // 8), mx.uint32), side[..., : k_dim // 8], side[..., : k_dim // 8])
-    with pytest.raises(ValueError, match=words):
-        flash_prefill(queries, packed, packed, bits, 8, 1.0, "causal", None)
 
 
 def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,15 +289,3 @@ def test_a_real_measurement_has_a_figure_for_all(tmp_path: Path) -> None:
     figures = PathSpeeds(tmp_path / "speeds.json").of(small, [right_here, DEQUANTIZE_FUSED])
     assert set(figures) == set(MEASURED)
     assert all(seconds > 0 for each in figures.values() for seconds in each.values())
-
-
-@pytest.mark.parametrize(
-    "changed", [{"bits": 3}, {"width": 520}, {"scales": mx.float16}], ids=["bits", "width", "scales"]
-)
-def test_flash_decoding_refuses_what_its_kernels_do_not_know(changed: dict[str, object]) -> None:
-    bits, width = changed.get("bits", 4), changed.get("width", 64)
-    side = quantize(mx.zeros((1, 1, 4, 64)), 4, 32)
-    if "scales" in changed:
-        side = side._replace(scales=side.scales.astype(mx.float16))
-    with pytest.raises(ValueError, match="flash decoding"):
-        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, bits, 32, 1.0, None, None)  # type: ignore[arg-type]

@@ -44,16 +44,6 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return request.param(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module")
-def oracle(directory: Path) -> Oracle:
-    return Oracle(directory)
-
-
-@pytest.fixture(scope="module")
-def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
-
-
 @dataclass
 class Row:
     """A sequence that was decoded: each token's distribution, and at the end the caches and the tokens in them."""

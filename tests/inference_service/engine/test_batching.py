@@ -117,6 +117,23 @@ def test_a_first_token_does_not_wait_for_the_next_step(model: LoadedModel, oracl
     assert right(oracle, turn)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_memory_is_let_go_once_a_prompt_is_done_and_its_rows_are_regrouped(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    done: list[str] = []
+    regroup = model.engine._regroup
+    monkeypatch.setattr(model.engine, "_regroup", lambda: (done.append("regrouped"), regroup()))
+    monkeypatch.setattr(mx, "clear_cache", lambda: done.append("cleared"))
+    turn = begin(model, prompt_of(model, 0, 2), 3)
+    if fails:
+        monkeypatch.setattr(turn.job, "_emit", lambda _: 1 / 0)
+    model.engine.tick()
+    assert done == (["cleared"] if fails else ["regrouped", "cleared"])
+    run(model)
+    assert done.count("cleared") == 1, "not after every step"
+
+
 def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
     good = begin(model, prompt_of(model, 0, 2), 5)
     bad = begin(model, prompt_of(model, 1, 2), 5)

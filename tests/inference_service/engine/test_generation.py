@@ -20,8 +20,7 @@ from inference_service.engine.attention import AttentionSeam
 from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, settle
 from inference_service.engine.geometry import Caches, TensorShapes
 from inference_service.engine.tensors import Arenas, window_bytes
-from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
 
@@ -33,16 +32,6 @@ TOLERANCE = 1e-3
 )
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return request.param(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def oracle(directory: Path) -> Oracle:
-    return Oracle(directory)
-
-
-@pytest.fixture(scope="module")
-def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
 
 
 @pytest.fixture

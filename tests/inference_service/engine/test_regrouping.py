@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -17,10 +16,8 @@ from inference_service.engine import batching, regrouping
 from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.regrouping import regrouped
-from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from tests.oracle import Oracle
-from tests.tiny_models import write_gemma3, write_llama
 
 TEXT = "The boat by the sea, ü€😀 nobody knows. "
 REPEATS = (1, 6, 1, 18, 1, 16)
@@ -28,21 +25,6 @@ TOKENS = (34, 30, 22, 12, 9, 10)
 PENALTIES = Sampling(
     temperature=1.0, top_p=0.95, seed=7, frequency_penalty=0.5, repetition_penalty=1.1, ignore_eos=True
 )
-
-
-@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return request.param(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def oracle(directory: Path) -> Oracle:
-    return Oracle(directory)
-
-
-@pytest.fixture(scope="module")
-def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
 
 
 @pytest.fixture
