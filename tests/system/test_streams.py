@@ -71,7 +71,11 @@ async def test_auto_streams_where_the_disk_is_not_shared(stack: Stack) -> None:
     held = len((await stack.ledger("a")).token_ids)
     assert (await client.say("a", QUESTIONS[0], max_tokens=5)).cached == {"warm": held}
 
+    assert await stack.metric("worker", "agentmem_peer_up", peer="store") == 1
     stack.kill("store")
+    async with asyncio.timeout(60):  # A store that is back before the worker has looked is only found by the next call.
+        while await stack.metric("worker", "agentmem_peer_up", peer="store"):
+            await asyncio.sleep(0.02)
     await stack.up("store")
     async with asyncio.timeout(60):
         while not await stack.metric("worker", "agentmem_store_transfer", transfer="path"):
