@@ -53,29 +53,33 @@ class ServiceArguments(NamedTuple):
 
 def service_arguments(settings: UpSettings) -> ServiceArguments:
     """What each service is told."""
-    run = ["--run-dir", str(settings.run_directory)]
-    data = ["--data", str(settings.data_directory)]
-    common = ["--log-level", settings.log_level, "--log-format", settings.log_format, "--grace", str(settings.grace)]
-    common += ["--otlp", settings.otlp] if settings.otlp else []
-    models = [part for model in settings.model for part in ("--model", model)]
-    models += [part for adapter in settings.adapter for part in ("--adapter", adapter)]
+    run = _flag("run-dir", settings.run_directory)
+    data = _flag("data", settings.data_directory)
+    common = _flag("log-level", settings.log_level) + _flag("log-format", settings.log_format)
+    common += _flag("grace", settings.grace) + (_flag("otlp", settings.otlp) if settings.otlp else [])
+    models = _flag("model", *settings.model) + _flag("adapter", *settings.adapter)
     if settings.models is not None:
-        models += ["--models", str(settings.models)]
+        models += _flag("models", settings.models)
     if settings.offline:
         models.append("--offline")
     if settings.loaded_models is not None:
-        models += ["--loaded-models", str(settings.loaded_models)]
-    doors = ["--http", settings.http, "--grpc", settings.grpc]
+        models += _flag("loaded-models", settings.loaded_models)
+    doors = _flag("http", settings.http) + _flag("grpc", settings.grpc)
     for name in ("keys", "tls_cert", "tls_key", "tls_client_ca"):
         path: Path | None = getattr(settings, name)
         if path is not None:
-            doors += [f"--{name.replace('_', '-')}", str(path)]
-    doors += [part for host in settings.allowed_host for part in ("--allowed-host", host)]
+            doors += _flag(name.replace("_", "-"), path)
+    doors += _flag("allowed-host", *settings.allowed_host)
     return ServiceArguments(
-        store=[*data, *run, "--metrics", _metrics(settings, layout.STORE_METRICS), *common],
-        worker=[*data, *run, *models, "--metrics", _metrics(settings, layout.WORKER_METRICS), *common],
-        gateway=[*run, *doors, "--metrics", _metrics(settings, 0), *common],
+        store=[*data, *run, *_flag("metrics", _metrics(settings, layout.STORE_METRICS)), *common],
+        worker=[*data, *run, *models, *_flag("metrics", _metrics(settings, layout.WORKER_METRICS)), *common],
+        gateway=[*run, *doors, *_flag("metrics", _metrics(settings, 0)), *common],
     )
+
+
+def _flag(name: str, *values: object) -> list[str]:
+    """The flag once for each value; in one word, for a value may begin with a dash."""
+    return [f"--{name}={value}" for value in values]
 
 
 def _metrics(settings: UpSettings, offset: int) -> str:

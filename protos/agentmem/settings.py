@@ -12,9 +12,9 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -33,6 +33,15 @@ CONFIG_VARIABLE = "AGENTMEM_CONFIG"
 TABLES = frozenset(("up", "gateway", "worker", "store"))
 """Tables of the TOML file."""
 
+MAX_INTEGER: Final = 2**63 - 1
+"""The largest whole number of a setting: what SQLite and protobuf can hold."""
+
+MAX_SECONDS: Final = 1e9
+"""The largest other number of a setting, 31 years: what a timer can wait for."""
+
+_NONE: Final = "\0"
+"""What pydantic-settings takes for None on the command line: nothing that can stand there. By default "null" is."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _Settings = TypeVar("_Settings", bound="ServiceSettings")
@@ -48,7 +57,12 @@ class ServiceSettings(BaseSettings):
     """Base of the settings classes. Subclasses set `model_config` with `env_prefix` and `cli_prog_name`."""
 
     model_config = SettingsConfigDict(
-        extra="forbid", cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True
+        extra="forbid",
+        allow_inf_nan=False,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_parse_none_str=_NONE,
     )
     toml_table: ClassVar[str]
     """The table of the TOML file that this class reads; other services' tables are left to them."""
@@ -60,6 +74,27 @@ class ServiceSettings(BaseSettings):
         description="HOST:PORT, or https://HOST:PORT, of a collector that takes traces by OTLP over gRPC (default: what"
         " OTEL_EXPORTER_OTLP_ENDPOINT says, else none)",
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _text_as_its_type(cls, value: Any, info: ValidationInfo) -> Any:
+        """What pydantic does not read from text: a choice of whole numbers. An empty path would be the working one."""
+        assert info.field_name is not None
+        kind = cls.model_fields[info.field_name].annotation
+        if value == "" and Path in (kind, *get_args(kind)):
+            raise ValueError("must not be empty")
+        if isinstance(value, str) and get_origin(kind) is Literal:
+            return next((choice for choice in get_args(kind) if str(choice) == value), value)
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: Any) -> Any:
+        for number in value.values() if isinstance(value, dict) else [value]:
+            limit = {int: MAX_INTEGER, float: MAX_SECONDS}.get(type(number))
+            if limit is not None and number > limit:
+                raise ValueError(f"must be at most {limit:.0f}")
+        return value
 
     @classmethod
     def settings_customise_sources(
@@ -188,7 +223,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         return "\n\n".join(fill(p, width, indent) for p in paragraphs)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return re.sub(r" \(default(: null|: |: \[\]| factory: .*)\)$", "", action.help or "")
+        return re.sub(rf" \(default(: {_NONE}|: |: \[\]| factory: .*)\)$", "", action.help or "")
 
 
 def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:

@@ -1,0 +1,173 @@
+"""For every setting of every service a value that is not its default, in all three forms: a setting without an entry
+here fails `tests/agentmem/test_every_setting.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentmem.settings import ServiceSettings
+from cache_service.settings import StoreSettings
+from gateway.cli.up_settings import UpSettings
+from gateway.settings import GatewaySettings
+from inference_service.settings import WorkerSettings
+
+
+@dataclass(frozen=True)
+class Example:
+    """One setting: the words behind its flag, its variable, its value in TOML, and what the settings object has.
+
+    `with_also` are flags without which the setting is refused.
+    """
+
+    flag: Sequence[str]
+    variable: str
+    toml: str
+    value: Any
+    with_also: Sequence[str] = ()
+
+
+def text(value: str, **more: Any) -> Example:
+    """A setting that is text."""
+    return Example([value], value, json.dumps(value), value, **more)
+
+
+def path(value: str, **more: Any) -> Example:
+    """A setting that is a path."""
+    return Example([value], value, json.dumps(value), Path(value), **more)
+
+
+def number(value: float) -> Example:
+    """A setting that is a number."""
+    return Example([str(value)], str(value), str(value), value)
+
+
+def texts(*values: str, **more: Any) -> Example:
+    """A setting whose flag is repeated."""
+    return Example(values, json.dumps(values), json.dumps(values), list(values), **more)
+
+
+def switch(value: bool) -> Example:
+    """A setting whose flag takes no value."""
+    return Example([], json.dumps(value), json.dumps(value), value)
+
+
+_COMMON = {
+    "log_level": text("warning"),
+    "log_format": text("json"),
+    "otlp": Example(["collector:4317"], "collector:4317", '"collector:4317"', "http://collector:4317"),
+    "grace": number(2.5),
+    "metrics": text("127.0.0.1:7000"),
+    "run_dir": path("/run/elsewhere"),
+}
+_MODELS = {
+    "model": texts("demo", "big=/models/a,b"),
+    "models": path("/etc/models.toml"),
+    "adapter": texts("demo+a=/x", "demo+b=/y"),
+    "offline": switch(True),
+}
+_PAIR = ["--tls-cert", "/c.pem", "--tls-key", "/k.pem"]
+_DOORS = {
+    "http": text("127.0.0.1:7001"),
+    "grpc": text("[::1]:7002"),
+    "keys": path("/etc/keys.json"),
+    "tls_cert": path("/cert.pem", with_also=["--tls-key", "/k.pem"]),
+    "tls_key": path("/key.pem", with_also=["--tls-cert", "/c.pem"]),
+    "tls_client_ca": path("/ca.pem", with_also=_PAIR),
+    "allowed_host": texts("a.example", "b.example"),
+}
+
+EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
+    StoreSettings: _COMMON
+    | {
+        "data": path("/srv/agentmem"),
+        "listen": text("unix:/run/s.sock"),
+        "warm_bytes": number(9000),
+        "namespace_bytes": number(8000),
+        "namespaces": Example(
+            ["team-a=50", "team-b=60"],
+            '{"team-a": 50, "team-b": 60}',
+            "{team-a = 50, team-b = 60}",
+            {"team-a": 50, "team-b": 60},
+        ),
+        "free_bytes_floor": number(7000),
+        "high_watermark": number(0.99),
+        "low_watermark": number(0.5),
+        "remote": text("s3://bucket/kv"),
+        "remote_endpoint": text("https://127.0.0.1:9000"),
+        "remote_region": text("eu-north-1"),
+        "remote_abandon": switch(True),
+        "remote_timeout": number(1.5),
+    },
+    WorkerSettings: _COMMON
+    | _MODELS
+    | {
+        "data": path("/srv/agentmem"),
+        "listen": text("unix:/run/w.sock"),
+        "store": text("unix:/run/s.sock"),
+        "store_transfer": text("stream"),
+        "namespace_label": switch(True),
+        "dtype": text("bfloat16"),
+        "kv_bits": number(8),
+        "kv_group_size": number(32),
+        "quality_check": switch(False),
+        "context_length": number(4000),
+        "default_max_tokens": number(7),
+        "pool_bytes": number(9000),
+        "batch_bytes": number(8000),
+        "typical_tokens": number(512),
+        "loaded_models": number(2),
+        "swap_wait": number(1.5),
+        "min_residency": number(0.5),
+        "room_wait": number(3.5),
+        "max_requests": number(9),
+        "stream_buffer": number(99),
+        "min_restore_tokens": number(5),
+        "match_min_ratio": number(0.25),
+        "engine_death_exit": number(1.25),
+    },
+    GatewaySettings: _COMMON
+    | _DOORS
+    | {
+        "worker": text("unix:/run/w.sock"),
+        "store": text("unix:/run/s.sock"),
+        "namespace": text("team-a"),
+        "cors_origin": texts("https://a.example", "https://b.example"),
+        "anonymous": text("forget"),
+        "conversation_ttl": number(60.5),
+        "conversation_delete_after": number(90.5),
+        "max_running": number(3),
+        "max_per_minute": number(4),
+        "max_body_bytes": number(2048),
+        "max_import_bytes": number(4096),
+        "body_timeout": number(1.5),
+        "max_header_bytes": number(3000),
+        "header_timeout": number(2.5),
+        "max_connections": number(5),
+        "max_streams": number(6),
+        "max_workflows": number(7),
+        "stream_queue": number(8),
+        "stall_limit": number(3.5),
+        "keep_alive": number(4.5),
+        "ready_timeout": number(5.5),
+    },
+    UpSettings: _COMMON | _MODELS | _DOORS | {"data": path("/srv/agentmem"), "loaded_models": number(2)},
+}
+"""By settings class and name. What two services share stands in one place, as it does in the classes."""
+
+PASSED_ON: Mapping[str, Mapping[type[ServiceSettings], Any]] = {
+    **{
+        name: dict.fromkeys((StoreSettings, WorkerSettings, GatewaySettings), _COMMON[name].value)
+        for name in ("log_level", "log_format", "otlp", "grace", "run_dir")
+    },
+    "metrics": {GatewaySettings: "127.0.0.1:7000", WorkerSettings: "127.0.0.1:7001", StoreSettings: "127.0.0.1:7002"},
+    "data": dict.fromkeys((StoreSettings, WorkerSettings), Path("/srv/agentmem")),
+    **{name: {WorkerSettings: example.value} for name, example in _MODELS.items()},
+    "loaded_models": {WorkerSettings: 2},
+    **{name: {GatewaySettings: example.value} for name, example in _DOORS.items()},
+}
+"""What the services have of a setting of `agentmem up`, by its name, where it is given the value of EXAMPLES."""
