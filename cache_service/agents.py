@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
+from agentmem.v1 import types_pb2
 from cache_service import checksums, ledger, quarantine, references
 from cache_service.files import FileName, Kind
 from cache_service.ledger import Head
@@ -22,6 +23,8 @@ class Version(NamedTuple):
 
 
 NO_VERSION = Version("", 0)
+
+DEFAULT_CONTEXT_POLICY = int(types_pb2.CONTEXT_POLICY_TRIM)
 
 
 class State(NamedTuple):
@@ -58,6 +61,7 @@ class Agent:
     pinned: bool = False
     ttl: int | None = None
     delete_after: int | None = None
+    context_policy: int = DEFAULT_CONTEXT_POLICY
 
 
 class Deleted(NamedTuple):
@@ -104,13 +108,29 @@ def create(
     conversation: Conversation,
     now: int,
     version: int = 1,
+    context_policy: int = DEFAULT_CONTEXT_POLICY,
 ) -> None:
     """A new agent, at version 1 if it is not one that has a history already."""
     connection.execute(
         "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
-        " label, messages, message_hash, created, updated, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (uid, *key, version, *head, *conversation, now, now, now),
+        " label, messages, message_hash, created, updated, used, context_policy)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (uid, *key, version, *head, *conversation, now, now, now, context_policy),
     )
+
+
+def context_policy(connection: sqlite3.Connection, uid: str) -> int:
+    """What the agent does when its memory outgrows the context; 0 (unspecified) if it does not exist."""
+    row = connection.execute("SELECT context_policy FROM agents WHERE uid = ?", (uid,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def set_context_policy(connection: sqlite3.Connection, key: AgentKey, policy: int) -> Agent:
+    """Set what the agent does when its memory outgrows the context; the agent. Raises NotFound."""
+    connection.execute(
+        "UPDATE agents SET context_policy = ? WHERE namespace = ? AND agent_id = ? AND model_id = ?", (policy, *key)
+    )
+    return described(connection, key)
 
 
 def conversation(connection: sqlite3.Connection, uid: str) -> Conversation:
@@ -200,15 +220,16 @@ _PAGE = (
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, tokens, turns, text_bytes,"
     f" total(f.size_bytes), count(f.kind), total(f.kind = {Kind.BLOCK:d}),"
     f" total(f.token_count * (f.kind = {Kind.BLOCK:d})), EXISTS ({_REFERRED.format('objects', 'page')} AND f.present),"
-    " page.created, updated, pinned, ttl, delete_after FROM page LEFT JOIN refs AS r ON r.uid = page.uid"
+    " page.created, updated, pinned, ttl, delete_after, context_policy FROM page"
+    " LEFT JOIN refs AS r ON r.uid = page.uid"
     " LEFT JOIN files AS f ON f.kind = r.kind AND f.chain_hash = r.chain_hash AND f.namespace = page.namespace"
     " GROUP BY page.agent_id, page.model_id ORDER BY page.agent_id, page.model_id"
 )
 
 
 def _agent(row: tuple[Any, ...]) -> Agent:
-    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, remote = row[:-5]
-    created, updated, pinned, ttl, delete_after = row[-5:]
+    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, remote = row[:-6]
+    created, updated, pinned, ttl, delete_after, context_policy = row[-6:]
     return Agent(
         key=AgentKey(*key),
         version=Version(uid, version),
@@ -225,6 +246,7 @@ def _agent(row: tuple[Any, ...]) -> Agent:
         pinned=bool(pinned),
         ttl=ttl,
         delete_after=delete_after,
+        context_policy=context_policy,
     )
 
 

@@ -55,7 +55,8 @@ def fork(
     label = agents.conversation(connection, state.version.uid).label
     version = Version(uuid.uuid4().hex, 1)
     conversation = Conversation(label, kept.messages, kept.message_hash)
-    agents.create(connection, target, version.uid, kept.head, conversation, now)
+    policy = agents.context_policy(connection, state.version.uid)
+    agents.create(connection, target, version.uid, kept.head, conversation, now, context_policy=policy)
     references.give(connection, *version, kept.files)
     return expiry.set_times(connection, target, idle_times)
 

@@ -14,7 +14,7 @@ from agentmem.expiry import IdleTimes
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from agentmem.limits import MAX_RECORD_BYTES, MAX_SUMMARY_BYTES
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
-from cache_service.agents import Agent, Conversation, Version
+from cache_service.agents import DEFAULT_CONTEXT_POLICY, Agent, Conversation, Version
 from cache_service.files import FileName, Kind
 from cache_service.ledger import Ledger, Part, TurnPlace, Uint32
 from cache_service.publication import Publication, Staged
@@ -57,25 +57,29 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
     if request.generated_tokens > tokens:
         raise InvalidArgument("generated_tokens", f"must be at most the {tokens} tokens of the turn")
     token_ids, offsets = _tokens("", request)
+    *carried, own = _parts(request, token_ids, offsets)
     hashes = message_hashes(request.message_hashes)
     label = check_text("label", request.label, allow_empty=True)
     return Turn(
         key=key,
         base=version("base", request.base),
         keep_tokens=request.keep_tokens,
-        part=Part(
-            token_ids=token_ids,
-            text=request.text,
-            offsets=offsets,
-            tokenizer_hash=request.tokenizer_hash,
-            generated_tokens=request.generated_tokens,
-        ),
+        part=own,
+        carried=carried,
+        context_policy=context_policy(request.context_policy) or DEFAULT_CONTEXT_POLICY,
         request_id=name,
         request_digest=request.request_digest,
         record=request.record.SerializeToString(),
         conversation=Conversation(label, len(hashes), hashes[-1] if hashes else b""),
         idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
     )
+
+
+def context_policy(value: int, *, needed: bool = False) -> int:
+    """A ContextPolicy of a request; unspecified only where it is not `needed`."""
+    if value not in types_pb2.ContextPolicy.values() or (needed and value == types_pb2.CONTEXT_POLICY_UNSPECIFIED):
+        raise InvalidArgument("context_policy", "must be CONTEXT_POLICY_TRIM, _REFUSE or _SUMMARIZE")
+    return value
 
 
 def committed_message(committed: Committed) -> cache_store_pb2.CommittedTurn:
@@ -94,6 +98,7 @@ def ledger_message(ledger: Ledger) -> cache_store_pb2.Ledger:
         offsets=ledger.offsets.tolist(),
         tokenizer_hash=ledger.tokenizer_hash,
         turns=[cache_store_pb2.LedgerTurn(**place._asdict()) for place in ledger.turns],
+        opening_bytes=ledger.opening_bytes,
     )
 
 
@@ -117,7 +122,9 @@ def ledger(field: str, message: cache_store_pb2.Ledger) -> Ledger:
             raise InvalidArgument(f"{field}.turns[{index}]", "must end, with what it generated, between others' ends")
         end = turn.end_token
         places.append(TurnPlace(index + 1, end, turn.generated_tokens))
-    return Ledger(token_ids, message.text, offsets, message.tokenizer_hash, tuple(places))
+    return Ledger(
+        token_ids, message.text, offsets, message.tokenizer_hash, tuple(places), opening_bytes=message.opening_bytes
+    )
 
 
 def namespace(value: str) -> str:
@@ -214,6 +221,7 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
         tier=_tier(agent),
     )
     message.pinned = agent.pinned
+    message.context_policy = types_pb2.ContextPolicy.ValueType(agent.context_policy)
     if agent.ttl is not None:
         message.ttl.FromNanoseconds(agent.ttl)
     if agent.delete_after is not None:
@@ -300,6 +308,32 @@ def _tokens(field: str, message: cache_store_pb2.CommitTurnRequest | cache_store
     if (int(offsets[-1]) if tokens else 0) != len(message.text):
         raise InvalidArgument(f"{field}offsets", f"the last one must be the text's length: {len(message.text)} bytes")
     return np.fromiter(message.token_ids, dtype=np.uint32, count=tokens), offsets
+
+
+def _parts(request: cache_store_pb2.CommitTurnRequest, token_ids: Uint32, offsets: Uint32) -> list[Part]:
+    """The turns that a commit carries along, and its own last."""
+    ends = [turn.end_token for turn in request.carried_turns]
+    places = [*ends, request.keep_tokens + len(token_ids)]
+    generated = [*(turn.generated_tokens for turn in request.carried_turns), request.generated_tokens]
+    parts, start = [], request.keep_tokens
+    for index, (end, made) in enumerate(zip(places, generated, strict=True)):
+        if not start <= end <= places[-1] or made > end - start:
+            field = f"carried_turns[{index}]" if index < len(ends) else "generated_tokens"
+            raise InvalidArgument(field, "a turn must end, with what it generated, between the ends of its neighbours")
+        first, last = start - request.keep_tokens, end - request.keep_tokens
+        at, to = (int(offsets[i - 1]) if i else 0 for i in (first, last))
+        parts.append(
+            Part(
+                token_ids=token_ids[first:last],
+                text=request.text[at:to],
+                offsets=offsets[first:last] - np.uint32(at),
+                tokenizer_hash=request.tokenizer_hash,
+                generated_tokens=made,
+                opening_bytes=request.opening_bytes,
+            )
+        )
+        start = end
+    return parts
 
 
 _KINDS = {Kind.BLOCK: cache_store_pb2.FILE_KIND_BLOCK, Kind.WINDOW: cache_store_pb2.FILE_KIND_WINDOW}

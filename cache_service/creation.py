@@ -10,7 +10,13 @@ from cache_service.agents import Conversation, Version
 from cache_service.ledger import EMPTY, FRAGMENT, Head, Ledger, Part
 
 
-def create(connection: sqlite3.Connection, key: AgentKey, content: Ledger, now: int) -> Version:
+def create(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    content: Ledger,
+    now: int,
+    context_policy: int = agents.DEFAULT_CONTEXT_POLICY,
+) -> Version:
     """A new agent with this ledger: a segment and a version for each of its turns, and for tokens behind the last one.
 
     Raises AlreadyExists.
@@ -28,7 +34,8 @@ def create(connection: sqlite3.Connection, key: AgentKey, content: Ledger, now: 
         version = Version(uid, len(turns) + 1)
         part = _part(content, head, len(content.token_ids), FRAGMENT)
         head = ledger.append(connection, key.namespace, head, head.tokens, part, version.version)
-    agents.create(connection, key, uid, head, Conversation("", 0, b""), now, version.version)
+    nothing = Conversation("", 0, b"")
+    agents.create(connection, key, uid, head, nothing, now, version.version, context_policy)
     connection.executemany(
         "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
         " namespace) VALUES (?, ?, ?, '', x'', 0, x'', ?, x'', ?)",
@@ -46,4 +53,5 @@ def _part(content: Ledger, head: Head, end_token: int, generated_tokens: int) ->
         offsets=content.offsets[head.tokens : end_token] - content.offsets.dtype.type(head.text_bytes),
         tokenizer_hash=content.tokenizer_hash,
         generated_tokens=generated_tokens,
+        opening_bytes=content.opening_bytes,
     )

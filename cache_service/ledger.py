@@ -31,13 +31,17 @@ FRAGMENT = -1
 
 @dataclass(frozen=True)
 class Part:
-    """What a commit appends: tokens, their text, each one's end from the text's start, and who made the tokens."""
+    """What a commit appends: tokens, their text, each one's end from the text's start, and who made the tokens.
+
+    `opening_bytes` is that of the whole ledger, as in the contract's Ledger.
+    """
 
     token_ids: Uint32
     text: bytes
     offsets: Uint32
     tokenizer_hash: str
     generated_tokens: int
+    opening_bytes: int = 0
 
 
 class Head(NamedTuple):
@@ -64,6 +68,7 @@ class _Piece(NamedTuple):
     """A segment in a chain, of which the first `kept` tokens count."""
 
     kept: int
+    opening_bytes: int
     id: int
     parent_id: int | None
     parent_tokens: int
@@ -88,6 +93,7 @@ class Ledger:
     offsets: Uint32
     tokenizer_hash: str
     turns: tuple[TurnPlace, ...]
+    opening_bytes: int = 0
 
 
 def append(
@@ -101,7 +107,8 @@ def append(
     turns = kept.turns + (part.generated_tokens != FRAGMENT)
     cursor = connection.execute(
         "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
-        " turns, tokenizer_hash, token_ids, text, offsets, namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " turns, tokenizer_hash, token_ids, text, offsets, namespace, opening_bytes)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             kept.segment,
             kept.tokens,
@@ -116,6 +123,7 @@ def append(
             part.text,
             _pack(part.offsets),
             namespace,
+            part.opening_bytes,
         ),
     )
     tokens, text_bytes = kept.tokens + len(part.token_ids), kept.text_bytes + len(part.text)
@@ -149,7 +157,7 @@ def check(connection: sqlite3.Connection, head: Head) -> None:
 def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
     """The whole content of a ledger. Raises LedgerDamaged, in which `what` says whose it is."""
     ids, texts, ends, turns = [_NONE], [], [_NONE], []
-    made_by = ""
+    made_by, opening = "", 0
     for piece in _chain(connection, head, what):
         segment_ends = piece.offsets[: piece.kept]
         ids.append(piece.token_ids[: piece.kept])
@@ -157,8 +165,10 @@ def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> L
         texts.append(piece.text[: segment_ends[-1] if piece.kept else 0])
         if piece.kept == piece.tokens and piece.generated_tokens != FRAGMENT:
             turns.append(TurnPlace(piece.version, piece.parent_tokens + piece.tokens, piece.generated_tokens))
-        made_by = piece.tokenizer_hash
-    return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns))
+        made_by, opening = piece.tokenizer_hash, piece.opening_bytes
+        if piece.kept < piece.tokens:
+            opening = min(opening, piece.parent_bytes + len(texts[-1]))
+    return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns), opening)
 
 
 def tokenizer_hash(connection: sqlite3.Connection, head: Head) -> str:
@@ -244,15 +254,15 @@ def shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
 def _chain(connection: sqlite3.Connection, head: Head, what: str) -> list[_Piece]:
     """The segments of a ledger, oldest first, every byte verified. Raises LedgerDamaged."""
     rows = connection.execute(
-        f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.checksum, {_COLUMNS}"
+        f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.opening_bytes, s.checksum, {_COLUMNS}"
         " FROM chain CROSS JOIN segments AS s ON s.id = chain.id",
         (head.segment, head.tokens),
     ).fetchall()
     pieces = []
-    for kept, found, *segment in rows:
+    for kept, opening_bytes, found, *segment in rows:
         checksums.verify(what, *segment, found=found)
         *row, token_ids, text, offsets = segment
-        pieces.append(_Piece._make((kept, *row, _unpack(token_ids), text, _unpack(offsets))))
+        pieces.append(_Piece._make((kept, opening_bytes, *row, _unpack(token_ids), text, _unpack(offsets))))
     pieces.sort(key=lambda piece: piece.id)
     follows = [None, *(piece.id for piece in pieces)]
     if [piece.parent_id for piece in pieces] + [head.segment] != follows or any(

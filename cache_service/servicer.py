@@ -13,7 +13,8 @@ from agentmem.hints import Hint, TurnHints
 from agentmem.keys import AgentKey, check_text
 from agentmem.shielding import to_its_end
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import conversions, creation, eviction, incoming, objects, references, turns
+from agentmem.v1 import types_pb2
+from cache_service import agents, conversions, creation, eviction, incoming, objects, references, turns
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
@@ -83,6 +84,7 @@ class CacheStoreServicer(WorkflowRecordServicer):
             evicted_hashes=sorted({name.chain_hash for name in evicted}),
             instance=self._probe.instance,
             kv_fingerprint=fingerprint,
+            context_policy=types_pb2.ContextPolicy.ValueType(opened.context_policy),
         )
 
     async def FetchBlocks(self, request: pb.FetchBlocksRequest, context: Context) -> pb.FetchBlocksResponse:
@@ -105,7 +107,8 @@ class CacheStoreServicer(WorkflowRecordServicer):
 
     async def CreateAgent(self, request: pb.CreateAgentRequest, context: Context) -> pb.CreateAgentResponse:
         key, content = AgentKey.from_proto(request.key), conversions.ledger("ledger", request.ledger)
-        create = partial(creation.create, key=key, content=content, now=time.time_ns())
+        policy = conversions.context_policy(request.context_policy) or agents.DEFAULT_CONTEXT_POLICY
+        create = partial(creation.create, key=key, content=content, now=time.time_ns(), context_policy=policy)
         version = await self._ledgers.write(key.namespace, create)
         return pb.CreateAgentResponse(version=conversions.version_message(version))
 

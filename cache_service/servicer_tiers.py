@@ -17,7 +17,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class TierServicer(AgentServicerBase):
-    """Pins, times to live, evictions, and hints on whose turn comes when."""
+    """Pins, times to live, evictions, what happens at the end of the context, and hints on whose turn comes when."""
 
     async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
         key = AgentKey.from_proto(request.key)
@@ -28,6 +28,14 @@ class TierServicer(AgentServicerBase):
         key = AgentKey.from_proto(request.key)
         set_times = partial(expiry.set_times, key=key, times=IdleTimes.from_proto(request))
         return pb.SetAgentTtlResponse(agent=conversions.agent_message(await self._database.write(set_times)))
+
+    async def SetContextPolicy(
+        self, request: pb.SetContextPolicyRequest, context: Context
+    ) -> pb.SetContextPolicyResponse:
+        key = AgentKey.from_proto(request.key)
+        policy = conversions.context_policy(request.context_policy, needed=True)
+        agent = await self._database.write(partial(agents.set_context_policy, key=key, policy=policy))
+        return pb.SetContextPolicyResponse(agent=conversions.agent_message(agent))
 
     async def EvictAgent(self, request: pb.EvictAgentRequest, context: Context) -> pb.EvictAgentResponse:
         key = AgentKey.from_proto(request.key)

@@ -21,7 +21,8 @@ _MAX_UINT32 = 2**32 - 1
 class Turn:
     """One turn to commit. `record` is what was answered, opaque here; an empty request_id can't be replayed.
 
-    `idle_times` are the agent's if the turn creates it.
+    `carried` are earlier turns that it brings along, where it drops what was before them. `idle_times` and
+    `context_policy` are the agent's if the turn creates it.
     """
 
     key: AgentKey
@@ -33,6 +34,8 @@ class Turn:
     record: bytes
     conversation: Conversation
     idle_times: IdleTimes = NEVER
+    carried: Sequence[Part] = ()
+    context_policy: int = agents.DEFAULT_CONTEXT_POLICY
 
 
 class Committed(NamedTuple):
@@ -49,6 +52,7 @@ class Opened(NamedTuple):
     version: Version
     ledger: Ledger | None
     turn: Committed | None
+    context_policy: int = 0
 
 
 class Commit(NamedTuple):
@@ -81,9 +85,13 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
     if turn.keep_tokens < state.head.tokens:
         dropped = snapshots.keep_automatic(connection, turn.key, state, now)
     version = Version(state.version.uid or uuid.uuid4().hex, state.version.version + 1)
-    head = ledger.append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.part, version.version)
+    head, keep = state.head, turn.keep_tokens
+    for part in (*turn.carried, turn.part):
+        head = ledger.append(connection, turn.key.namespace, head, keep, part, version.version)
+        keep = head.tokens
     if state.version == NO_VERSION:
-        agents.create(connection, turn.key, version.uid, head, turn.conversation, now)
+        policy = turn.context_policy
+        agents.create(connection, turn.key, version.uid, head, turn.conversation, now, context_policy=policy)
         expiry.set_times(connection, turn.key, turn.idle_times)
     else:
         agents.advance(connection, version, head, turn.conversation, now)
@@ -107,7 +115,10 @@ def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, re
     if state is None:
         return Opened(NO_VERSION, None, None)
     content = None if state.version == known else ledger.read(connection, state.head, checksums.of_agent(key))
-    return Opened(state.version, content, committed(connection, state.version.uid, request_id))
+    uid = state.version.uid
+    return Opened(
+        state.version, content, committed(connection, uid, request_id), agents.context_policy(connection, uid)
+    )
 
 
 def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Committed | None:
@@ -133,7 +144,9 @@ def _check_kept(connection: sqlite3.Connection, turn: Turn, head: Head) -> None:
         raise FailedPrecondition(
             "the kept tokens were made by another tokenizer; tokenize the text again and keep no tokens"
         )
-    if max(head.tokens + len(turn.part.token_ids), head.text_bytes + len(turn.part.text)) > _MAX_UINT32:
+    parts = (*turn.carried, turn.part)
+    tokens, text_bytes = (sum(map(len, each)) for each in zip(*((p.token_ids, p.text) for p in parts), strict=True))
+    if max(head.tokens + tokens, head.text_bytes + text_bytes) > _MAX_UINT32:
         raise FailedPrecondition("the ledger would be over 4 GiB")
 
 

@@ -140,6 +140,10 @@ def _table() -> Iterator[Endpoint]:
         frozenset({"pinned"}),
     )  # fmt: skip
     yield Endpoint("PUT", f"{one}/ttl", agents["SetAgentTtl"], "Set both idle times; an absent one is cleared", body)
+    yield Endpoint(
+        "PUT", f"{one}/context-policy", agents["SetContextPolicy"], "What happens when the memory outgrows the context",
+        body, frozenset({"context_policy"}),
+    )  # fmt: skip
     snapshots = f"{one}/snapshots"
     yield Endpoint("GET", snapshots, agents["ListSnapshots"], "List snapshots, newest first", (model, *page))
     yield Endpoint(

@@ -15,6 +15,7 @@ EXAMPLES: Final[Mapping[str, dict[str, Any]]] = {
     "EvictAgent": {"tier": "hot"},
     "PinAgent": {"pinned": True},
     "SetAgentTtl": {"ttl": 86400, "delete_after": 2592000},
+    "SetContextPolicy": {"context_policy": "summarize"},
     "CreateSnapshot": {"name": "before"},
     "RestoreSnapshot": {},
     "SetTurnHints": {"hints": [{"key": {"agent_id": "marco", "model_id": "demo"}, "steps": 1}]},

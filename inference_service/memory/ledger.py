@@ -28,6 +28,9 @@ class Ledger:
     """Token ids, the bytes they stand for, and each token's end offset in those bytes; and its turns, oldest first.
 
     Invariants: as many offsets as tokens, never decreasing, the last one is len(text); no turn ends behind the tokens.
+
+    `opening_bytes` of the text are the system prompt and whatever else stands before the first user's message: they
+    stay when older turns are dropped. It may be more than there is, where no user has spoken yet; 0 is not known.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -35,15 +38,21 @@ class Ledger:
     offsets: tuple[int, ...] = ()
     tokenizer_hash: str = ""
     turns: tuple[TurnPlace, ...] = ()
+    opening_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     def kept(self, tokens: int) -> "Ledger":
         """The first `tokens` tokens, and the turns that are wholly in them."""
+        if tokens == len(self):
+            return self
         end = self.offsets[tokens - 1] if tokens else 0
         turns = tuple(turn for turn in self.turns if turn.end_token <= tokens)
-        return Ledger(self.token_ids[:tokens], self.text[:end], self.offsets[:tokens], self.tokenizer_hash, turns)
+        return Ledger(
+            *(self.token_ids[:tokens], self.text[:end], self.offsets[:tokens], self.tokenizer_hash, turns),
+            opening_bytes=min(self.opening_bytes, end),
+        )
 
     def followed_by(
         self,
@@ -51,10 +60,12 @@ class Ledger:
         pieces: Sequence[bytes],
         tokenizer_hash: str,
         generated_tokens: int | None = None,
+        carried_turns: Sequence[TurnPlace] = (),
     ) -> "Ledger":
         """The ledger with more tokens, each standing for one of `pieces`.
 
-        They are a turn that ends with so many generated tokens, or none where `generated_tokens` is None.
+        They are a turn that ends with so many generated tokens, or none where `generated_tokens` is None. Before it
+        there may be `carried_turns` among them, whose places are the new ledger's.
         """
         end = len(self) + len(token_ids)
         turn = () if generated_tokens is None else (TurnPlace(end, generated_tokens),)
@@ -63,5 +74,6 @@ class Ledger:
             self.text + b"".join(pieces),
             (*self.offsets, *(len(self.text) + end for end in accumulate(map(len, pieces)))),
             tokenizer_hash,
-            (*self.turns, *turn),
+            (*self.turns, *carried_turns, *turn),
+            self.opening_bytes,
         )

@@ -73,6 +73,7 @@ class Exporter:
         ledger = opened.ledger
         if ledger is None:
             raise NotFound("agent", key.agent_id)
+        policy = opened.context_policy
         blocks, windows = await asyncio.to_thread(_names, key.namespace, model, ledger)
         opened = await self._store.open(
             key._replace(agent_id=""),
@@ -85,7 +86,7 @@ class Exporter:
         while True:
             parts = _choose(key.namespace, model, blocks, windows, opened, refused)
             firsts = _first_positions(model.geometry, parts)
-            manifest = Manifest(key, model.fingerprint, geometry, ledger, parts.tokens, firsts)
+            manifest = Manifest(key, model.fingerprint, geometry, ledger, parts.tokens, firsts, policy)
             data = await asyncio.to_thread(self._spool.file, manifest.data_bytes)
             try:
                 bad = await self._fill(data, manifest, model.geometry, parts, opened)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from agentmem.errors import DataLoss
 from agentmem.keys import AgentKey
+from agentmem.v1 import types_pb2
 from inference_service.memory.ledger import Ledger
 
 FORMAT = "agentmem.agent"
@@ -73,6 +74,7 @@ class Manifest:
     ledger: Ledger
     kv_tokens: int
     first_positions: tuple[int, ...]
+    context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
 
     @property
     def places(self) -> Mapping[str, "TensorPlace"]:

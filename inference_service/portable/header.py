@@ -9,6 +9,7 @@ It is ASCII, and its metadata are strings, as safetensors wants it:
     offsets                              each token's end in the text, in bytes; a JSON list
     prompt_text, prompt_text_encoding    the text in base64, for it may end inside a character
     turns                                a JSON list of [tokens at its end, how many of them it generated]
+    opening_bytes, context_policy        as in the contract; each is left out where it is 0
     kv_tokens, first_positions           how many tokens have KV, and where each layer's first one is; a JSON list
     geometry                             JSON: dtype, bits, group_size, layers with kv_heads, k_dim, v_dim, window
     tensor_checksum                      xxh3_128 of all bytes behind the header
@@ -29,6 +30,7 @@ import xxhash
 
 from agentmem.errors import AgentmemError, FailedPrecondition
 from agentmem.keys import AgentKey, check_text
+from agentmem.v1 import types_pb2
 from inference_service.memory.ledger import Ledger, TurnPlace
 from inference_service.portable.format import FORMAT, FORMAT_VERSION, KVGeometry, LayerShape, Manifest, check, damaged
 
@@ -95,7 +97,9 @@ def parse(text: bytes) -> tuple[Manifest, bytes]:
 
 def _metadata(manifest: Manifest, tensor_checksum: bytes) -> dict[str, str]:
     ledger, geometry = manifest.ledger, manifest.geometry
+    optional = {"opening_bytes": ledger.opening_bytes, "context_policy": manifest.context_policy}
     return {
+        **{name: str(value) for name, value in optional.items() if value},
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
         "agent_id": manifest.key.agent_id,
@@ -176,12 +180,16 @@ def _manifest(metadata: Mapping[str, str]) -> Manifest:
         offsets=_numbers(metadata["offsets"], total),
         tokenizer_hash=metadata["tokenizer_hash"],
         turns=_turns(metadata["turns"]),
+        opening_bytes=_number(metadata.get("opening_bytes", "0")),
     )
     geometry = _geometry(metadata["geometry"])
     kv_tokens = int(metadata["kv_tokens"])
     first_positions = _numbers(metadata["first_positions"], len(geometry.layers) if kv_tokens else 0)
     key = AgentKey(*(_name(metadata, name) for name in ("namespace", "agent_id", "model_id")))
-    return Manifest(key, metadata["fingerprint"], geometry, ledger, kv_tokens, first_positions)
+    policy = types_pb2.ContextPolicy.ValueType(_number(metadata.get("context_policy", "0")))
+    if policy not in types_pb2.ContextPolicy.values():
+        raise ValueError("not a context policy")
+    return Manifest(key, metadata["fingerprint"], geometry, ledger, kv_tokens, first_positions, policy)
 
 
 def _name(metadata: Mapping[str, str], name: str) -> str:
@@ -189,6 +197,14 @@ def _name(metadata: Mapping[str, str], name: str) -> str:
         return check_text(name, metadata[name])
     except AgentmemError as error:
         raise damaged(f"its {name} is not one") from error
+
+
+def _number(text: str) -> int:
+    """A number of 32 bits."""
+    number = int(text)
+    if not 0 <= number < 1 << 32:
+        raise ValueError("not a number of 32 bits")
+    return number
 
 
 def _numbers(text: str, count: int) -> tuple[int, ...]:

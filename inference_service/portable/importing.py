@@ -50,7 +50,7 @@ class Importer:
         manifest = received.manifest
         files = await asyncio.to_thread(_files, key.namespace, model, manifest)
         await self._publish(key, model, manifest, received.data, files)
-        version = await self._store.create_agent(key, manifest.ledger)
+        version = await self._store.create_agent(key, manifest.ledger, manifest.context_policy)
         try:
             await self._store.publish(key, version, (), map(FileName.of, files), model.fingerprint)
         except AgentmemError as error:  # The agent is durable, and its files are found by their names.

@@ -10,7 +10,7 @@ from inference_service.servicers.servicer_base import AgentServicerBase
 
 
 class TierServicer(AgentServicerBase):
-    """Pins, times to live, prefetches and evictions, each behind the agent's running turn; and hints on turns."""
+    """Pins, times, context policies, prefetches and evictions, each behind the running turn; and hints on turns."""
 
     async def PinAgent(self, request: agent_pb2.PinAgentRequest, context: Any) -> agent_pb2.PinAgentResponse:
         async with self._holding(AgentKey.from_proto(request.key)):
@@ -21,6 +21,14 @@ class TierServicer(AgentServicerBase):
     async def SetAgentTtl(self, request: agent_pb2.SetAgentTtlRequest, context: Any) -> agent_pb2.SetAgentTtlResponse:
         async with self._holding(AgentKey.from_proto(request.key)):
             response = await self._store.set_agent_ttl(request)
+        self._complete(response.agent)
+        return response
+
+    async def SetContextPolicy(
+        self, request: agent_pb2.SetContextPolicyRequest, context: Any
+    ) -> agent_pb2.SetContextPolicyResponse:
+        async with self._holding(AgentKey.from_proto(request.key)):
+            response = await self._store.set_context_policy(request)
         self._complete(response.agent)
         return response
 

@@ -60,6 +60,7 @@ class Opened:
     evicted: frozenset[bytes] = frozenset()
     turn: cache_store_pb2.CommittedTurn | None = None
     kv_fingerprint: str = ""
+    context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
 
     def is_incompatible(self, fingerprint: str) -> bool:
         """Whether the agent's KV is of no use to a model with this fingerprint."""
@@ -84,7 +85,8 @@ NOTHING = Opened(NO_VERSION, None)
 class Commit:
     """A turn for the ledger: what follows the first `keep_tokens` tokens of the base.
 
-    `ends_turn_hint`: it was the turn that the agent's hint was of.
+    `ends_turn_hint`: it was the turn that the agent's hint was of. `carried_turns` are earlier turns that follow what
+    is kept, with their places in the new ledger, whose `opening_bytes` these are; see CommitTurnRequest.
     """
 
     base: Version
@@ -100,6 +102,9 @@ class Commit:
     label: str = ""
     expiry: IdleTimes = NEVER
     ends_turn_hint: bool = False
+    carried_turns: Sequence[TurnPlace] = ()
+    opening_bytes: int = 0
+    context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
 
 
 class StoreClient:
@@ -142,6 +147,7 @@ class StoreClient:
             evicted=frozenset(answer.evicted_hashes),
             turn=answer.turn if answer.HasField("turn") else None,
             kv_fingerprint=answer.kv_fingerprint,
+            context_policy=answer.context_policy,
         )
 
     async def fetch(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, cache_store_pb2.StoredFile]:
@@ -168,12 +174,17 @@ class StoreClient:
             message_hashes=commit.message_hashes,
             label=commit.label,
             expiry=commit.expiry.to_proto(),
+            carried_turns=[cache_store_pb2.LedgerTurn(**turn._asdict()) for turn in commit.carried_turns],
+            opening_bytes=commit.opening_bytes,
+            context_policy=commit.context_policy,
         )
         answer = await _raising(self._store.CommitTurn(request, timeout=_TIMEOUT_SECONDS))
         replayed = answer.replayed if answer.HasField("replayed") else None
         return Version(answer.version.uid, answer.version.version), replayed
 
-    async def create_agent(self, key: AgentKey, ledger: Ledger) -> Version:
+    async def create_agent(
+        self, key: AgentKey, ledger: Ledger, context_policy: "types_pb2.ContextPolicy.ValueType"
+    ) -> Version:
         """Make an agent of a whole ledger, durably. Raises AlreadyExists."""
         turns = [cache_store_pb2.LedgerTurn(**turn._asdict()) for turn in ledger.turns]
         message = cache_store_pb2.Ledger(
@@ -182,8 +193,9 @@ class StoreClient:
             offsets=ledger.offsets,
             tokenizer_hash=ledger.tokenizer_hash,
             turns=turns,
+            opening_bytes=ledger.opening_bytes,
         )
-        request = cache_store_pb2.CreateAgentRequest(key=key.to_proto(), ledger=message)
+        request = cache_store_pb2.CreateAgentRequest(key=key.to_proto(), ledger=message, context_policy=context_policy)
         answer = await _raising(self._store.CreateAgent(request, timeout=_TIMEOUT_SECONDS))
         return Version(answer.version.uid, answer.version.version)
 
@@ -293,6 +305,12 @@ class StoreClient:
         """The storage half of SetAgentTtl."""
         return await _answer(self._agents.SetAgentTtl(request, timeout=_TIMEOUT_SECONDS))
 
+    async def set_context_policy(
+        self, request: agent_pb2.SetContextPolicyRequest
+    ) -> agent_pb2.SetContextPolicyResponse:
+        """The storage half of SetContextPolicy."""
+        return await _answer(self._agents.SetContextPolicy(request, timeout=_TIMEOUT_SECONDS))
+
     async def evict_agent(self, request: agent_pb2.EvictAgentRequest) -> agent_pb2.EvictAgentResponse:
         """The storage half of EvictAgent."""
         return await _answer(self._agents.EvictAgent(request, timeout=_TIMEOUT_SECONDS))
@@ -321,7 +339,9 @@ async def _raising(call: Any) -> Any:
 
 def _ledger(ledger: cache_store_pb2.Ledger) -> Ledger:
     turns = tuple(TurnPlace(turn.end_token, turn.generated_tokens) for turn in ledger.turns)
-    return Ledger(tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash, turns)
+    return Ledger(
+        tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash, turns, ledger.opening_bytes
+    )
 
 
 def _of_kind(

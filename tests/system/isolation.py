@@ -188,6 +188,7 @@ RPCS: dict[str, list[Rpc]] = {
     f"{_AGENTS}/DeleteSnapshot": [_on_agent(agent_pb2.DeleteSnapshotRequest, name=SNAPSHOT)],
     f"{_AGENTS}/PinAgent": [_on_agent(agent_pb2.PinAgentRequest, pinned=True)],
     f"{_AGENTS}/SetAgentTtl": [_on_agent(agent_pb2.SetAgentTtlRequest, delete_after={"seconds": 1})],
+    f"{_AGENTS}/SetContextPolicy": [_on_agent(agent_pb2.SetContextPolicyRequest, context_policy=2)],
     f"{_AGENTS}/SetTurnHints": [
         Rpc(
             lambda ns: agent_pb2.SetTurnHintsRequest(

@@ -42,6 +42,7 @@ class Agent(_message.Message):
     DELETE_AFTER_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
     WARM_TOKENS_FIELD_NUMBER: _builtins.int
+    CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
     """Tokens in the ledger."""
     turns: _builtins.int
@@ -60,6 +61,8 @@ class Agent(_message.Message):
     """Blocks of KV on the local disk that this agent refers to."""
     warm_tokens: _builtins.int
     """Tokens in those blocks. Equal to tokens once everything was written; blocks follow a turn off the request path."""
+    context_policy: _types_pb2.ContextPolicy.ValueType
+    """What it does when its memory outgrows the model's context."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose."""
@@ -102,10 +105,11 @@ class Agent(_message.Message):
         delete_after: _duration_pb2.Duration | None = ...,
         blocks: _builtins.int = ...,
         warm_tokens: _builtins.int = ...,
+        context_policy: _types_pb2.ContextPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "ttl", b"ttl", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "blocks", b"blocks", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "pinned", b"pinned", "text_bytes", b"text_bytes", "tier", b"tier", "tokens", b"tokens", "ttl", b"ttl", "turns", b"turns", "update_time", b"update_time", "version", b"version", "warm_bytes", b"warm_bytes", "warm_tokens", b"warm_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "blocks", b"blocks", "context_policy", b"context_policy", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "pinned", b"pinned", "text_bytes", b"text_bytes", "tier", b"tier", "tokens", b"tokens", "ttl", b"ttl", "turns", b"turns", "update_time", b"update_time", "version", b"version", "warm_bytes", b"warm_bytes", "warm_tokens", b"warm_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__context_remaining: _TypeAlias = _typing.Literal["context_remaining"]  # noqa: Y015
     _WhichOneofArgType__context_remaining: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining"]  # noqa: Y015
@@ -529,6 +533,7 @@ class ProbeAgentResponse(_message.Message):
 
     CACHE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CONTEXT_TRIM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
         """What and why not more."""
@@ -537,15 +542,22 @@ class ProbeAgentResponse(_message.Message):
     def version(self) -> _types_pb2.AgentVersion:
         """The state it is about."""
 
+    @_builtins.property
+    def context_trim(self) -> _types_pb2.ContextTrim:
+        """What would be dropped from the agent's memory for a turn with this prompt to fit the context; absent where nothing
+        would be. Of a note only its place is counted: it is not written.
+        """
+
     def __init__(
         self,
         *,
         cache: _types_pb2.CacheReport | None = ...,
         version: _types_pb2.AgentVersion | None = ...,
+        context_trim: _types_pb2.ContextTrim | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "context_trim", b"context_trim", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "context_trim", b"context_trim", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -946,6 +958,58 @@ class SetAgentTtlResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetAgentTtlResponse: _TypeAlias = SetAgentTtlResponse  # noqa: Y015
+
+@_typing.final
+class SetContextPolicyRequest(_message.Message):
+    """SetContextPolicyRequest sets the policy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
+    context_policy: _types_pb2.ContextPolicy.ValueType
+    """The policy. INVALID_ARGUMENT where it is unspecified."""
+    @_builtins.property
+    def key(self) -> _types_pb2.AgentKey:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        key: _types_pb2.AgentKey | None = ...,
+        context_policy: _types_pb2.ContextPolicy.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_policy", b"context_policy", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetContextPolicyRequest: _TypeAlias = SetContextPolicyRequest  # noqa: Y015
+
+@_typing.final
+class SetContextPolicyResponse(_message.Message):
+    """SetContextPolicyResponse is the agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> Global___Agent:
+        """It."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___Agent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetContextPolicyResponse: _TypeAlias = SetContextPolicyResponse  # noqa: Y015
 
 @_typing.final
 class TurnHint(_message.Message):

@@ -105,6 +105,11 @@ class AgentServiceStub:
                 request_serializer=agentmem_dot_v1_dot_agent__pb2.SetAgentTtlRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_agent__pb2.SetAgentTtlResponse.FromString,
                 _registered_method=True)
+        self.SetContextPolicy = channel.unary_unary(
+                '/agentmem.v1.AgentService/SetContextPolicy',
+                request_serializer=agentmem_dot_v1_dot_agent__pb2.SetContextPolicyRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_agent__pb2.SetContextPolicyResponse.FromString,
+                _registered_method=True)
         self.SetTurnHints = channel.unary_unary(
                 '/agentmem.v1.AgentService/SetTurnHints',
                 request_serializer=agentmem_dot_v1_dot_agent__pb2.SetTurnHintsRequest.SerializeToString,
@@ -249,6 +254,14 @@ class AgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetContextPolicy(self, request, context):
+        """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and exports
+        keep it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetTurnHints(self, request, context):
         """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
         speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
@@ -369,6 +382,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.SetAgentTtl,
                     request_deserializer=agentmem_dot_v1_dot_agent__pb2.SetAgentTtlRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_agent__pb2.SetAgentTtlResponse.SerializeToString,
+            ),
+            'SetContextPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetContextPolicy,
+                    request_deserializer=agentmem_dot_v1_dot_agent__pb2.SetContextPolicyRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_agent__pb2.SetContextPolicyResponse.SerializeToString,
             ),
             'SetTurnHints': grpc.unary_unary_rpc_method_handler(
                     servicer.SetTurnHints,
@@ -753,6 +771,33 @@ class AgentService:
             '/agentmem.v1.AgentService/SetAgentTtl',
             agentmem_dot_v1_dot_agent__pb2.SetAgentTtlRequest.SerializeToString,
             agentmem_dot_v1_dot_agent__pb2.SetAgentTtlResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetContextPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.AgentService/SetContextPolicy',
+            agentmem_dot_v1_dot_agent__pb2.SetContextPolicyRequest.SerializeToString,
+            agentmem_dot_v1_dot_agent__pb2.SetContextPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -90,6 +90,10 @@ class AgentServiceStub:
     """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
     began or was committed, whichever is later.
     """
+    SetContextPolicy: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetContextPolicyRequest, _agent_pb2.SetContextPolicyResponse]
+    """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and exports
+    keep it.
+    """
     SetTurnHints: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]
     """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
     speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
@@ -185,6 +189,10 @@ class AgentServiceAsyncStub(AgentServiceStub):
     SetAgentTtl: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetAgentTtlRequest, _agent_pb2.SetAgentTtlResponse]  # type: ignore[assignment]
     """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
     began or was committed, whichever is later.
+    """
+    SetContextPolicy: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetContextPolicyRequest, _agent_pb2.SetContextPolicyResponse]  # type: ignore[assignment]
+    """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and exports
+    keep it.
     """
     SetTurnHints: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]  # type: ignore[assignment]
     """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
@@ -343,6 +351,15 @@ class AgentServiceServicer:
     ) -> _typing.Union[_agent_pb2.SetAgentTtlResponse, _abc.Awaitable[_agent_pb2.SetAgentTtlResponse]]:
         """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
         began or was committed, whichever is later.
+        """
+
+    def SetContextPolicy(
+        self,
+        request: _agent_pb2.SetContextPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_pb2.SetContextPolicyResponse, _abc.Awaitable[_agent_pb2.SetContextPolicyResponse]]:
+        """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and exports
+        keep it.
         """
 
     def SetTurnHints(

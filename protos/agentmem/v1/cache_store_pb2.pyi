@@ -58,10 +58,15 @@ class Ledger(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    OPENING_BYTES_FIELD_NUMBER: _builtins.int
     text: _builtins.bytes
     """What they stand for, special tokens spelled out. Bytes: it may end inside a character."""
     tokenizer_hash: _builtins.str
     """Hash of the tokenizer that made the tokens."""
+    opening_bytes: _builtins.int
+    """How many bytes at the start of text stand before the first user's words, and what the template opens these with:
+    what stays when older turns are dropped. May be more than text has, where no user has spoken yet. 0: not known.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The exact tokens."""
@@ -82,10 +87,11 @@ class Ledger(_message.Message):
         offsets: _abc.Iterable[_builtins.int] | None = ...,
         tokenizer_hash: _builtins.str = ...,
         turns: _abc.Iterable[Global___LedgerTurn] | None = ...,
+        opening_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "opening_bytes", b"opening_bytes", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -304,12 +310,15 @@ class OpenCacheResponse(_message.Message):
     EVICTED_HASHES_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
     KV_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     instance: _builtins.bytes
     """Which process answered; see GetStoreResponse."""
     kv_fingerprint: _builtins.str
     """The fingerprint of the KV that the agent's last published state consists of, on the disk or in the object store: it
     is of no use to a model that has another one. Empty: none is there.
     """
+    context_policy: _types_pb2.ContextPolicy.ValueType
+    """What the agent does when its memory outgrows the context; unspecified where the agent does not exist."""
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
         """The agent's state; version 0 and no uid where the agent does not exist."""
@@ -340,10 +349,11 @@ class OpenCacheResponse(_message.Message):
         evicted_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         instance: _builtins.bytes = ...,
         kv_fingerprint: _builtins.str = ...,
+        context_policy: _types_pb2.ContextPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_hashes", b"evicted_hashes", "files", b"files", "instance", b"instance", "kv_fingerprint", b"kv_fingerprint", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_policy", b"context_policy", "evicted_hashes", b"evicted_hashes", "files", b"files", "instance", b"instance", "kv_fingerprint", b"kv_fingerprint", "ledger", b"ledger", "turn", b"turn", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,6 +432,9 @@ class CommitTurnRequest(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     EXPIRY_FIELD_NUMBER: _builtins.int
     ENDS_TURN_HINT_FIELD_NUMBER: _builtins.int
+    CARRIED_TURNS_FIELD_NUMBER: _builtins.int
+    OPENING_BYTES_FIELD_NUMBER: _builtins.int
+    CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     keep_tokens: _builtins.int
     """Tokens of the base's ledger that stay."""
     text: _builtins.bytes
@@ -438,6 +451,10 @@ class CommitTurnRequest(_message.Message):
     """The label that FindAgent can narrow by."""
     ends_turn_hint: _builtins.bool
     """The agent's turn hint was of this turn: it generated, and the hint was not set since it arrived."""
+    opening_bytes: _builtins.int
+    """As in Ledger, of the new one."""
+    context_policy: _types_pb2.ContextPolicy.ValueType
+    """The agent's, if this turn creates it. Unspecified: CONTEXT_POLICY_TRIM."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose. The agent is created if base is version 0."""
@@ -466,6 +483,12 @@ class CommitTurnRequest(_message.Message):
     def expiry(self) -> _types_pb2.Expiry:
         """What the agent gets if this turn creates it."""
 
+    @_builtins.property
+    def carried_turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerTurn]:
+        """Earlier turns among token_ids, oldest first: the turn drops what was before them, and brings them along. Positions
+        are in the new ledger; versions are ignored. The last one ends before the turn's own tokens.
+        """
+
     def __init__(
         self,
         *,
@@ -484,10 +507,13 @@ class CommitTurnRequest(_message.Message):
         label: _builtins.str = ...,
         expiry: _types_pb2.Expiry | None = ...,
         ends_turn_hint: _builtins.bool = ...,
+        carried_turns: _abc.Iterable[Global___LedgerTurn] | None = ...,
+        opening_bytes: _builtins.int = ...,
+        context_policy: _types_pb2.ContextPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expiry", b"expiry", "key", b"key", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "carried_turns", b"carried_turns", "context_policy", b"context_policy", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "opening_bytes", b"opening_bytes", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -531,6 +557,9 @@ class CreateAgentRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     LEDGER_FIELD_NUMBER: _builtins.int
+    CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
+    context_policy: _types_pb2.ContextPolicy.ValueType
+    """The agent's. Unspecified: CONTEXT_POLICY_TRIM."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose. Must not exist."""
@@ -544,10 +573,11 @@ class CreateAgentRequest(_message.Message):
         *,
         key: _types_pb2.AgentKey | None = ...,
         ledger: Global___Ledger | None = ...,
+        context_policy: _types_pb2.ContextPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "ledger", b"ledger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "ledger", b"ledger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_policy", b"context_policy", "key", b"key", "ledger", b"ledger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -72,6 +72,7 @@ class GenerateRequest(_message.Message):
     EXPIRY_FIELD_NUMBER: _builtins.int
     JSON_SCHEMA_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this turn for retries and Abort; at most 128 bytes of UTF-8. Empty: the turn cannot be retried safely."""
     prompt: _builtins.str
@@ -96,6 +97,10 @@ class GenerateRequest(_message.Message):
     tool_calls: _builtins.bool
     """Tell the calls of tools that the model makes apart from its text (Delta.tool_calls). FAILED_PRECONDITION where the
     model has no tool parser (Model.tool_parser).
+    """
+    context_policy: _types_pb2.ContextPolicy.ValueType
+    """What the agent does when its memory outgrows the context, if this turn creates it. It changes nothing on an agent that
+    is there; see SetContextPolicy.
     """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
@@ -145,10 +150,11 @@ class GenerateRequest(_message.Message):
         expiry: _types_pb2.Expiry | None = ...,
         json_schema: _builtins.str | None = ...,
         tool_calls: _builtins.bool = ...,
+        context_policy: _types_pb2.ContextPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "max_tokens", b"max_tokens", "messages", b"messages", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
@@ -222,6 +228,7 @@ class Started(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     CONTEXT_REMAINING_FIELD_NUMBER: _builtins.int
+    CONTEXT_TRIM_FIELD_NUMBER: _builtins.int
     context_remaining: _builtins.int
     """Tokens that the context still holds after this prompt."""
     @_builtins.property
@@ -240,6 +247,12 @@ class Started(_message.Message):
     def load(self) -> _duration_pb2.Duration:
         """Reading, verifying and assembling KV."""
 
+    @_builtins.property
+    def context_trim(self) -> _types_pb2.ContextTrim:
+        """What was dropped from the agent's memory for this turn to fit the context; absent where nothing was. It takes effect
+        with the turn's commit: a turn that fails or is cancelled drops nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -248,10 +261,11 @@ class Started(_message.Message):
         queue: _duration_pb2.Duration | None = ...,
         load: _duration_pb2.Duration | None = ...,
         context_remaining: _builtins.int = ...,
+        context_trim: _types_pb2.ContextTrim | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "cache", b"cache", "load", b"load", "queue", b"queue"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "cache", b"cache", "context_trim", b"context_trim", "load", b"load", "queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "cache", b"cache", "context_remaining", b"context_remaining", "load", b"load", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "cache", b"cache", "context_remaining", b"context_remaining", "context_trim", b"context_trim", "load", b"load", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -463,6 +477,7 @@ class PrefillRequest(_message.Message):
     PARSE_SPECIAL_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     EXPIRY_FIELD_NUMBER: _builtins.int
+    CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As in GenerateRequest."""
     prompt: _builtins.str
@@ -472,6 +487,8 @@ class PrefillRequest(_message.Message):
     parse_special: _builtins.bool
     """Parse special tokens in user text too. Default false."""
     label: _builtins.str
+    """As in GenerateRequest."""
+    context_policy: _types_pb2.ContextPolicy.ValueType
     """As in GenerateRequest."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
@@ -506,10 +523,11 @@ class PrefillRequest(_message.Message):
         parse_special: _builtins.bool = ...,
         label: _builtins.str = ...,
         expiry: _types_pb2.Expiry | None = ...,
+        context_policy: _types_pb2.ContextPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "messages", b"messages", "prompt", b"prompt", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015

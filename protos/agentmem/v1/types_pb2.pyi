@@ -20,6 +20,45 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ContextPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ContextPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ContextPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CONTEXT_POLICY_UNSPECIFIED: _ContextPolicy.ValueType  # 0
+    """The agent's present one; CONTEXT_POLICY_TRIM for a new agent."""
+    CONTEXT_POLICY_TRIM: _ContextPolicy.ValueType  # 1
+    """The oldest whole turns behind the system prompt are dropped, down to half of the context if possible. What stays is
+    computed once more from the ledger's tokens. The ledger as it was stays as an automatic snapshot.
+    """
+    CONTEXT_POLICY_REFUSE: _ContextPolicy.ValueType  # 2
+    """FAILED_PRECONDITION; nothing changes."""
+    CONTEXT_POLICY_SUMMARIZE: _ContextPolicy.ValueType  # 3
+    """As CONTEXT_POLICY_TRIM, but the model writes a note of what is dropped, which takes its place. Where that fails, it is
+    CONTEXT_POLICY_TRIM that applies, and ContextTrim says why.
+    """
+
+class ContextPolicy(_ContextPolicy, metaclass=_ContextPolicyEnumTypeWrapper):
+    """ContextPolicy is what an agent does when its memory and what is appended to it no longer fit the model's context, with
+    room for an answer: the max_tokens asked for, but at most an eighth of the context. It is about Append. Whole chats,
+    whole texts and token ids are the caller's words: they are never shortened, but refused where they do not fit.
+    """
+
+CONTEXT_POLICY_UNSPECIFIED: ContextPolicy.ValueType  # 0
+"""The agent's present one; CONTEXT_POLICY_TRIM for a new agent."""
+CONTEXT_POLICY_TRIM: ContextPolicy.ValueType  # 1
+"""The oldest whole turns behind the system prompt are dropped, down to half of the context if possible. What stays is
+computed once more from the ledger's tokens. The ledger as it was stays as an automatic snapshot.
+"""
+CONTEXT_POLICY_REFUSE: ContextPolicy.ValueType  # 2
+"""FAILED_PRECONDITION; nothing changes."""
+CONTEXT_POLICY_SUMMARIZE: ContextPolicy.ValueType  # 3
+"""As CONTEXT_POLICY_TRIM, but the model writes a note of what is dropped, which takes its place. Where that fails, it is
+CONTEXT_POLICY_TRIM that applies, and ContextTrim says why.
+"""
+Global___ContextPolicy: _TypeAlias = ContextPolicy  # noqa: Y015
+
 class _Tier:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -265,6 +304,48 @@ class Expiry(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Expiry: _TypeAlias = Expiry  # noqa: Y015
+
+@_typing.final
+class ContextTrim(_message.Message):
+    """ContextTrim is what an agent's memory lost because it no longer fitted the model's context."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    DROPPED_TOKENS_FIELD_NUMBER: _builtins.int
+    DROPPED_TURNS_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    SUMMARY_FAILURE_FIELD_NUMBER: _builtins.int
+    policy: Global___ContextPolicy.ValueType
+    """What was done: CONTEXT_POLICY_TRIM or CONTEXT_POLICY_SUMMARIZE."""
+    dropped_tokens: _builtins.int
+    """Tokens of the ledger that were dropped."""
+    dropped_turns: _builtins.int
+    """Whole turns that were dropped."""
+    snapshot: _builtins.str
+    """The automatic snapshot that keeps the ledger as it was. Empty where the turn commits nothing."""
+    summary: _builtins.str
+    """The note that stands in place of what was dropped; empty where there is none."""
+    summary_failure: _builtins.str
+    """Why there is no note although the agent's policy asks for one; empty where there is nothing to say."""
+    def __init__(
+        self,
+        *,
+        policy: Global___ContextPolicy.ValueType = ...,
+        dropped_tokens: _builtins.int = ...,
+        dropped_turns: _builtins.int = ...,
+        snapshot: _builtins.str = ...,
+        summary: _builtins.str = ...,
+        summary_failure: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_tokens", b"dropped_tokens", "dropped_turns", b"dropped_turns", "policy", b"policy", "snapshot", b"snapshot", "summary", b"summary", "summary_failure", b"summary_failure"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContextTrim: _TypeAlias = ContextTrim  # noqa: Y015
 
 @_typing.final
 class TierTokens(_message.Message):
