@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import os
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ import httpx
 import yaml
 
 from tests.system.stack import free_port
+from tests.user_cache import NoCache, user_cache
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
@@ -58,7 +58,10 @@ def programs() -> Programs:
         return Programs(Path(found[0]), Path(found[1]))
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         raise Unavailable("no prometheus and promtool in PATH, and no apt-get to fetch them; install Prometheus")
-    folder = _cache()
+    try:
+        folder = user_cache("prometheus")
+    except NoCache as problem:
+        raise Unavailable(str(problem)) from problem
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         unpacked = folder / "unpacked"
@@ -66,22 +69,6 @@ def programs() -> Programs:
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 _unpack(Path(scratch)).rename(unpacked)
     return Programs(unpacked / "usr" / "bin" / "prometheus", unpacked / "usr" / "bin" / "promtool")
-
-
-def _cache() -> Path:
-    """A directory of this user's that outlives the tests, or at least belongs to nobody else."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for folder in (
-        home / "agentmem" / "prometheus",
-        Path(tempfile.gettempdir()) / f"agentmem-prometheus-{os.getuid()}",
-    ):
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK):
-            return folder
-    raise Unavailable(f"no directory to unpack Prometheus into: {home} cannot be written; set XDG_CACHE_HOME")
 
 
 def _unpack(scratch: Path) -> Path:

