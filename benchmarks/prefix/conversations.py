@@ -10,7 +10,7 @@ from random import Random
 from benchmarks.prefix import passages
 from benchmarks.prefix.vocabularies import Vocabulary
 from inference_service.domain import MessagesInput
-from inference_service.text.rendering import Rendered
+from inference_service.text.rendered import Rendered
 
 
 @dataclass(frozen=True)

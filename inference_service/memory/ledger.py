@@ -43,6 +43,11 @@ class Ledger:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def ends_with_an_answer(self) -> bool:
+        """Whether the last tokens were generated."""
+        return bool(self.turns) and self.turns[-1].end_token == len(self) and self.turns[-1].generated_tokens > 0
+
     def kept(self, tokens: int) -> "Ledger":
         """The first `tokens` tokens, and the turns that are wholly in them."""
         if tokens == len(self):

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from agentmem.v1 import types_pb2
 from inference_service.memory.ledger import Ledger
-from inference_service.text.rendering import Rendered, Span
+from inference_service.text.rendered import Rendered, Span
 
 Kind: TypeAlias = "types_pb2.Match.ValueType"
 Reason: TypeAlias = "types_pb2.MissReason.ValueType"

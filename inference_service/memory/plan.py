@@ -9,7 +9,8 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import types_pb2
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Kind, Limits, Matched, Reason, match_text, match_tokens
-from inference_service.text.rendering import Rendered, Renderer, Span, inside_character
+from inference_service.text.rendered import Rendered, Span, inside_character
+from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 
 _BOUNDARY_WINDOW = 2048
@@ -50,16 +51,23 @@ class Planner:
         matched = match_tokens(ledger, token_ids, self._limits)
         return _plan(matched, matched.keep_tokens, token_ids)
 
-    def for_append(self, ledger: Ledger, addition: Rendered) -> Plan:
-        """The ledger and what follows it: EXTEND by construction, and no token of the ledger is given back."""
-        new = tuple(self._renderer.encode(addition, continues=bool(len(ledger))))
-        kind = types_pb2.MATCH_EXTEND if len(ledger) else types_pb2.MATCH_NEW
-        reason = types_pb2.MISS_REASON_UNSPECIFIED if len(ledger) else types_pb2.MISS_REASON_ABSENT
+    def for_append(self, ledger: Ledger, addition: Rendered, kept: int | None = None) -> Plan:
+        """The ledger and what follows it: EXTEND by construction, and no token of the ledger is given back.
+
+        `kept` is how many bytes of the ledger stay, the end of a token; PARTIAL if it isn't all of them.
+        """
+        keep = len(ledger) if kept is None else bisect_right(ledger.offsets, kept)
+        kind, reason = types_pb2.MATCH_EXTEND, types_pb2.MISS_REASON_UNSPECIFIED
+        if not len(ledger):
+            kind, reason = types_pb2.MATCH_NEW, types_pb2.MISS_REASON_ABSENT
+        elif keep < len(ledger):
+            kind = types_pb2.MATCH_PARTIAL
+        new = tuple(self._renderer.encode(addition, continues=bool(keep)))
         pieces = self._tokenizer.pieces(new)
         inside: list[int] = []
         if b"".join(pieces) == addition.text:
-            inside = [len(ledger) + each for each in _tokens_inside(addition.checkpoints, pieces)]
-        return _plan(Matched(kind, len(ledger), reason), len(ledger), (*ledger.token_ids, *new), inside)
+            inside = [keep + each for each in _tokens_inside(addition.checkpoints, pieces)]
+        return _plan(Matched(kind, keep, reason), keep, (*ledger.token_ids[:keep], *new), inside)
 
     def for_text(self, ledger: Ledger, prompt: Rendered, *, heal_extension: bool) -> Plan:
         """A whole prompt as text. `heal_extension` is for raw prompts, which may go on in the middle of a word."""

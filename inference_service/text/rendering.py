@@ -5,8 +5,7 @@ a Unicode noncharacter before rendering, so that after rendering the template's 
 look-alikes can be told apart; the marks are removed and the look-alikes are tokenized as ordinary text.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jinja2
@@ -14,10 +13,11 @@ import jinja2
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.checkpoints import before_cue, shared_beginning
+from inference_service.text.continuation import follow_ups, join
+from inference_service.text.rendered import Rendered, Span
 from inference_service.text.tokenizer import Tokenizer
 
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-_STUB_ANSWER = "the answer of the stub"
 
 
 class ChatTemplate(Protocol):
@@ -26,42 +26,11 @@ class ChatTemplate(Protocol):
     def __call__(self, messages: list[dict[str, Any]], **arguments: Any) -> str: ...
 
 
-class Span(NamedTuple):
-    """A byte range that is one special token."""
+class Continuation(NamedTuple):
+    """What is added to a ledger, and how many bytes of it stay: all but what ends a chat and no turn within one."""
 
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """A prompt as text. `specials` are its special tokens, in order; all else is ordinary text.
-
-    `literal` says that `text` also spells special tokens that are ordinary text, so that it must not be parsed whole.
-    `checkpoints` are byte positions worth resuming at, in order: the end of what all chats with this system prompt have
-    in common, and the end of the last message before the cue that makes the model answer. Raw text has none.
-    """
-
-    text: bytes
-    specials: tuple[Span, ...] = ()
-    literal: bool = False
-    checkpoints: tuple[int, ...] = ()
-
-    def __add__(self, other: "Rendered") -> "Rendered":
-        size = len(self.text)
-        return Rendered(
-            self.text + other.text,
-            self.specials + tuple(Span(s.start + size, s.end + size) for s in other.specials),
-            self.literal or other.literal,
-            self.checkpoints + tuple(at + size for at in other.checkpoints),
-        )
-
-
-class _Marked(NamedTuple):
-    """A rendering that still has its marks, and its checkpoints in characters."""
-
-    text: str
-    checkpoints: tuple[int, ...] = ()
+    kept: int
+    addition: Rendered
 
 
 class Renderer:
@@ -89,42 +58,42 @@ class Renderer:
     def messages(self, chat: MessagesInput, *, cue: bool, parse_special: bool) -> Rendered:
         """The whole chat. `cue` adds what makes the model answer."""
 
-        def whole(marked: MessagesInput) -> _Marked:
-            text = self._apply(marked, cue)
-            if not self._checkpoints:
-                return _Marked(text)
-            shared = shared_beginning(self._apply, marked, text)
-            return _Marked(text, (shared, before_cue(self._apply, marked, text) if cue else 0))
+        marked, mark = self._with_mark(chat, parse_special)
+        text = self._apply(marked, cue)
+        if not self._checkpoints:
+            return self._rendered(text, mark)
+        shared = shared_beginning(self._apply, marked, text)
+        return self._rendered(text, mark, (shared, before_cue(self._apply, marked, text) if cue else 0))
 
-        return self._marked(chat, parse_special, whole)
-
-    def continuation(self, ledger: Rendered, chat: MessagesInput, *, cue: bool, parse_special: bool) -> Rendered:
+    def continuation(
+        self, ledger: Rendered, chat: MessagesInput, *, cue: bool, parse_special: bool, answered: bool = True
+    ) -> Continuation:
         """What `chat` adds to a conversation that exists, behind a missing end of turn.
 
-        Rendered as what follows the answer of a stub chat with the new messages, less what follows it without them. A
-        template that rewrites what comes before (Qwen 3 drops earlier reasoning) is no hindrance: the ledger stays as
-        it is. Raises FailedPrecondition where even the end of the answer's turn depends on what follows.
+        Rendered as what follows an answer in chats of stubs that go on with the new messages. A template that rewrites
+        what comes before (Qwen 3 drops earlier reasoning) is no hindrance: the ledger stays as it is. Only a stop token
+        at its end that history has not (`<|return|>`) is not kept. `answered` says that the ledger ends with what a
+        model generated; otherwise it may end with another message, or with what ends a chat.
+
+        Raises FailedPrecondition where what is added depends on the conversation before, or is rendered before it.
         """
         if not ledger.text:
-            return self.messages(chat, cue=cue, parse_special=parse_special)
-        stub = ({"role": "user", "content": "the question of the stub"}, {"role": "assistant", "content": _STUB_ANSWER})
-
-        def difference(marked: MessagesInput) -> _Marked:
-            without = MessagesInput(stub, marked.tools, marked.template_arguments)
-            whole = MessagesInput((*stub, *marked.messages), marked.tools, marked.template_arguments)
-            _, _, end_of_turn = self._apply(without, False).partition(_STUB_ANSWER)
-            rendered = self._apply(whole, cue)
-            _, answered, following = rendered.partition(_STUB_ANSWER)
-            if not answered or not following.startswith(end_of_turn):
-                raise FailedPrecondition(
-                    "this model's template rewrites earlier turns; send the whole chat as messages"
-                )
-            ending = _with_spans(end_of_turn, self._tokenizer.special_spans(end_of_turn), "")
-            addition = missing_ending(ledger, ending) + following[len(end_of_turn) :]
-            at = before_cue(self._apply, whole, rendered) if cue and self._checkpoints else 0
-            return _Marked(addition, (max(0, at - len(rendered) + len(addition)),))
-
-        return self._marked(chat, parse_special, difference)
+            return Continuation(0, self.messages(chat, cue=cue, parse_special=parse_special))
+        marked, mark = self._with_mark(chat, parse_special)
+        first: Continuation | None = None
+        options = {"cue": cue, "checkpoints": self._checkpoints, "answered": answered}
+        for each in follow_ups(self._apply, self._tokenizer, marked, **options):
+            following = self._rendered(each.text, mark, (each.cue,))
+            opening = len(_unmarked(each.text[: each.opening], mark))
+            closing = self._rendered(each.closing, "")
+            kept, start = join(ledger, following, opening, closing, self._tokenizer, answered=answered)
+            found = Continuation(kept, following.behind(start))
+            # What an ordinary text ends with may be in an opening by chance.
+            if answered or any(span.end <= start for span in following.specials):
+                return found
+            first = first or found
+        assert first is not None, "follow_ups raises where it finds none"
+        return first
 
     def appended_text(self, text: str, *, parse_special: bool) -> Rendered:
         """Raw text that follows the ledger."""
@@ -146,10 +115,24 @@ class Renderer:
         return token_ids + encode(text[start:].decode(), parse_special=False, continues=continues)
 
     def _plain(self, text: str, *, parse_special: bool) -> Rendered:
-        spans = self._tokenizer.special_spans(text)
         if parse_special:
-            return _with_spans(text, spans, "")
-        return Rendered(text.encode(), literal=bool(spans))
+            return self._rendered(text, "")
+        return Rendered(text.encode(), literal=bool(self._tokenizer.special_spans(text)))
+
+    def _rendered(self, text: str, mark: str, checkpoints: Sequence[int] = ()) -> Rendered:
+        """What a template made, without the mark, which special tokens of its own do not have."""
+        parts, specials, at, size = [], [], 0, 0
+        for start, end in [*self._tokenizer.special_spans(text), (len(text), len(text))]:
+            ordinary = _unmarked(text[at:start], mark)
+            special = text[start:end].encode()
+            parts += [ordinary, special]
+            size += len(ordinary)
+            if special:
+                specials.append(Span(size, size + len(special)))
+            size += len(special)
+            at = end
+        places = sorted({len(_unmarked(text[:each], mark)) for each in checkpoints} - {0})
+        return Rendered(b"".join(parts), tuple(specials), literal=bool(mark), checkpoints=tuple(places))
 
     def _apply(self, chat: MessagesInput, cue: bool) -> str:
         if self._template is None:
@@ -164,15 +147,14 @@ class Renderer:
         except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise InvalidArgument("messages", f"the model's chat template refuses them: {error}") from error
 
-    def _marked(self, chat: MessagesInput, parse_special: bool, render: Callable[[MessagesInput], _Marked]) -> Rendered:
+    def _with_mark(self, chat: MessagesInput, parse_special: bool) -> tuple[MessagesInput, str]:
+        """The chat to render, and the mark that is in its spellings of special tokens; "" if there are none."""
         if parse_special or not any(self._tokenizer.special_spans(text) for text in _strings(chat)):
-            text, checkpoints = render(chat)
-            return _with_spans(text, self._tokenizer.special_spans(text), "", checkpoints)
+            return chat, ""
         mark = next((c for c in _NONCHARACTERS if not any(c in text for text in _strings(chat))), None)
         if mark is None:
             raise InvalidArgument("messages", "they contain special tokens and every Unicode noncharacter")
-        text, checkpoints = render(self._with_marks(chat, mark))
-        return _with_spans(text, self._tokenizer.special_spans(text), mark, checkpoints)
+        return self._with_marks(chat, mark), mark
 
     def _with_marks(self, chat: MessagesInput, mark: str) -> MessagesInput:
         def walk(value: Any) -> Any:
@@ -189,28 +171,6 @@ class Renderer:
         return MessagesInput(tuple(walk(chat.messages)), tuple(walk(chat.tools)), walk(chat.template_arguments))
 
 
-def missing_ending(ledger: Rendered, ending: Rendered) -> str:
-    """What must be added to `ledger` so that it ends with `ending`.
-
-    A special token is there whole or not at all: the beginning of its spelling, or its spelling as ordinary text, is
-    not a part of it.
-    """
-    for size in range(len(ending.text), 0, -1):
-        at = len(ledger.text) - size
-        cut_inside = any(span.start < size < span.end for span in ending.specials)
-        if cut_inside or inside_character(ending.text, size) or not ledger.text.endswith(ending.text[:size]):
-            continue
-        there = [Span(s.start - at, s.end - at) for s in ledger.specials if s.end > at]
-        if there == [span for span in ending.specials if span.end <= size]:
-            return ending.text[size:].decode()
-    return ending.text.decode()
-
-
-def inside_character(text: bytes, at: int) -> bool:
-    """Whether a cut at byte `at` is inside a UTF-8 character of `text`."""
-    return at < len(text) and text[at] & 0xC0 == 0x80
-
-
 def _strings(value: Any) -> list[str]:
     if isinstance(value, MessagesInput):
         return _strings([value.messages, value.tools, value.template_arguments])
@@ -221,19 +181,5 @@ def _strings(value: Any) -> list[str]:
     return [text for item in value for text in _strings(item)] if isinstance(value, list | tuple) else []
 
 
-def _with_spans(text: str, spans: list[tuple[int, int]], mark: str, checkpoints: Sequence[int] = ()) -> Rendered:
-    def unmarked(start: int, end: int) -> bytes:
-        return (text[start:end].replace(mark, "") if mark else text[start:end]).encode()
-
-    parts, specials, at, size = [], [], 0, 0
-    for start, end in [*spans, (len(text), len(text))]:
-        ordinary = unmarked(at, start)
-        special = text[start:end].encode()
-        parts += [ordinary, special]
-        size += len(ordinary)
-        if special:
-            specials.append(Span(size, size + len(special)))
-        size += len(special)
-        at = end
-    places = sorted({len(unmarked(0, each)) for each in checkpoints} - {0})
-    return Rendered(b"".join(parts), tuple(specials), literal=bool(mark), checkpoints=tuple(places))
+def _unmarked(text: str, mark: str) -> bytes:
+    return (text.replace(mark, "") if mark else text).encode()

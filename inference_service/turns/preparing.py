@@ -19,7 +19,8 @@ from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened
 from inference_service.text.grammar import Grammar
-from inference_service.text.rendering import Rendered, Renderer
+from inference_service.text.rendered import Rendered
+from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.planned import Planned, Prepared, Reuse
 from inference_service.turns.restoring import Restorer
@@ -181,10 +182,12 @@ def _plan_input(
         case AppendInput(MessagesInput() as chat):
             before = Rendered(ledger.text, tuple(planner.specials(ledger)))
             try:
-                addition = renderer.continuation(before, chat, cue=cue, parse_special=parse_special)
+                kept, addition = renderer.continuation(
+                    before, chat, cue=cue, parse_special=parse_special, answered=ledger.ends_with_an_answer
+                )
             except InvalidArgument as error:
                 raise InvalidArgument(f"append.{error.field}", error.problem) from error
-            plan = planner.for_append(ledger, _not_empty(addition, "append.messages"))
+            plan = planner.for_append(ledger, _not_empty(addition, "append.messages"), kept)
     return plan
 
 

@@ -481,7 +481,11 @@ class Append(_message.Message):
     """Raw text, taken as it is."""
     @_builtins.property
     def messages(self) -> Global___Messages:
-        """Messages, rendered as a continuation; a missing end of turn is added before them."""
+        """Messages, rendered as a continuation; a missing end of turn is added before them. A stop token that ended the last
+        answer and that the template does not have in history (`<|return|>`) is not kept; the match is PARTIAL then.
+        FAILED_PRECONDITION where the template makes them depend on the messages before, or puts them in front of those:
+        send the whole chat.
+        """
 
     def __init__(
         self,

@@ -9,7 +9,8 @@ from agentmem.v1.types_pb2 import MATCH_DIVERGE, MATCH_NEW, MISS_REASON_UNSPECIF
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Limits, common_length
 from inference_service.memory.plan import Plan, Planner
-from inference_service.text.rendering import Rendered, Renderer
+from inference_service.text.rendered import Rendered
+from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import CHATML, SPECIALS, hugging_face
 

@@ -15,7 +15,7 @@ from agentmem.v1.types_pb2 import (
 )
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Limits, Matched, common_length, match_text, match_tokens
-from inference_service.text.rendering import Rendered, Span
+from inference_service.text.rendered import Rendered, Span
 
 ANY = Limits(min_tokens=1)
 

@@ -22,7 +22,7 @@ from agentmem.v1.types_pb2 import (
 from inference_service.domain import MessagesInput
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Limits
-from inference_service.text.rendering import Rendered, Span
+from inference_service.text.rendered import Rendered, Span
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.memory.planning import World, check, hostile, texts, whole_characters, world
 from tests.inference_service.real_tokenizers import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inference_service.domain import MessagesInput
 from inference_service.memory.ledger import Ledger
-from inference_service.text.rendering import Rendered
+from inference_service.text.rendered import Rendered
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.memory.planning import texts, world
 from tests.inference_service.real_tokenizers import byte_level_with_bos, llama3_like, nfc, sentence_piece
@@ -61,7 +61,7 @@ def test_what_is_appended_counts_from_the_ledgers_beginning(first: str, content:
     of = world(byte_level_with_bos)
     ledger = of.ledger(of.renderer.text(first, parse_special=False))
     before, new = Rendered(ledger.text, tuple(of.planner.specials(ledger))), chat(content, content)
-    addition = of.renderer.continuation(before, new, cue=cue, parse_special=False)
+    _, addition = of.renderer.continuation(before, new, cue=cue, parse_special=False)
     plan = of.planner.for_append(ledger, addition)
     if not cue:
         assert plan.checkpoints == ()

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.retokenizing import retokenized
-from inference_service.text.rendering import Rendered, Renderer, Span
+from inference_service.text.rendered import Rendered, Span
+from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import (
     END,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from agentmem.errors import InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.checkpoints import before_cue, shared_beginning
-from inference_service.text.rendering import Rendered, Renderer, Span
+from inference_service.text.rendered import Rendered, Span
+from inference_service.text.rendering import Renderer
 from tests.inference_service.real_tokenizers import (
     ALTERNATING,
     BOS,
@@ -168,8 +169,8 @@ def remembered(said: str) -> Rendered:
 def test_what_is_added_to_a_conversation_has_its_cue(template: str, content: str) -> None:
     ledger = remembered(f"{BOS}{START}user\nhi{END}\n{START}assistant\nyes")
     of, new = renderer(template), chat(content)
-    with_cue = of.continuation(ledger, new, cue=True, parse_special=False)
-    without = of.continuation(ledger, new, cue=False, parse_special=False)
+    with_cue = of.continuation(ledger, new, cue=True, parse_special=False).addition
+    without = of.continuation(ledger, new, cue=False, parse_special=False).addition
     (at,) = with_cue.checkpoints
     assert with_cue.text[:at] == without.text
     assert without.checkpoints == ()
@@ -177,9 +178,9 @@ def test_what_is_added_to_a_conversation_has_its_cue(template: str, content: str
 
 def test_what_is_added_has_its_system_prompt_nowhere() -> None:
     ledger = remembered(f"{BOS}{START}user\nhi{END}\n{START}assistant\nyes{END}\n")
-    added = renderer().continuation(ledger, chat("hi", system="x"), cue=False, parse_special=False)
+    added = renderer().continuation(ledger, chat("hi", system="x"), cue=False, parse_special=False).addition
     assert added.checkpoints == ()
-    whole = renderer().continuation(Rendered(b""), chat("hi", system="x"), cue=True, parse_special=False)
+    whole = renderer().continuation(Rendered(b""), chat("hi", system="x"), cue=True, parse_special=False).addition
     assert len(whole.checkpoints) == 2
 
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
-from inference_service.text.rendering import Rendered, Renderer, Span, missing_ending
+from inference_service.text.rendered import Rendered, Span
+from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import (
     ALTERNATING,
     BOS,
     CHATML,
     END,
-    QWEN3_LIKE,
     SPECIALS,
     START,
     STRICT_ROLES,
@@ -226,113 +226,6 @@ def test_only_the_beginning_of_an_addition_goes_on() -> None:
 def test_sum_of_renderings() -> None:
     a, b = Rendered(b"ab", (Span(0, 2),)), Rendered(b"cde", (Span(1, 3),), literal=True)
     assert a + b == Rendered(b"abcde", (Span(0, 2), Span(3, 5)), literal=True)
-
-
-# A chat that goes on.
-
-FIRST = [("user", "hello"), ("assistant", "hi there")]
-
-
-def remembered(text: str, *, literal: bool = False) -> Rendered:
-    spans = [] if literal else TOKENIZER.special_spans(text)
-    starts = [len(text[:start].encode()) for start, _ in spans]
-    return Rendered(
-        text.encode(), tuple(Span(at, at + b - a) for at, (a, b) in zip(starts, spans, strict=True)), literal=literal
-    )
-
-
-@pytest.mark.parametrize("template", [CHATML, STRIPS_THINKING, STRICT_ROLES, ALTERNATING])
-@given(first=plain.filter(bool), content=plain, cue=st.booleans())
-def test_continuation_is_the_difference(template: str, first: str, content: str, cue: bool) -> None:
-    history = chat(("user", first), ("assistant", "hi there"))
-    new = chat(("user", content))
-    before = plain_rendering(history, template, cue=False)
-    after = plain_rendering(MessagesInput((*history.messages, *new.messages)), template, cue=cue)
-    addition = renderer(template).continuation(remembered(before), new, cue=cue, parse_special=False)
-    assert before + addition.text.decode() == after
-
-
-@pytest.mark.parametrize("missing", [f"{END}\n", "\n", ""])
-def test_missing_end_of_turn_is_added_as_far_as_it_is_missing(missing: str) -> None:
-    whole = plain_rendering(chat(*FIRST), cue=False)
-    ledger = whole.removesuffix(missing)
-    addition = renderer().continuation(remembered(ledger), chat(("user", "next")), cue=True, parse_special=False)
-    assert addition.text.decode() == f"{missing}{START}user\nnext{END}\n{START}assistant\n"
-    assert renderer().encode(addition).count(END_ID) == 1 + missing.count(END)
-
-
-@pytest.mark.parametrize("size", range(1, len(END)))
-def test_beginning_of_a_special_token_is_not_a_part_of_it(size: int) -> None:
-    ledger = remembered(f"{BOS}{START}assistant\nhi{END[:size]}")
-    addition = renderer().continuation(ledger, chat(("user", "next")), cue=False, parse_special=False)
-    assert addition.text.decode() == f"{END}\n{START}user\nnext{END}\n"
-    assert renderer().encode(addition).count(END_ID) == 2
-
-
-@pytest.mark.parametrize("tail", [END, f"{END}\n"])
-def test_look_alike_at_the_end_of_the_ledger_does_not_end_the_turn(tail: str) -> None:
-    ledger = remembered(f"{BOS}{START}") + remembered(f"assistant\nhi{tail}", literal=True)
-    addition = renderer().continuation(ledger, chat(("user", "next")), cue=False, parse_special=False)
-    assert addition.text.decode().startswith(f"{END}\n{START}user")
-
-
-def test_ledger_that_ends_inside_a_character() -> None:
-    ledger = Rendered(b"hi \xf0\x9f")
-    addition = renderer().continuation(ledger, chat(("user", "x")), cue=False, parse_special=False)
-    assert addition.text.decode() == f"{END}\n{START}user\nx{END}\n"
-
-
-@given(chat=chats(hostile))
-def test_continuation_keeps_look_alikes_ordinary_and_adds_no_bos(chat: MessagesInput) -> None:
-    ledger = remembered(f"{BOS}{START}assistant\nhi")
-    addition = renderer().continuation(ledger, chat, cue=True, parse_special=False)
-    token_ids = renderer().encode(addition)
-    assert BOS_ID not in token_ids
-    assert sum(token in TOKENIZER.special_ids for token in token_ids) == 1 + 2 * len(chat.messages) + 1
-    assert TOKENIZER.decode(token_ids) == addition.text
-    assert [token for token in token_ids if token in TOKENIZER.special_ids][:2] == [END_ID, START_ID]
-
-
-def test_continuation_of_nothing_is_the_whole_chat() -> None:
-    new = chat(("user", "x"))
-    whole = renderer().messages(new, cue=True, parse_special=False)
-    assert renderer().continuation(Rendered(b""), new, cue=True, parse_special=False) == whole
-
-
-def test_continuation_under_a_template_that_rewrites_what_came_before() -> None:
-    ledger = remembered(f"{START}user\nhello{END}\n{START}assistant\n<think>\n\n</think>\n\nhi")
-    addition = renderer(QWEN3_LIKE).continuation(ledger, chat(("user", "x")), cue=True, parse_special=False)
-    assert addition.text.decode() == f"{END}\n{START}user\nx{END}\n{START}assistant\n"
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for m in messages %}{{ m.content }}{% if loop.last %}{{ eos_token }}{% endif %}{% endfor %}",
-        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
-    ],
-    ids=["end of turn only at the end", "no answers"],
-)
-def test_continuation_that_cannot_be_known_is_refused(template: str) -> None:
-    with pytest.raises(FailedPrecondition, match="send the whole chat"):
-        renderer(template).continuation(remembered("x"), chat(("user", "y")), cue=False, parse_special=False)
-
-
-@pytest.mark.parametrize(
-    ("ledger", "missing"),
-    [("hi", " </s>"), ("hi ", "</s>"), ("hi </", " </s>"), ("hi </s>", ""), ("", " </s>"), ("</s>", " </s>")],
-)
-def test_missing_ending(ledger: str, missing: str) -> None:
-    ending = Rendered(b" </s>", (Span(1, 5),))
-    at = ledger.find("</s>")
-    spans = (Span(at, at + 4),) if at >= 0 else ()
-    assert missing_ending(Rendered(ledger.encode(), spans), ending) == missing
-
-
-def test_missing_ending_is_cut_between_characters() -> None:
-    ending = Rendered("é\n".encode())
-    assert missing_ending(Rendered(b"x\xc3"), ending) == "é\n"
-    assert missing_ending(Rendered("xé".encode()), ending) == "\n"
 
 
 # Templates that refuse.

@@ -1,0 +1,216 @@
+"""What new messages add to a conversation that exists: rendered behind stub conversations, and joined to the ledger.
+
+Only the template knows how a turn ends and how the next one begins, and it may end the last turn of a chat in another
+way than those before (`<|return|>`, an EOS, or nothing), so what follows an answer is taken from chats that go on:
+
+    <|user|> question <|assistant|> the answer of the stub <|end|> <|user|> new message <|end|> <|assistant|>
+                                                          └ opening ─┘
+                                                          └ follow-up ─────────────────────────────────────┘
+
+The opening is what all follow-ups that begin with such a message have in common. The ledger ends with as much of it as
+the model generated, or with a stop token that the template does not have there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from agentmem.errors import FailedPrecondition, InvalidArgument
+from inference_service.domain import MessagesInput
+from inference_service.text.checkpoints import Render, before_cue
+from inference_service.text.rendered import Rendered, Span, inside_character
+from inference_service.text.tokenizer import Tokenizer
+
+_QUESTION = "the question of the stub"
+_EARLIER = "an earlier answer of the stub"
+_ANSWER = "the answer of the stub"
+_OTHER_CONTENTS = ("one content of a stub", "another content of a stub")
+_TOOL_ROLES = ("tool", "function", "ipython", "observation")
+_TOOL_NAMES = ("stub_tool", "other_stub_tool")
+_CALL_ID = "stub00000"
+"""Nine letters and digits, which is what Mistral's templates ask of it."""
+
+_Message = Mapping[str, Any]
+_Messages = tuple[_Message, ...]
+
+
+class FollowUp(NamedTuple):
+    """What a template puts behind the last message of a stub.
+
+    `opening` and `cue` are characters of `text`: how many are the same whatever the new messages say, and where the cue
+    that makes the model answer begins (0 if there is none or it isn't known). `closing` is what the template puts there
+    if nothing follows; it is left out where the ledger ends with an answer, which is not rendered.
+    """
+
+    text: str
+    opening: int
+    cue: int
+    closing: str
+
+
+class Joint(NamedTuple):
+    """Where ledger and follow-up meet: how many bytes of the ledger stay, and where to begin in the follow-up."""
+
+    kept: int
+    start: int
+
+
+def follow_ups(
+    render: Render, tokenizer: Tokenizer, chat: MessagesInput, *, cue: bool, checkpoints: bool, answered: bool
+) -> Iterator[FollowUp]:
+    """What `chat` adds behind an answer; and behind other messages, unless the ledger is `answered`: ends with one.
+
+    Raises FailedPrecondition where that depends on the conversation before, and InvalidArgument where the template
+    refuses the messages behind every stub.
+    """
+    refused: InvalidArgument | None = None
+    found = False
+    for short, long in _stubs(chat, answered):
+        try:
+            follow_up = _follow_up(render, tokenizer, chat, short, long, cue=cue, checkpoints=checkpoints)
+            if follow_up is not None and not answered:
+                without = MessagesInput(short, chat.tools, chat.template_arguments)
+                follow_up = follow_up._replace(closing=render(without, False).partition(_mark(chat))[2])
+        except InvalidArgument as error:
+            refused = refused or error
+            continue
+        except FailedPrecondition:
+            if found:
+                continue
+            raise
+        if follow_up is not None:
+            found = True
+            yield follow_up
+    if not found:
+        raise refused or FailedPrecondition(
+            "this model's template leaves earlier answers out; send the whole chat as messages"
+        )
+
+
+def join(
+    ledger: Rendered, following: Rendered, opening: int, closing: Rendered, tokenizer: Tokenizer, *, answered: bool
+) -> Joint:
+    """Where they meet: the ledger may end with something that is in the first `opening` bytes of `following`.
+
+    A ledger that ends with `closing`, which is what ends a chat, is cut where that and the follow-up part. A stop token
+    at its end stands for the same one in the opening; where that has none, generation ended with what history does not
+    have, and it is cut off.
+    """
+    size = len(ledger.text)
+    if closing.text and ledger.ends_with(closing):
+        common = _last_edge(closing, _common_length(closing.text, following.text[:opening]))
+        return Joint(size - len(closing.text) + common, common)
+    stops = [span.start for span in following.specials if span.end <= opening and _stops(following, span, tokenizer)]
+    for start in (0, *stops):
+        if end := _common_end(ledger, following, start, opening):
+            return Joint(size, end)
+    last = ledger.specials[-1] if ledger.specials else Span(0, 0)
+    if answered and last.end == size and _stops(ledger, last, tokenizer):
+        before = Rendered(ledger.text[: last.start], ledger.specials[:-1])
+        return Joint(last.start, _common_end(before, following, 0, opening))
+    return Joint(size, 0)
+
+
+def _stops(rendered: Rendered, span: Span, tokenizer: Tokenizer) -> bool:
+    """Whether generation ends with this special token."""
+    return tokenizer.special_id(rendered.text[span.start : span.end].decode()) in tokenizer.eos_ids
+
+
+def _common_end(ledger: Rendered, following: Rendered, start: int, limit: int) -> int:
+    """The last place up to `limit` so that the ledger ends with what `following` has from `start` on; 0 if none."""
+    for end in range(limit, start, -1):
+        inside = any(span.start < end < span.end for span in following.specials)
+        if inside or inside_character(following.text, end) or not ledger.text.endswith(following.text[start:end]):
+            continue
+        within = tuple(Span(s.start - start, s.end - start) for s in following.specials if start <= s.start < end)
+        if ledger.ends_with(Rendered(following.text[start:end], within)):
+            return end
+    return 0
+
+
+def _last_edge(rendered: Rendered, at: int) -> int:
+    """The last place up to `at` where tokens surely meet: the end, or next to a special token; 0 if there is none."""
+    edges = [0, len(rendered.text), *(edge for span in rendered.specials for edge in span)]
+    return max(edge for edge in edges if edge <= at)
+
+
+def _common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
+    shorter = min(len(one), len(other))
+    return next((at for at in range(shorter) if one[at] != other[at]), shorter)
+
+
+def _follow_up(
+    render: Render,
+    tokenizer: Tokenizer,
+    chat: MessagesInput,
+    short: _Messages,
+    long: _Messages,
+    *,
+    cue: bool,
+    checkpoints: bool,
+) -> FollowUp | None:
+    """None where the template does not render the stub's last message."""
+
+    def parts(stub: _Messages, messages: _Messages) -> tuple[str, str]:
+        whole = MessagesInput((*stub, *messages), chat.tools, chat.template_arguments)
+        before, _, after = render(whole, cue).partition(_mark(chat))
+        # Behind a call comes the rest of the call, which is the model's own.
+        specials = tokenizer.special_spans(after) if "tool_calls" in stub[-1] else []
+        return before, after[specials[0][0] :] if specials else after
+
+    _, text = parts(short, chat.messages)
+    if not text:
+        return None
+    one, other = (
+        parts(short, tuple({**message, "content": content} for message in chat.messages)) for content in _OTHER_CONTENTS
+    )
+    if one[0] != other[0]:
+        raise FailedPrecondition(
+            "this model's template puts one of these messages before the conversation; send the whole chat as messages"
+        )
+    if parts(long, chat.messages)[1] != text:
+        raise FailedPrecondition(
+            "what this model's template makes of these messages depends on those before them; "
+            + ("give the tool's message the name of the tool, or " if "tool_calls" in short[-1] else "")
+            + "send the whole chat as messages"
+        )
+    opening = min(_common_length(text, one[1]), _common_length(text, other[1]))
+    at = 0
+    if cue and checkpoints:
+        whole = MessagesInput((*short, *chat.messages), chat.tools, chat.template_arguments)
+        rendered = render(whole, True)
+        at = max(0, before_cue(render, whole, rendered) - len(rendered) + len(text))
+    return FollowUp(text, opening, at, "")
+
+
+def _stubs(chat: MessagesInput, answered: bool) -> Iterator[tuple[_Messages, _Messages]]:
+    """Conversations before the new messages, in the order to try them: a short one, and a long one that ends alike."""
+    question = {"role": "user", "content": _QUESTION}
+    earlier = (question, {"role": "assistant", "content": _EARLIER})
+    mark, first = _mark(chat), chat.messages[0]
+    if first["role"] in _TOOL_ROLES:
+        for as_text in (False, True):
+            one, other = (_call(first, name, mark, as_text=as_text) for name in _TOOL_NAMES)
+            yield (question, one), (*earlier, question, other)
+    answer = {"role": "assistant", "content": mark}
+    yield (question, answer), (*earlier, question, answer)
+    if not answered:
+        asked = {"role": "user", "content": mark}
+        yield (asked,), (*earlier, asked)
+        system = {"role": "system", "content": mark}
+        yield (system,), (system,)
+
+
+def _call(result: _Message, name: str, mark: str, *, as_text: bool) -> _Message:
+    """A call that `result` may answer. Templates want its arguments as an object, or as text and then no content."""
+    arguments = '{"stub": "' + mark + '"}' if as_text else {"stub": mark}
+    function = {"name": result.get("name") or name, "arguments": arguments}
+    call = {"id": result.get("tool_call_id") or _CALL_ID, "type": "function", "function": function}
+    return {"role": "assistant", "content": None if as_text else "", "tool_calls": [call]}
+
+
+def _mark(chat: MessagesInput) -> str:
+    """A stub's answer, which is nowhere in the chat."""
+    mark, spelled = _ANSWER, repr((chat.messages, chat.tools, chat.template_arguments))
+    while mark in spelled:
+        mark += " again"
+    return mark
