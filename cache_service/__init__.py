@@ -25,6 +25,7 @@ warm.py            the warm tier's limits at work; `last_use` is when agents and
 streams.py         files as streams of bytes, for workers elsewhere; `incoming`, `spool` and `probe` are their parts
 database.py        the thread that owns SQLite; `schema` and the scripts in `migrations/` are its tables, `checksums`
                    its own, and `first_page` says which version a file has
+lost_ledger.py     files of KV whose database is lost, which are not taken for a new directory's
 files.py           the data directory; `removal` is what its disk has kept
 erasure.py         deletions, finished until no byte is left
 

@@ -21,7 +21,7 @@ from agentmem.errors import AgentmemError, DataLoss, Internal, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.logs import event
 from agentmem.tracing import Threads
-from cache_service import agents, eviction, objects, quarantine, references
+from cache_service import agents, eviction, lost_ledger, objects, quarantine, references
 from cache_service.agents import Deleted
 from cache_service.database import Database
 from cache_service.erasure import Erased, Erasures
@@ -47,6 +47,7 @@ class BlockStore:
         self._warm = warm
         self.erasures = Erasures(database)
         self._thread = Threads(1, thread_name_prefix="files")
+        self._noted = False
 
     def reconcile(self) -> None:
         """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.
@@ -195,7 +196,7 @@ class BlockStore:
                     dropped += 1
                     continue
                 try:
-                    placed[name] = self._place(staged, publication)
+                    placed[name] = self._verify_and_place(staged, publication)
                     rows.append(staged.file)
                 except BlockFileError as error:
                     self._directory.removal.remove([staged.path])
@@ -233,14 +234,20 @@ class BlockStore:
         found = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
         return bool(found) and self._directory.path(name).exists()
 
-    def _place(self, staged: Staged, publication: Publication) -> FileOrigin:
+    def _verify_and_place(self, staged: Staged, publication: Publication) -> FileOrigin:
         name = staged.file.name
         parent = verify(staged, publication.key.namespace, publication.fingerprint)
         owner = self._database.read_blocking(partial(references.namespace_of, name=name))
         if owner not in (None, publication.key.namespace):
             raise BlockFileError("header", "the chain hash is another namespace's")
-        self._directory.place(staged.path, name)
+        self._place(staged.path, name)
         return FileOrigin(publication.key, publication.fingerprint, parent)
+
+    def _place(self, staged: Path, name: FileName) -> None:
+        if not self._noted:
+            self._database.write_blocking(lost_ledger.note_published)
+            self._noted = True
+        self._directory.place(staged, name)
 
     def _quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
         path = self._directory.path(name)
@@ -273,7 +280,7 @@ class BlockStore:
             return present[0]
         verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
         with disk_errors():
-            self._directory.place(staged, name)
+            self._place(staged, name)
         try:
             adopted = self._database.write_blocking(partial(_readmit, each))
         except BaseException:

@@ -63,9 +63,8 @@ class Store:
         with disk_errors():
             self._directory.acquire()
             try:
-                if self._directory.database.exists():
-                    with database_errors():
-                        refuse_damaged(self._directory.database)
+                with database_errors():
+                    refuse_damaged(self._directory)
                 self._directory.prepare()
                 self._database = Database(self._directory.database)
                 self._database.open()

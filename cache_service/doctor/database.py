@@ -9,8 +9,9 @@ from pathlib import Path
 from agentmem.checkup import Findings, ok, problem, warning
 from agentmem.datadir import DATABASE
 from agentmem.sizes import byte_size
-from cache_service import first_page, schema
-from cache_service.offline.database import recovery
+from cache_service import first_page, lost_ledger, schema
+from cache_service.files import DataDirectory
+from cache_service.offline.database import lost_recovery, recovery
 
 _AHEAD_SECONDS = 60.0
 
@@ -22,6 +23,9 @@ class Unreadable(Exception):
 def looked_at(root: Path, held: bool) -> Findings:
     """What `store.db` is. `held` says that a store is using it. `agentmem store check` reads all of it."""
     name, path = "database", root / DATABASE
+    if lost := lost_ledger.by_names(DataDirectory(root)):
+        yield problem(name, lost, lost_recovery(path))
+        return
     if not path.exists():
         yield ok(name, "none yet; it is made at the first start")
         return
@@ -40,7 +44,9 @@ def looked_at(root: Path, held: bool) -> Findings:
         return
     try:
         with reading(path, held) as connection:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if lost := lost_ledger.by_rows(DataDirectory(root), connection):
+                yield problem(name, lost, lost_recovery(path))
+                return
             (agents,) = connection.execute("SELECT count(*) FROM agents").fetchone()
     except Unreadable as error:
         agents = str(error)

@@ -6,5 +6,6 @@ be mended; `usage` adds up bytes.
 
 `recover` copies what is readable of a damaged directory: `salvage` reads rows around damaged pages, `transfer` copies
 them into a new database, `lost_agents` makes rows of agents from their indexes, `states` finds the newest state of each
-agent that holds together, and `linking` takes over the files that these name. `commands` is the command line.
+agent that holds together, and `linking` takes over the files that these name; `unclaimed` those of a lost
+database. `commands` is the command line.
 """

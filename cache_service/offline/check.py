@@ -4,9 +4,10 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from cache_service import quarantine
+from cache_service import lost_ledger, quarantine
+from cache_service.files import DataDirectory
 from cache_service.offline import chains, counters, database, files, ledgers
-from cache_service.offline.findings import CannotCheck, Finding
+from cache_service.offline.findings import CannotCheck, Finding, LedgerLost
 from cache_service.offline.opening import alone, find, reading
 from cache_service.offline.repair import mend
 
@@ -32,9 +33,14 @@ def check(root: Path, repair: bool = False) -> Checked:
 
     Raises CannotCheck if it is no data directory, a store's that runs, or a newer program's. A damaged database is a
     finding: ledgers are then checked as far as they can be read, and nothing is mended, since rows that cannot be read
-    would make good files look like orphans.
+    would make good files look like orphans. So is one that is lost.
     """
-    directory = find(root)
+    try:
+        directory = find(root)
+    except LedgerLost as error:
+        directory = DataDirectory(root)
+        with alone(directory):
+            return Checked([database.lost(str(error), directory.database)], [], 0, 0, 0)
     with alone(directory):
         findings: list[Finding] = []
         files.check_modes(directory, findings.append)
@@ -42,6 +48,8 @@ def check(root: Path, repair: bool = False) -> Checked:
         try:
             with reading(directory.database) as connection:
                 whole = database.check(connection, directory.database, findings.append)
+                if whole and (lost := lost_ledger.by_rows(directory, connection)):
+                    return Checked([*findings, database.lost(lost, directory.database)], [], 0, 0, 0)
                 ledgers.check(connection, findings.append)
                 foreign = chains.foreign(connection, findings.append)
                 files.check_published(directory, connection, foreign, findings.append)

@@ -65,7 +65,7 @@ def du_command(directory: Path, as_json: bool) -> None:
 @click.argument("new_directory", metavar="NEWDIR", type=click.Path(path_type=Path))
 @_json
 def recover_command(directory: Path, new_directory: Path, as_json: bool) -> None:
-    """Copy what is readable of DIR, whose database is damaged, into NEWDIR. DIR is not written to.
+    """Copy what is readable of DIR, whose database is damaged or lost, into NEWDIR. DIR is not written to.
 
     Exit status 0: nothing is lost; 1: something is; 2: nothing can be recovered, and NEWDIR is as it was.
     """
@@ -141,6 +141,11 @@ def _write_recovered(recovered: Recovered, new_directory: Path) -> None:
         click.echo(_printable(f"{agent.state:<8} {'/'.join(agent.key)}: {_fate(agent)}"))
     if recovered.damaged:
         click.echo(f"tables that could not be read to their end: {', '.join(recovered.damaged)}")
+    if recovered.unclaimed_files is not None:
+        click.echo(
+            "the ledgers are lost with store.db, and KV does not say what agents said; as nobody's files"
+            f" {recovered.unclaimed_files} of KV are kept, for prompts that begin as theirs did"
+        )
     left = sum(agent.state != "gone" for agent in recovered.agents)
     click.echo(f"{left} agents and {recovered.workflow_records} workflow records are in {new_directory}")
 

@@ -1,39 +1,58 @@
-"""The database itself: whether SQLite can read all of it, and whether its rows refer to rows that exist.
+"""The database itself: whether it is there, SQLite can read all of it, and its rows refer to rows that exist.
 
 `refuse_damaged` is also the store's own look at start.
 """
 
 import shlex
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from cache_service import lost_ledger
+from cache_service.files import DataDirectory
 from cache_service.offline.findings import Finding, Report
 
 _MOST = 20
 
 
 class DatabaseDamaged(Exception):
-    """SQLite cannot read all of store.db; the message says how to recover what is readable."""
+    """store.db is lost, or SQLite cannot read all of it; the message says how to recover what is readable."""
 
 
-def refuse_damaged(path: Path) -> None:
-    """Raise DatabaseDamaged unless `PRAGMA quick_check` finds the database whole; nothing is written to it.
+def refuse_damaged(directory: DataDirectory) -> None:
+    """Raise DatabaseDamaged unless the database is whole, or there has never been one; nothing is written to it.
 
     Hold the directory's lock. It reads the whole file: about a second for a gigabyte of ledgers. Serving from a damaged
     one would spread the damage: a page that two tables believe to be theirs is overwritten by the next commit.
     """
+    path = directory.database
+    lost = lost_ledger.by_names(directory)
+    if not lost and path.exists():
+        try:
+            with looking(path) as connection:
+                problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
+                if problems == ["ok"]:
+                    lost = lost_ledger.by_rows(directory, connection)
+        except sqlite3.OperationalError:
+            raise
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite quotes what is damaged
+            problems = [str(error)]
+        if problems != ["ok"]:
+            raise DatabaseDamaged(
+                f"{path} is damaged ({_one_line(problems[0])}); nothing was changed. {recovery(path)}"
+            )
+    if lost:
+        raise DatabaseDamaged(f"{lost}; nothing was changed. {lost_recovery(path)}")
+
+
+@contextmanager
+def looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write, for who holds the directory's lock."""
     wal = path.with_name(f"{path.name}-wal")
     nothing_beside = "" if wal.exists() and wal.stat().st_size else "&immutable=1"  # else SQLite makes a WAL to read it
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{nothing_beside}", uri=True)) as connection:
-            problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
-    except sqlite3.OperationalError:
-        raise
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite quotes what is damaged
-        problems = [str(error)]
-    if problems != ["ok"]:
-        raise DatabaseDamaged(f"{path} is damaged ({_one_line(problems[0])}); nothing was changed. {recovery(path)}")
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{nothing_beside}", uri=True)) as connection:
+        yield connection
 
 
 def recovery(path: Path) -> str:
@@ -42,6 +61,21 @@ def recovery(path: Path) -> str:
     return (
         f"Copy what is readable into a new directory with: agentmem store recover {old} {new}"
         f" - and then start with --data {new}"
+    )
+
+
+def lost_recovery(path: Path) -> str:
+    """What to do where the database of files of KV is lost."""
+    return (
+        f"Put back the {path.name} that was there, with its {path.name}-wal if it had one, from wherever it was moved,"
+        f" or from a backup. If there is none: {_lowered(recovery(path))}"
+    )
+
+
+def lost(problem: str, path: Path) -> Finding:
+    """The finding where the database of files of KV is lost."""
+    return Finding(
+        "database", path.name, problem, "the store refuses to start; the ledgers are not there", lost_recovery(path)
     )
 
 
@@ -68,6 +102,10 @@ def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
             )
         )
     return True
+
+
+def _lowered(text: str) -> str:
+    return text[0].lower() + text[1:]
 
 
 def _one_line(text: str) -> str:

@@ -41,7 +41,7 @@ def link(
         names = Names(ledger.read(connection, head).token_ids)
         for row, origin in _named(names, holder.key.namespace, fingerprints, by_parent):
             if row.name not in taken:
-                taken[row.name] = _take(source, target, row, origin)
+                taken[row.name] = take(source, target, row, origin)
                 if taken[row.name]:
                     references.add(connection, row, origin, time.time_ns())
             (whole if taken[row.name] else lost).add(row.name)
@@ -67,7 +67,7 @@ def _named(
                     yield row, origin
 
 
-def _take(source: DataDirectory, target: DataDirectory, row: FileRow, origin: FileOrigin) -> bool:
+def take(source: DataDirectory, target: DataDirectory, row: FileRow, origin: FileOrigin) -> bool:
     """Link or copy one file; whether it is what its row says."""
     old, new = source.path(row.name), target.path(row.name)
     new.parent.mkdir(mode=0o700, exist_ok=True)

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cache_service import checksums
+from cache_service import checksums, lost_ledger
 from cache_service.files import DataDirectory
-from cache_service.offline.findings import CannotCheck
+from cache_service.offline.findings import CannotCheck, LedgerLost
 from cache_service.schema import ForeignDatabase, SchemaTooNew, is_older, refuse_newer
 
 _WRITING = ("synchronous = FULL", "secure_delete = ON", "recursive_triggers = ON", "temp_store = MEMORY")
 
 
 def find(root: Path) -> DataDirectory:
-    """The data directory `root`. Raises CannotCheck if it is none, or of a newer or an older program."""
+    """The data directory `root`. Raises CannotCheck if it is none, or of a newer or an older program; LedgerLost."""
     directory = DataDirectory(root)
     try:
+        if lost := lost_ledger.by_names(directory):
+            raise LedgerLost(lost)
         if not directory.database.is_file():
             raise CannotCheck(f"{directory.root} has no store.db; name a store's data directory (its --data)")
         refuse_newer(directory.database)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from agentmem.errors import AgentmemError
 from agentmem.keys import AgentKey
-from cache_service import checksums, usage
+from cache_service import checksums, lost_ledger, usage
 from cache_service.database import Database
 from cache_service.files import DataDirectory, DirectoryUnusable
-from cache_service.offline import linking, states
+from cache_service.offline import linking, states, unclaimed
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.opening import undisturbed, writing
 from cache_service.offline.states import Kept
@@ -51,21 +51,29 @@ class Recovered:
     agents: list[RecoveredAgent]
     workflow_records: int
     damaged: list[str]
+    unclaimed_files: int | None = None
+    """Where the ledgers are lost, with store.db: files of KV that are whole, kept as nobody's. Otherwise None."""
 
     @property
     def is_whole(self) -> bool:
         """Whether no ledger and no record is lost."""
-        return not self.damaged and all(agent.state == "whole" and not agent.lost_snapshots for agent in self.agents)
+        return (
+            not self.damaged
+            and self.unclaimed_files is None
+            and all(agent.state == "whole" and not agent.lost_snapshots for agent in self.agents)
+        )
 
 
 def recover(root: Path, new_root: Path) -> Recovered:
     """Make `new_root` a data directory of what is readable in `root`, where no store may be running.
 
+    Where store.db is lost, that is the files of KV: who sends a prompt that they begin need not have it computed again.
+
     Raises CannotCheck if `new_root` holds something, or `root` is no data directory, or a newer program's, or a store
     is using it, or nothing can be recovered; then `new_root` is as it was.
     """
     source, target = DataDirectory(root), DataDirectory(new_root)
-    if not source.database.is_file():
+    if not source.database.is_file() and not lost_ledger.by_names(source):
         raise CannotCheck(f"{source.root} has no store.db; name a store's data directory (its --data)")
     if source.root.resolve() in (target.root.resolve(), *target.root.resolve().parents):
         raise CannotCheck(f"{target.root} is in {source.root}, which is not written to; choose another new directory")
@@ -122,6 +130,12 @@ def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
 def _rebuild(
     source: DataDirectory, target: DataDirectory, damaged: sqlite3.Connection, connection: sqlite3.Connection
 ) -> Recovered:
+    lost_ledger.note_published(connection)
+    if _is_lost(source, damaged):
+        unclaimed_files = unclaimed.link(source, target, connection)
+        if not unclaimed_files:
+            raise CannotCheck("nothing can be recovered: the ledgers are lost, and no file of KV is whole")
+        return Recovered([], 0, [], unclaimed_files)
     found = transfer(damaged, connection)
     kept = states.settle(connection, found.links)
     gone = states.remove_contradictory(connection)
@@ -133,6 +147,14 @@ def _rebuild(
     if found.damaged and not records and all(agent.state == "gone" for agent in agents):
         raise CannotCheck("nothing can be recovered: no ledger of the database holds together")
     return Recovered(sorted(agents, key=lambda agent: agent.key), records, found.damaged)
+
+
+def _is_lost(source: DataDirectory, damaged: sqlite3.Connection) -> bool:
+    """Whether there is no database of the files of KV. One that is damaged may be theirs."""
+    try:
+        return bool(lost_ledger.by_names(source) or lost_ledger.by_rows(source, damaged))
+    except sqlite3.DatabaseError:
+        return False
 
 
 def _told(kept: Kept, is_gone: bool, is_made_again: bool, files: int, lost_files: int) -> RecoveredAgent:
