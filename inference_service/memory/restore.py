@@ -42,11 +42,18 @@ class Lookup:
         return chosen
 
     def missing(self, found: Collection[bytes]) -> list[bytes]:
-        """Names of the blocks, of which any would do, for want of which `choose` stops short; none if it does not."""
+        """Names of blocks that were not found, any one of which would let `choose` take more; none if all is taken.
+
+        Where the run ends in a cut block, these are the full blocks of that place: what another branch has computed.
+        """
         chosen = self.choose(found)
-        if len(chosen) == len(self.candidates) or (chosen and chosen[-1].usable_tokens < BLOCK_TOKENS):
+        if chosen and chosen[-1].usable_tokens < BLOCK_TOKENS:
+            row, taken = self.candidates[len(chosen) - 1], chosen[-1].usable_tokens
+        elif len(chosen) < len(self.candidates):
+            row, taken = self.candidates[len(chosen)], 0
+        else:
             return []
-        return [candidate.header.chain_hash for candidate in self.candidates[len(chosen)]]
+        return [candidate.header.chain_hash for candidate in row if candidate.usable_tokens > taken]
 
 
 def look_up(

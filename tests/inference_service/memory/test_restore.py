@@ -90,8 +90,9 @@ def test_missing_names_what_would_have_helped(case: Case) -> None:
     reused = sum(candidate.usable_tokens for candidate in chosen)
     for name in missing:
         assert sum(c.usable_tokens for c in lookup.choose({*case.found, name})) > reused
-    if not missing:
-        assert len(chosen) == len(lookup.candidates) or chosen[-1].usable_tokens < BLOCK_TOKENS
+    absent = set(lookup.hashes()) - case.found.keys() - set(missing)
+    for name in absent:
+        assert sum(c.usable_tokens for c in lookup.choose({*case.found, name})) == reused
     assert lookup.missing(lookup.hashes()) == []
 
 
@@ -104,6 +105,14 @@ def test_the_ledgers_block_is_cut_where_the_sequence_leaves_it() -> None:
         [(shared, 256)],
         [(own, 256), (tail, 44)],
     ]
+
+
+def test_a_cut_block_does_not_hide_the_full_one_of_another_branch() -> None:
+    ledger = tuple(range(400))
+    sequence = (*ledger[:300], *range(1000, 1400))
+    lookup = look_up(FINGERPRINT, NAMESPACE, ledger, 300, sequence)
+    assert lookup.missing(blocks_of(ledger)) == [list(blocks_of(sequence))[1]]
+    assert lookup.missing(blocks_of(ledger) | blocks_of(sequence)) == []
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 512, 513])
