@@ -3,18 +3,28 @@
 Each costs rows, whatever the length of the ledger: a head of the segment tree, and references on the state's files.
 """
 
+import logging
 import sqlite3
 import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
 from agentmem.expiry import IdleTimes
 from agentmem.keys import AgentKey
+from agentmem.logs import event
 from cache_service import agents, checksums, expiry, ledger, references, snapshots
 from cache_service.agents import Agent, Conversation, State, Version
+from cache_service.checksums import LedgerDamaged
 from cache_service.files import FileName
-from cache_service.ledger import Head
+from cache_service.ledger import Head, Ledger
+
+log = logging.getLogger(__name__)
+
+_NEWEST = 16
+"""How many snapshots a prompt is compared with; reading one of 32K tokens takes 2 ms."""
 
 
 class Moved(NamedTuple):
@@ -22,6 +32,13 @@ class Moved(NamedTuple):
 
     agent: Agent
     dropped: Sequence[FileName] = ()
+
+
+class Match(NamedTuple):
+    """A snapshot that shares a beginning with a prompt."""
+
+    version: Version
+    ledger: Ledger
 
 
 class _Kept(NamedTuple):
@@ -86,6 +103,67 @@ def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: int) 
     files = references.of_snapshot(connection, snapshot.id)
     kept = _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files)
     return _move(connection, key, state, kept, now)
+
+
+def find_snapshot(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    base: Version,
+    text: bytes,
+    common_tokens: int,
+    tokenizer_hash: str,
+) -> Match | None:
+    """Of the newest snapshots of the agent, the one whose text shares the longest beginning with `text`.
+
+    None unless it shares more than `common_tokens` tokens, which the state `base` does, and the agent is in that
+    state. Snapshots of other tokenizers, and damaged ones, are passed over.
+    """
+    state = agents.find(connection, key)
+    if state is None or state.version != base:
+        return None
+    best, most = None, 0
+    try:
+        newest = snapshots.page(connection, key, None, _NEWEST)
+    except LedgerDamaged as error:
+        event(log, "snapshots cannot be compared with a prompt", logging.WARNING, error=error.message)
+        return None
+    for snapshot in newest:
+        # With more tokens of the present state than the prompt has, it leaves the prompt where that state does.
+        if ledger.common_tokens(connection, state.head, snapshot.head) > common_tokens:
+            continue
+        if ledger.tokenizer_hash(connection, snapshot.head) != tokenizer_hash:
+            continue
+        try:
+            content = ledger.read(connection, snapshot.head, f"snapshot {snapshot.name!r}")
+        except LedgerDamaged as error:
+            event(log, "a snapshot cannot be compared with a prompt", logging.WARNING, error=error.message)
+            continue
+        common = _common_bytes(content.text, text)
+        if common > most and np.searchsorted(content.offsets, common, side="right") > common_tokens:
+            best, most = Match(snapshot.version, content), common
+    return best
+
+
+def return_to(
+    connection: sqlite3.Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: int
+) -> Moved:
+    """Make the first tokens of the snapshot of `version` the agent's state, as a new version.
+
+    Raises Aborted if the snapshot is gone, and InvalidArgument for more tokens than it has.
+    """
+    snapshot = snapshots.of_version(connection, Version(state.version.uid, version))
+    if snapshot is None:
+        raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
+    files = references.of_snapshot(connection, snapshot.id)
+    kept = _cut(connection, _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files), keep_tokens)
+    return _move(connection, key, state, kept, now)
+
+
+def _common_bytes(a: bytes, b: bytes) -> int:
+    """Length of the common beginning, in bytes."""
+    size = min(len(a), len(b))
+    differ = np.frombuffer(a, np.uint8, size) != np.frombuffer(b, np.uint8, size)
+    return int(differ.argmax()) if differ.any() else size
 
 
 def _move(connection: sqlite3.Connection, key: AgentKey, state: State, kept: _Kept, now: int) -> Moved:

@@ -32,9 +32,7 @@ _MAX_DIGEST_BYTES = 64
 
 def version(field: str, message: types_pb2.AgentVersion) -> Version:
     """A version of a request."""
-    if message.version > _MAX_VERSION:
-        raise InvalidArgument(f"{field}.version", "is too large")
-    return Version(message.uid, message.version)
+    return Version(message.uid, _version_number(f"{field}.version", message.version))
 
 
 def version_message(version: Version) -> types_pb2.AgentVersion:
@@ -72,6 +70,7 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
         record=request.record.SerializeToString(),
         conversation=Conversation(label, len(hashes), hashes[-1] if hashes else b""),
         idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
+        snapshot_version=_version_number("snapshot_version", request.snapshot_version),
     )
 
 
@@ -334,6 +333,12 @@ def _parts(request: cache_store_pb2.CommitTurnRequest, token_ids: Uint32, offset
         )
         start = end
     return parts
+
+
+def _version_number(field: str, number: int) -> int:
+    if number > _MAX_VERSION:
+        raise InvalidArgument(field, "is too large")
+    return number
 
 
 _KINDS = {Kind.BLOCK: cache_store_pb2.FILE_KIND_BLOCK, Kind.WINDOW: cache_store_pb2.FILE_KIND_WINDOW}

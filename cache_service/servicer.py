@@ -14,7 +14,7 @@ from agentmem.keys import AgentKey, check_text
 from agentmem.shielding import to_its_end
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
-from cache_service import agents, conversions, creation, eviction, incoming, objects, references, turns
+from cache_service import agents, branches, conversions, creation, eviction, incoming, objects, references, turns
 from cache_service.blocks import BlockStore
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
@@ -94,6 +94,22 @@ class CacheStoreServicer(WorkflowRecordServicer):
             find = partial(references.find, namespace=namespace, names=names)
             return pb.FetchBlocksResponse(files=self._messages(await self._database.read(find)))
         return pb.FetchBlocksResponse(files=self._messages(await self._retriever.fetch(namespace, names)))
+
+    async def FindSnapshot(self, request: pb.FindSnapshotRequest, context: Context) -> pb.FindSnapshotResponse:
+        find = partial(
+            branches.find_snapshot,
+            key=AgentKey.from_proto(request.key),
+            base=conversions.version("base", request.base),
+            text=request.text,
+            common_tokens=request.common_tokens,
+            tokenizer_hash=check_text("tokenizer_hash", request.tokenizer_hash),
+        )
+        found = await self._database.read(find)
+        if found is None:
+            return pb.FindSnapshotResponse()
+        return pb.FindSnapshotResponse(
+            version=conversions.version_message(found.version), ledger=conversions.ledger_message(found.ledger)
+        )
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)

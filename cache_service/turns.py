@@ -9,7 +9,7 @@ from typing import NamedTuple
 from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
 from agentmem.expiry import NEVER, IdleTimes
 from agentmem.keys import AgentKey
-from cache_service import agents, checksums, expiry, ledger, snapshots
+from cache_service import agents, branches, checksums, expiry, ledger, snapshots
 from cache_service.agents import NO_VERSION, Conversation, State, Version
 from cache_service.files import FileName
 from cache_service.ledger import EMPTY, Head, Ledger, Part
@@ -22,7 +22,8 @@ class Turn:
     """One turn to commit. `record` is what was answered, opaque here; an empty request_id can't be replayed.
 
     `carried` are earlier turns that it brings along, where it drops what was before them. `idle_times` and
-    `context_policy` are the agent's if the turn creates it.
+    `context_policy` are the agent's if the turn creates it. `keep_tokens` are of the base's ledger, or of the snapshot
+    of version `snapshot_version`, to which the agent returns first.
     """
 
     key: AgentKey
@@ -36,6 +37,7 @@ class Turn:
     idle_times: IdleTimes = NEVER
     carried: Sequence[Part] = ()
     context_policy: int = agents.DEFAULT_CONTEXT_POLICY
+    snapshot_version: int = 0
 
 
 class Committed(NamedTuple):
@@ -69,8 +71,8 @@ class Commit(NamedTuple):
 def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
     """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot.
 
-    Raises InvalidArgument, Aborted if the agent isn't in the base state, and FailedPrecondition if the kept tokens are
-    another tokenizer's.
+    Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, and
+    FailedPrecondition if the kept tokens are another tokenizer's.
     """
     state = agents.find(connection, turn.key) or State(NO_VERSION, EMPTY)
     known = committed(connection, state.version.uid, turn.request_id)
@@ -80,8 +82,11 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
         return Commit(known.version, known)
     if turn.base != state.version:
         raise Aborted(_conflict(turn.base, state.version))
-    _check_kept(connection, turn, state.head)
     dropped: Sequence[FileName] = ()
+    if turn.snapshot_version:
+        dropped = branches.return_to(connection, turn.key, state, turn.snapshot_version, turn.keep_tokens, now).dropped
+        state = agents.existing(connection, turn.key)
+    _check_kept(connection, turn, state.head)
     if turn.keep_tokens < state.head.tokens:
         dropped = snapshots.keep_automatic(connection, turn.key, state, now)
     version = Version(state.version.uid or uuid.uuid4().hex, state.version.version + 1)

@@ -12,6 +12,7 @@ _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
 def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finished, agent_id: str) -> Json:
     """The agent, how the prompt matched, tokens reused per tier, version, durability, and timings in seconds.
 
+    `snapshot_version` is that of the snapshot which the prompt goes on from, None where that is the present state.
     An empty `agent_id` says that nothing is kept.
     """
     cache = started.cache
@@ -21,6 +22,7 @@ def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finish
         "match": short_name(types_pb2.Match.DESCRIPTOR, cache.match),
         "cached": {tier_name(part.tier): part.tokens for part in finished.usage.cached},
         "miss_reason": short_name(types_pb2.MissReason.DESCRIPTOR, cache.miss_reason) or None,
+        "snapshot_version": cache.snapshot_version or None,
         "context_remaining": started.context_remaining,
         "version": {"uid": version.uid, "version": version.version} if finished.HasField("version") else None,
         "durable": finished.durable,

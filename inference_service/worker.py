@@ -76,7 +76,7 @@ class Worker:
         limits = Limits(least or Limits().min_tokens, settings.match_min_ratio)
         fetcher = Fetcher(store, self._transfers, self._metrics)
         restorer = Restorer(fetcher, self._metrics, least or worth_restoring())
-        preparer = Preparer(restorer, limits, settings.default_max_tokens)
+        preparer = Preparer(restorer, store, limits, settings.default_max_tokens)
         self._persister = Persister(self._engine, store, self._transfers, self._metrics)
         self._broken = asyncio.Event()
         self._presence = Presence(self._persister, self._metrics, self._broken.set)

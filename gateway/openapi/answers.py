@@ -75,6 +75,7 @@ _REPORT: Final = _object(
     match=_STRING,
     cached={"type": "object", "additionalProperties": _COUNT},
     miss_reason=_either("string", "null"),
+    snapshot_version=_either("integer", "null"),
     context_remaining=_COUNT,
     version=_either("object", "null"),
     durable={"type": "boolean"},

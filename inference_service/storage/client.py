@@ -87,6 +87,8 @@ class Commit:
 
     `ends_turn_hint`: it was the turn that the agent's hint was of. `carried_turns` are earlier turns that follow what
     is kept, with their places in the new ledger, whose `opening_bytes` these are; see CommitTurnRequest.
+    `snapshot_version` is that of the snapshot whose
+    tokens are kept, in place of the base's; 0 for none.
     """
 
     base: Version
@@ -105,6 +107,7 @@ class Commit:
     carried_turns: Sequence[TurnPlace] = ()
     opening_bytes: int = 0
     context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
+    snapshot_version: int = 0
 
 
 class StoreClient:
@@ -156,6 +159,23 @@ class StoreClient:
         answer = await _raising(self._store.FetchBlocks(request, timeout=_REMOTE_TIMEOUT_SECONDS))
         return {FileName(file.kind, bytes(file.chain_hash)): file for file in answer.files}
 
+    async def find_snapshot(
+        self, key: AgentKey, base: Version, text: bytes, common_tokens: int, tokenizer_hash: str
+    ) -> tuple[int, Ledger] | None:
+        """The version and the ledger of the snapshot that shares most with a prompt, if it is more than the base does.
+
+        `common_tokens` are the base's tokens that `text`, the prompt, begins with.
+        """
+        request = cache_store_pb2.FindSnapshotRequest(
+            key=key.to_proto(),
+            base=version_to_proto(base),
+            text=text,
+            common_tokens=common_tokens,
+            tokenizer_hash=tokenizer_hash,
+        )
+        answer = await _raising(self._store.FindSnapshot(request, timeout=_TIMEOUT_SECONDS))
+        return (answer.version.version, _ledger(answer.ledger)) if answer.HasField("version") else None
+
     async def commit(self, key: AgentKey, commit: Commit) -> tuple[Version, cache_store_pb2.CommittedTurn | None]:
         """Append a turn durably; the new version, and the turn that was there if the request_id was not new."""
         request = cache_store_pb2.CommitTurnRequest(
@@ -177,6 +197,7 @@ class StoreClient:
             carried_turns=[cache_store_pb2.LedgerTurn(**turn._asdict()) for turn in commit.carried_turns],
             opening_bytes=commit.opening_bytes,
             context_policy=commit.context_policy,
+            snapshot_version=commit.snapshot_version,
         )
         answer = await _raising(self._store.CommitTurn(request, timeout=_TIMEOUT_SECONDS))
         replayed = answer.replayed if answer.HasField("replayed") else None

@@ -99,8 +99,9 @@ def _windows(prepared: Prepared, room: Room, job: TurnJob, table: Table) -> dict
     """The windows that the agent has now: stored tokens by position. None for a model without sliding layers."""
     if not table.pieces:
         return {}
-    known = {**prepared.reuse.windows, **(room.hot.windows if room.hot else {})}
-    windows = {position: tokens for position, tokens in known.items() if position <= prepared.keep_tokens}
+    on_disk, hot = prepared.reuse.windows, room.hot.windows if room.hot else {}
+    windows = {position: tokens for position, tokens in on_disk.items() if position <= prepared.keep_tokens}
+    windows |= {position: tokens for position, tokens in hot.items() if position <= prepared.shared_tokens}
     windows |= {position: window[0].filled for position, window in job.windows.items()}
     windows[table.tokens] = table.window_tokens
     return {position: windows[position] for position in kept_positions(windows)}

@@ -115,7 +115,8 @@ class TurnMeasures:
                 agent=key.agent_id,
                 model=key.model_id,
                 dropped_tokens=prepared.dropped_tokens,
-                kept_tokens=len(prepared.ledger) - prepared.dropped_tokens,
+                kept_tokens=prepared.shared_tokens,
+                snapshot_version=prepared.snapshot_version,
             )
         queue_seconds, load_seconds, _ = self._taken_up.get(turn, _NOT_TAKEN_UP)
         telling.finished(turn, prepared, queue_seconds, load_seconds)

@@ -7,7 +7,7 @@ from agentmem.v1 import types_pb2
 from inference_service.engine.generation import Decoding
 from inference_service.engine.geometry import Caches
 from inference_service.memory.ledger import Ledger, Version
-from inference_service.memory.match import Reason, common_length
+from inference_service.memory.match import Reason
 from inference_service.memory.plan import Plan
 from inference_service.memory.restore import Lookup
 from inference_service.memory.windows import WindowCandidate
@@ -53,10 +53,13 @@ class Reuse:
 
 @dataclass(frozen=True)
 class Planned:
-    """A turn that could be computed. `keep_tokens` of the base's ledger stay in the commit.
+    """A turn that could be computed. The first `keep_tokens` tokens of `ledger` stay in the commit.
+
+    `ledger` is that of the state that the turn continues: the base, or, where `snapshot_version` is not 0, the snapshot
+    of that version. The commit keeps `shared_tokens` of the base's own tokens and drops `dropped_tokens`.
 
     Where the base's ledger is of another tokenizer it was `retokenized`: `ledger` is its text under the present one,
-    and none of the base's tokens stay.
+    and none of the base's tokens stay; to tokenize a text again drops none.
 
     `lookup` and `windows` say which KV would serve; the agent's own does not where that is `incompatible`, because the
     model's files have changed since it was computed. `decoding` is None for Prefill.
@@ -64,7 +67,10 @@ class Planned:
 
     base: Version
     ledger: Ledger
+    snapshot_version: int
     keep_tokens: int
+    shared_tokens: int
+    dropped_tokens: int
     retokenized: bool
     incompatible: bool
     plan: Plan
@@ -72,12 +78,6 @@ class Planned:
     windows: tuple[WindowCandidate, ...]
     decoding: Decoding | None
     context_remaining: int
-
-    @property
-    def dropped_tokens(self) -> int:
-        """Tokens of the ledger that the turn leaves behind; to tokenize its text again drops none."""
-        kept = common_length(self.ledger.token_ids, self.plan.sequence) if self.retokenized else self.keep_tokens
-        return len(self.ledger) - kept
 
     @property
     def most_tokens(self) -> int:
@@ -107,4 +107,5 @@ class Prepared(Planned):
             prompt_tokens=len(self.plan.sequence),
             miss_reason=self.miss_reason,
             load_bytes=self.reuse.load_bytes,
+            snapshot_version=self.snapshot_version,
         )

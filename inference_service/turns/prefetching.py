@@ -103,7 +103,10 @@ def _planned(namespace: str, model: LoadedModel, opened: Opened, ledger: Ledger)
     return Planned(
         base=opened.version,
         ledger=ledger,
+        snapshot_version=0,
         keep_tokens=len(ledger),
+        shared_tokens=len(ledger),
+        dropped_tokens=0,
         retokenized=False,
         incompatible=opened.is_incompatible(model.fingerprint),
         plan=Plan(types_pb2.MATCH_EXTEND, types_pb2.MISS_REASON_UNSPECIFIED, len(ledger), _NEXT, sequence),

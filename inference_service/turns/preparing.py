@@ -1,15 +1,19 @@
 """What a turn needs before the engine takes it up: the plan against the ledger, the bounds, the KV to start from."""
 
 import asyncio
+import logging
+from bisect import bisect_right
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from agentmem.errors import Aborted, FailedPrecondition, InvalidArgument
+from agentmem import logs
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.errors import Aborted, AgentmemError, FailedPrecondition, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding
-from inference_service.memory.ledger import Ledger
+from inference_service.memory.ledger import Ledger, Version
 from inference_service.memory.match import Limits, common_length
 from inference_service.memory.plan import Plan, Planner
 from inference_service.memory.restore import Lookup, look_up
@@ -17,13 +21,15 @@ from inference_service.memory.retokenizing import retokenized
 from inference_service.memory.windows import WindowCandidate, capture_positions, window_candidates
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
-from inference_service.storage.client import Opened
+from inference_service.storage.client import Opened, StoreClient
 from inference_service.text.grammar import Grammar
 from inference_service.text.rendered import Rendered
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.planned import Planned, Prepared, Reuse
 from inference_service.turns.restoring import Restorer
+
+log = logging.getLogger(__name__)
 
 
 class TextModel(Protocol):
@@ -45,8 +51,9 @@ class TextModel(Protocol):
 class Preparer:
     """Prepares turns. Raises the contract's errors, before any side effect."""
 
-    def __init__(self, restorer: Restorer, limits: Limits, default_max_tokens: int) -> None:
+    def __init__(self, restorer: Restorer, store: StoreClient, limits: Limits, default_max_tokens: int) -> None:
         self._restorer = restorer
+        self._store = store
         self._limits = limits
         self._default_max_tokens = default_max_tokens
         # One at a time, on a thread of their own: hostile schemas take time, and only from each other.
@@ -60,18 +67,26 @@ class Preparer:
         tokenizer_changed = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
         if tokenizer_changed:
             ledger = await asyncio.to_thread(retokenized, ledger, model.tokenizer)
-        plan, lookup, windows = await asyncio.to_thread(self._plan, request, model, ledger)
+        plan = await asyncio.to_thread(self._plan, request, model, ledger)
+        shared = common_length(ledger.token_ids, plan.sequence)
+        dropped, snapshot_version = len(ledger) - shared, 0
+        if not tokenizer_changed and (snapshot := await self._snapshot(request, model, opened.version, ledger, plan)):
+            snapshot_version, ledger, plan = snapshot
         remaining = model.context_length - len(plan.sequence)
         if remaining < (1 if request.generates else 0):
             raise FailedPrecondition(
                 f"the prompt has {len(plan.sequence)} tokens and the model's context holds {model.context_length}; "
                 "shorten it, or start a new agent"
             )
+        lookup, windows = await asyncio.to_thread(_look_up, request, model, ledger, plan)
         grammar = None if request.json_schema is None else await self._grammar(request.json_schema, model)
         return Planned(
             base=opened.version,
             ledger=ledger,
+            snapshot_version=snapshot_version,
             keep_tokens=0 if tokenizer_changed else common_length(ledger.token_ids, plan.sequence),
+            shared_tokens=0 if tokenizer_changed else shared,
+            dropped_tokens=dropped,
             retokenized=tokenizer_changed,
             incompatible=tokenizer_changed or opened.is_incompatible(model.fingerprint),
             plan=plan,
@@ -108,21 +123,44 @@ class Preparer:
 
         return await asyncio.to_thread(count)
 
-    def _plan(
-        self, request: TurnRequest, model: LoadedModel, ledger: Ledger
-    ) -> tuple[Plan, Lookup, tuple[WindowCandidate, ...]]:
+    def _plan(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> Plan:
         planner = Planner(model.tokenizer, model.renderer, self._limits)
         plan = _plan_input(planner, model, request.input, request.parse_special, ledger, cue=request.generates)
         if (largest := max(plan.sequence)) >= model.vocab_size:
             raise FailedPrecondition(
                 f"the tokenizer makes token {largest} of the prompt, and the model has {model.vocab_size}"
             )
-        ids = model.fingerprint, request.key.namespace
-        lookup = look_up(*ids, ledger.token_ids, plan.keep_tokens, plan.sequence)
-        if model.geometry.sliding is None:
-            return plan, lookup, ()
-        positions = capture_positions(plan.checkpoints, len(plan.sequence))
-        return plan, lookup, window_candidates(*ids, ledger, plan.keep_tokens, plan.sequence, positions)
+        return plan
+
+    async def _snapshot(
+        self, request: TurnRequest, model: LoadedModel, base: Version, ledger: Ledger, plan: Plan
+    ) -> tuple[int, Ledger, Plan] | None:
+        """The snapshot that the prompt continues, where it has more of it than of the present ledger.
+
+        Its version, its ledger, and the plan against that. An agent that edits a message and then returns to what it
+        had leaves the present state and not the prompt behind.
+        """
+        leaves = plan.kind in (types_pb2.MATCH_PARTIAL, types_pb2.MATCH_DIVERGE)
+        if not len(ledger) or isinstance(request.input, AppendInput):
+            return None
+        if not leaves and len(plan.new_ids) < BLOCK_TOKENS:
+            return None
+
+        def compared() -> tuple[bytes, int]:
+            text = model.tokenizer.decode(plan.sequence)
+            return text, bisect_right(ledger.offsets, common_length(ledger.text, text))
+
+        text, common = await asyncio.to_thread(compared)
+        try:
+            found = await self._store.find_snapshot(request.key, base, text, common, model.tokenizer.hash)
+        except AgentmemError as error:
+            logs.event(log, "snapshots could not be searched", logging.WARNING, error=error.message)
+            return None
+        if found is None:
+            return None
+        version, branch = found
+        continued = await asyncio.to_thread(self._plan, request, model, branch)
+        return (version, branch, continued) if continued.keep_tokens > plan.keep_tokens else None
 
     async def _grammar(self, schema: str, model: LoadedModel) -> Grammar:
         return await asyncio.get_running_loop().run_in_executor(self._compiling, model.grammars.compile, schema)
@@ -139,6 +177,18 @@ class Preparer:
             call_syntax=model.call_syntax if request.tool_calls else None,
             tools=request.tools,
         )
+
+
+def _look_up(
+    request: TurnRequest, model: LoadedModel, ledger: Ledger, plan: Plan
+) -> tuple[Lookup, tuple[WindowCandidate, ...]]:
+    """The KV that would serve a plan. Off the event loop: names of blocks are hashes of all tokens."""
+    ids = model.fingerprint, request.key.namespace
+    lookup = look_up(*ids, ledger.token_ids, plan.keep_tokens, plan.sequence)
+    if model.geometry.sliding is None:
+        return lookup, ()
+    positions = capture_positions(plan.checkpoints, len(plan.sequence))
+    return lookup, window_candidates(*ids, ledger, plan.keep_tokens, plan.sequence, positions)
 
 
 def check_tokens(turn_input: TurnInput, model: TextModel, logit_bias: Iterable[int] = ()) -> None:

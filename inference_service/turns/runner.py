@@ -312,6 +312,7 @@ class TurnRunner:
             label=request.label,
             expiry=request.expiry,
             ends_turn_hint=request.generates and self._hints.of(request.key) is turn.hint,
+            snapshot_version=prepared.snapshot_version,
         )
         version, replayed = await self._store.commit(request.key, commit)
         self._end_hint(turn)

@@ -1,15 +1,16 @@
 """Forks, snapshots, restores and trims between real processes: exact ledgers, the oracle's numbers, reused KV."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.oracle import Oracle
 from tests.system.shared import SharedStacks
 from tests.system.stack import Client, Stack, Turn, chat
-from tests.tiny_models import write_gemma3
+from tests.tiny_models import write_gemma3, write_llama
 
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
 LONG = "The colour of the boat is green. " * 45
@@ -116,6 +117,44 @@ async def test_a_turn_that_diverges_leaves_a_branch_to_return_to(stack: Stack, c
     turn = await client.say("a", "Who told you?", **ARGUMENTS)
     assert (turn.match, turn.cached) == ("EXTEND", {"warm": len(old)})
     assert (await check(stack, oracle, turn))[: len(old)] == old
+
+
+async def prefill(client: Client, *messages: tuple[str, str]) -> None:
+    request = inference_pb2.PrefillRequest(key=client.key("a"), messages=chat(*messages))
+    await client.inference.Prefill(request, timeout=60)
+
+
+@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
+async def test_who_edits_and_returns_finds_all_that_was_there(
+    stacks: SharedStacks, write: Callable[[Path], Path]
+) -> None:
+    """Hot, after a crash, and to a branch that was left two edits ago; the tail of a block and all."""
+    oracle = Oracle(stacks.directory(write))
+    history = [("user", LONG), ("assistant", "I see."), ("user", LONG + "And?"), ("assistant", "It is green.")]
+    async with stacks.using(write) as stack:
+        client = await stack.client()
+        await prefill(client, *history)
+        old = await tokens(stack)
+        assert len(old) % 256, "it ends inside a block"
+        returned = old
+        for round_, line in enumerate(("Where is the key?", "And the boat?")):
+            await stack.on_disk("a")
+            left = await client.turn("a", messages=chat(*history[:2], ("user", f"{round_} times! " * 60)), **ARGUMENTS)
+            assert (left.match, left.started.cache.snapshot_version) == ("PARTIAL", 0)
+            await check(stack, oracle, left)
+            if round_:
+                await stack.on_disk("a")
+                await restarted(stack)
+            probe = agent_pb2.ProbeAgentRequest(key=client.key("a"), messages=chat(*history, ("user", line)))
+            probed = (await client.agents.ProbeAgent(probe, timeout=10)).cache
+            turn = await client.turn("a", messages=chat(*history, ("user", line)), **ARGUMENTS)
+            assert (turn.match, turn.miss) == ("PARTIAL" if round_ else "EXTEND", "UNSPECIFIED")
+            assert turn.started.cache.snapshot_version and probed == turn.started.cache
+            assert sum(turn.cached.values()) >= len(old), turn.cached
+            returned = await check(stack, oracle, turn)
+            assert returned[: len(old)] == old
+        listed = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("a")), timeout=10)
+        assert all(each.automatic for each in listed.snapshots) and len(listed.snapshots) == 4
 
 
 async def test_a_trimmed_agent_goes_on_from_its_whole_blocks(stack: Stack, client: Client, oracle: Oracle) -> None:

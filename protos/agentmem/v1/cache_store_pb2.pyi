@@ -412,6 +412,78 @@ class FetchBlocksResponse(_message.Message):
 Global___FetchBlocksResponse: _TypeAlias = FetchBlocksResponse  # noqa: Y015
 
 @_typing.final
+class FindSnapshotRequest(_message.Message):
+    """FindSnapshotRequest is a prompt that shares less than all of itself with the agent's present state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    COMMON_TOKENS_FIELD_NUMBER: _builtins.int
+    TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
+    text: _builtins.bytes
+    """The prompt, special tokens spelled out."""
+    common_tokens: _builtins.int
+    """Tokens of the base's ledger that are wholly in the common beginning of its text and the prompt."""
+    tokenizer_hash: _builtins.str
+    """Snapshots of other tokenizers are of no use."""
+    @_builtins.property
+    def key(self) -> _types_pb2.AgentKey:
+        """Whose."""
+
+    @_builtins.property
+    def base(self) -> _types_pb2.AgentVersion:
+        """The state that the prompt was compared with."""
+
+    def __init__(
+        self,
+        *,
+        key: _types_pb2.AgentKey | None = ...,
+        base: _types_pb2.AgentVersion | None = ...,
+        text: _builtins.bytes = ...,
+        common_tokens: _builtins.int = ...,
+        tokenizer_hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "common_tokens", b"common_tokens", "key", b"key", "text", b"text", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindSnapshotRequest: _TypeAlias = FindSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class FindSnapshotResponse(_message.Message):
+    """FindSnapshotResponse is the snapshot to go on from, if there is one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def version(self) -> _types_pb2.AgentVersion:
+        """The version that it keeps. Absent: there is none."""
+
+    @_builtins.property
+    def ledger(self) -> Global___Ledger:
+        """Its ledger."""
+
+    def __init__(
+        self,
+        *,
+        version: _types_pb2.AgentVersion | None = ...,
+        ledger: Global___Ledger | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindSnapshotResponse: _TypeAlias = FindSnapshotResponse  # noqa: Y015
+
+@_typing.final
 class CommitTurnRequest(_message.Message):
     """CommitTurnRequest is one turn."""
 
@@ -435,6 +507,7 @@ class CommitTurnRequest(_message.Message):
     CARRIED_TURNS_FIELD_NUMBER: _builtins.int
     OPENING_BYTES_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_VERSION_FIELD_NUMBER: _builtins.int
     keep_tokens: _builtins.int
     """Tokens of the base's ledger that stay."""
     text: _builtins.bytes
@@ -455,6 +528,10 @@ class CommitTurnRequest(_message.Message):
     """As in Ledger, of the new one."""
     context_policy: _types_pb2.ContextPolicy.ValueType
     """The agent's, if this turn creates it. Unspecified: CONTEXT_POLICY_TRIM."""
+    snapshot_version: _builtins.int
+    """The version of a snapshot of the agent that the turn continues, in place of the base: keep_tokens counts its tokens.
+    0: the turn continues the base.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose. The agent is created if base is version 0."""
@@ -510,10 +587,11 @@ class CommitTurnRequest(_message.Message):
         carried_turns: _abc.Iterable[Global___LedgerTurn] | None = ...,
         opening_bytes: _builtins.int = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
+        snapshot_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expiry", b"expiry", "key", b"key", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "carried_turns", b"carried_turns", "context_policy", b"context_policy", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "opening_bytes", b"opening_bytes", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "carried_turns", b"carried_turns", "context_policy", b"context_policy", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "opening_bytes", b"opening_bytes", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "snapshot_version", b"snapshot_version", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -50,6 +50,11 @@ class CacheStoreServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.FromString,
                 _registered_method=True)
+        self.FindSnapshot = channel.unary_unary(
+                '/agentmem.v1.CacheStoreService/FindSnapshot',
+                request_serializer=agentmem_dot_v1_dot_cache__store__pb2.FindSnapshotRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FindSnapshotResponse.FromString,
+                _registered_method=True)
         self.CommitTurn = channel.unary_unary(
                 '/agentmem.v1.CacheStoreService/CommitTurn',
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.CommitTurnRequest.SerializeToString,
@@ -140,9 +145,19 @@ class CacheStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindSnapshot(self, request, context):
+        """FindSnapshot finds, of an agent's newest snapshots, the one whose text shares the longest beginning with a prompt, if
+        that is longer than what the present state shares: an agent that edits and then returns goes on from the branch that
+        it left. The response is empty where there is none, or the agent is not in the state `base` any more. Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CommitTurn(self, request, context):
         """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
-        transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
+        transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
+        transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
         request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
         if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
         """
@@ -261,6 +276,11 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
                     servicer.FetchBlocks,
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.SerializeToString,
+            ),
+            'FindSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindSnapshot,
+                    request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FindSnapshotRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cache__store__pb2.FindSnapshotResponse.SerializeToString,
             ),
             'CommitTurn': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitTurn,
@@ -383,6 +403,33 @@ class CacheStoreService:
             '/agentmem.v1.CacheStoreService/FetchBlocks',
             agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.SerializeToString,
             agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.CacheStoreService/FindSnapshot',
+            agentmem_dot_v1_dot_cache__store__pb2.FindSnapshotRequest.SerializeToString,
+            agentmem_dot_v1_dot_cache__store__pb2.FindSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,9 +52,15 @@ class CacheStoreServiceStub:
     takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
     or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
     """
+    FindSnapshot: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.FindSnapshotRequest, _cache_store_pb2.FindSnapshotResponse]
+    """FindSnapshot finds, of an agent's newest snapshots, the one whose text shares the longest beginning with a prompt, if
+    that is longer than what the present state shares: an agent that edits and then returns goes on from the branch that
+    it left. The response is empty where there is none, or the agent is not in the state `base` any more. Changes nothing.
+    """
     CommitTurn: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]
     """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
-    transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
+    transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
+    transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
     request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
     if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
     """
@@ -134,9 +140,15 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
     or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
     """
+    FindSnapshot: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.FindSnapshotRequest, _cache_store_pb2.FindSnapshotResponse]  # type: ignore[assignment]
+    """FindSnapshot finds, of an agent's newest snapshots, the one whose text shares the longest beginning with a prompt, if
+    that is longer than what the present state shares: an agent that edits and then returns goes on from the branch that
+    it left. The response is empty where there is none, or the agent is not in the state `base` any more. Changes nothing.
+    """
     CommitTurn: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]  # type: ignore[assignment]
     """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
-    transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
+    transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
+    transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
     request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
     if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
     """
@@ -224,13 +236,24 @@ class CacheStoreServiceServicer:
         or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
         """
 
+    def FindSnapshot(
+        self,
+        request: _cache_store_pb2.FindSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_store_pb2.FindSnapshotResponse, _abc.Awaitable[_cache_store_pb2.FindSnapshotResponse]]:
+        """FindSnapshot finds, of an agent's newest snapshots, the one whose text shares the longest beginning with a prompt, if
+        that is longer than what the present state shares: an agent that edits and then returns goes on from the branch that
+        it left. The response is empty where there is none, or the agent is not in the state `base` any more. Changes nothing.
+        """
+
     def CommitTurn(
         self,
         request: _cache_store_pb2.CommitTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.CommitTurnResponse, _abc.Awaitable[_cache_store_pb2.CommitTurnResponse]]:
         """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
-        transaction. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
+        transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
+        transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
         request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
         if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
         """

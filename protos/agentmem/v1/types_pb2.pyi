@@ -729,6 +729,7 @@ class CacheReport(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     MISS_REASON_FIELD_NUMBER: _builtins.int
     LOAD_BYTES_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_VERSION_FIELD_NUMBER: _builtins.int
     match: Global___Match.ValueType
     """How the prompt relates to the ledger."""
     prompt_tokens: _builtins.int
@@ -737,6 +738,10 @@ class CacheReport(_message.Message):
     """Why less was reused than the prompt shares with the ledger, or why nothing was."""
     load_bytes: _builtins.int
     """Bytes of KV that were read (or would be read) from a tier below hot."""
+    snapshot_version: _builtins.int
+    """The version of the snapshot that the prompt goes on from, where it shares more with that than with the present state;
+    `match` is how it relates to that one. 0: it goes on from the present state.
+    """
     @_builtins.property
     def cached(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
         """What is reused, per tier; tiers with no tokens are left out."""
@@ -749,10 +754,11 @@ class CacheReport(_message.Message):
         prompt_tokens: _builtins.int = ...,
         miss_reason: Global___MissReason.ValueType = ...,
         load_bytes: _builtins.int = ...,
+        snapshot_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "load_bytes", b"load_bytes", "match", b"match", "miss_reason", b"miss_reason", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "load_bytes", b"load_bytes", "match", b"match", "miss_reason", b"miss_reason", "prompt_tokens", b"prompt_tokens", "snapshot_version", b"snapshot_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

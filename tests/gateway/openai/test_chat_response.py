@@ -45,6 +45,7 @@ def test_nothing_kept() -> None:
         whole.add(0, event)
     report = whole.body()["agentmem"]
     assert (report["match"], report["version"], report["durable"], report["miss_reason"]) == ("new", None, False, None)
+    assert report["snapshot_version"] is None
 
 
 @given(st.lists(st.text(max_size=5)), st.booleans())

@@ -69,7 +69,7 @@ class Store:
 class World:
     def __init__(self) -> None:
         self.runner, self.store = Runner(), Store()
-        preparer = Preparer(cast(Any, None), Limits(), 16)
+        preparer = Preparer(cast(Any, None), cast(Any, None), Limits(), 16)
         self.servicer = InferenceServicer(cast(Any, self.runner), cast(Any, Models()), preparer, cast(Any, self.store))
 
     async def count(self, **fields: Any) -> int:

@@ -24,6 +24,7 @@ from inference_service.turns.planned import Prepared, Reuse
 from inference_service.turns.preparing import Preparer
 from inference_service.turns.running import RunningTurn
 from tests.inference_service.real_tokenizers import byte_level_with_bos
+from tests.inference_service.turns.world import NoSnapshots
 
 TOKENIZER = byte_level_with_bos()
 MODEL = cast(
@@ -56,7 +57,7 @@ async def test_only_what_is_lost_is_said_to_be(
     tokenizer_hash: str, said: TurnInput, logged: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "inference_service")
-    preparer = Preparer(cast(Any, None), Limits(), 16)
+    preparer = Preparer(cast(Any, None), cast(Any, NoSnapshots()), Limits(), 16)
     first = TurnRequest(key=AgentKey("ns", "a", "tiny"), input=TextInput(TEXT), digest=b"")
     ids = (await preparer.plan(first, MODEL, Opened(NO_VERSION, None), None)).plan.sequence
     ledger = Ledger().followed_by(ids, TOKENIZER.pieces(ids), tokenizer_hash)

@@ -16,6 +16,7 @@ from inference_service.storage.client import Opened
 from inference_service.text.rendering import Renderer
 from inference_service.turns.preparing import Preparer, check_tokens, check_tool_calls
 from tests.inference_service.real_tokenizers import byte_level
+from tests.inference_service.turns.world import NoSnapshots
 
 
 def test_ids_that_the_model_has_no_logits_for_are_refused() -> None:
@@ -70,7 +71,7 @@ async def test_kv_serves_the_model_and_tokenizer_that_it_was_computed_with(
     ids = tokenizer.encode("The colour of the boat is green.", parse_special=False)
     made_by = tokenizer.hash if tokenizer_hash == "the present" else tokenizer_hash
     ledger = Ledger().followed_by(ids, tokenizer.pieces(ids), made_by)
-    preparer = Preparer(cast(Any, None), Limits(), 16)
+    preparer = Preparer(cast(Any, None), cast(Any, NoSnapshots()), Limits(), 16)
     request = TurnRequest(AgentKey("n", "a", "m"), AppendInput(TextInput(" And now?")), b"")
     opened = Opened(Version("u", 1), ledger, kv_fingerprint=kv_fingerprint)
     planned = await preparer.plan(request, model, opened, None)

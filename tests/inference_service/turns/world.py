@@ -43,7 +43,14 @@ from inference_service.turns.running import RunningTurn
 BLOCKS, PIECES = 5, 12
 
 
-class Store:
+class NoSnapshots:
+    """A store whose agents have left no branch."""
+
+    async def find_snapshot(self, *_: object) -> None:
+        return None
+
+
+class Store(NoSnapshots):
     """Ledgers in memory, files in a directory. Slow at random, so that much happens meanwhile."""
 
     def __init__(self, directory: Path, dice: random.Random) -> None:
@@ -230,7 +237,7 @@ async def working(
         cast(Any, Models(model)),
         engine,
         cast(Any, store),
-        Preparer(restorer, Limits(16, 0.0), 64),
+        Preparer(restorer, cast(Any, store), Limits(16, 0.0), 64),
         keeper,
         persister,
         rooms,
