@@ -10,7 +10,7 @@ import grpc
 from agentmem import paging
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.expiry import IdleTimes
-from agentmem.keys import AgentKey, check_text
+from agentmem.keys import AUTOMATIC_SNAPSHOT, AgentKey, check_text
 from agentmem.shielding import to_its_end
 from agentmem.v1 import agent_pb2 as pb
 from cache_service import branches, conversions, snapshots
@@ -56,8 +56,8 @@ class BranchServicer(AgentServicerBase):
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
-        if name.startswith(snapshots.AUTOMATIC_PREFIX):
-            raise InvalidArgument("name", f"must not begin with {snapshots.AUTOMATIC_PREFIX!r}")
+        if name.startswith(AUTOMATIC_SNAPSHOT):
+            raise InvalidArgument("name", f"must not begin with {AUTOMATIC_SNAPSHOT!r}")
         made = await self._database.write(partial(snapshots.create, key=key, name=name, now=time.time_ns()))
         return pb.CreateSnapshotResponse(snapshot=conversions.snapshot_message(key, made))
 

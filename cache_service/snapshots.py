@@ -8,13 +8,12 @@ import sqlite3
 from dataclasses import dataclass
 
 from agentmem.errors import AlreadyExists, NotFound
-from agentmem.keys import AgentKey
+from agentmem.keys import AgentKey, automatic_snapshot
 from cache_service import agents, checksums, ledger, references
 from cache_service.agents import State, Version
 from cache_service.files import FileName
 from cache_service.ledger import Head
 
-AUTOMATIC_PREFIX = "auto-"
 AUTOMATIC_KEPT = 4
 
 
@@ -50,7 +49,7 @@ def keep_automatic(connection: sqlite3.Connection, key: AgentKey, state: State, 
 
 def add_automatic(connection: sqlite3.Connection, state: State, now: int) -> list[int]:
     """Keep a state whose tokens are about to be dropped; the automatic snapshots that there are too many of now."""
-    _add(connection, state, f"{AUTOMATIC_PREFIX}{state.version.version}", automatic=True, now=now)
+    _add(connection, state, automatic_snapshot(state.version.version), automatic=True, now=now)
     surplus = connection.execute(
         "SELECT id FROM snapshots WHERE uid = ? AND automatic ORDER BY id DESC LIMIT -1 OFFSET ?",
         (state.version.uid, AUTOMATIC_KEPT),

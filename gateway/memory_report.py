@@ -10,10 +10,10 @@ _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
 
 
 def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finished, agent_id: str) -> Json:
-    """The agent, how the prompt matched, tokens reused per tier, version, durability, and timings in seconds.
+    """The agent, how the prompt matched, what it left behind, tokens reused per tier, version, durability, timings.
 
     `snapshot_version` is that of the snapshot which the prompt goes on from, None where that is the present state.
-    An empty `agent_id` says that nothing is kept.
+    Timings are in seconds. An empty `agent_id` says that nothing is kept.
     """
     cache = started.cache
     version = finished.version
@@ -24,11 +24,24 @@ def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finish
         "miss_reason": short_name(types_pb2.MissReason.DESCRIPTOR, cache.miss_reason) or None,
         "snapshot_version": cache.snapshot_version or None,
         "context_remaining": started.context_remaining,
+        "appended": started.appended,
+        "dropped_tokens": started.dropped_tokens,
+        "warning": warning(started) or None,
         "version": {"uid": version.uid, "version": version.version} if finished.HasField("version") else None,
         "durable": finished.durable,
         "replayed": finished.replayed,
         "timings": {name: _seconds(getattr(finished.timings, name)) for name in _TIMINGS},
     }
+
+
+def warning(started: inference_pb2.Started) -> str:
+    """What the caller may not have meant, as a sentence in ASCII; empty if there is nothing."""
+    if not started.dropped_tokens:
+        return ""
+    return (
+        f"{started.dropped_tokens} tokens of the agent's memory do not agree with this conversation and were left "
+        f"behind; its snapshot {started.dropped_snapshot} keeps them"
+    )
 
 
 def tier_name(tier: "types_pb2.Tier.ValueType") -> str:

@@ -62,7 +62,8 @@ class Sampling:
 class TurnRequest:
     """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
 
-    `expiry` is the agent's if the turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of
+    `memory_mode` says how an input that is no append relates to a memory that is there. `expiry` is the agent's if the
+    turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of
     bounded size and depth.
     """
 
@@ -82,6 +83,7 @@ class TurnRequest:
     tool_calls: bool = False
     expiry: IdleTimes = NEVER
     json_schema: str | None = None
+    memory_mode: inference_pb2.MemoryMode.ValueType = inference_pb2.MEMORY_MODE_REPLACE
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:

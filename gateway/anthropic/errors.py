@@ -22,6 +22,7 @@ _FIELDS: Final = {
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
     "request_id": "Idempotency-Key",
+    "memory_mode": "X-Agent-Memory",
     "label": "metadata.user_id",
     "json_schema": "output_config.format.schema",
     "tool_calls": "tools",

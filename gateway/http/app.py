@@ -26,7 +26,7 @@ from gateway.http.hosts import KnownHosts
 from gateway.http.limits import RequestLimits
 from gateway.http.models import ModelEndpoints
 from gateway.http.probes import ALIVE, METRICS, READY
-from gateway.http.requests import AGENT_HEADER
+from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
 from gateway.http.rim import Rim, error_page, http_error_page
 from gateway.http.turns import TurnEndpoint, Turns
 from gateway.identity import Finder
@@ -147,6 +147,13 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
             allow_origins=origins,
             allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id", "traceparent", AGENT_HEADER.lower(), "retry-after"],
+            expose_headers=[
+                "x-request-id",
+                "request-id",
+                "traceparent",
+                AGENT_HEADER.lower(),
+                WARNING_HEADER.lower(),
+                "retry-after",
+            ],
         )
     ]

@@ -13,9 +13,19 @@ from starlette.requests import Request
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
 from agentmem.uploads import read_on
+from agentmem.v1 import inference_pb2
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
+MEMORY_HEADER = "X-Agent-Memory"
+WARNING_HEADER = "X-Agent-Warning"
+"""Of answers: what a client that sent no X-Agent-Memory may not have meant."""
+
+_MEMORY_MODES: Final = {
+    "append": inference_pb2.MEMORY_MODE_APPEND,
+    "replace": inference_pb2.MEMORY_MODE_REPLACE,
+    "refuse": inference_pb2.MEMORY_MODE_REFUSE,
+}
 
 _LARGE: Final = 64 * 1024
 """Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
@@ -43,6 +53,22 @@ def request_id(headers: Headers) -> str:
     if value is None:
         return ""
     return check_text(TURN_HEADER, _ascii(TURN_HEADER, value), max_bytes=MAX_REQUEST_ID_BYTES)
+
+
+def memory_mode(headers: Headers) -> "inference_pb2.MemoryMode.ValueType":
+    """How the input relates to the memory of the agent that is named: AUTO where X-Agent-Memory does not say.
+
+    Without X-Agent-ID it is UNSPECIFIED: an agent that is found by its conversation has the beginning of it. Raises
+    InvalidArgument for an unknown mode, or one without an agent.
+    """
+    value, named = _single(headers, MEMORY_HEADER), AGENT_HEADER in headers
+    if value is None:
+        return inference_pb2.MEMORY_MODE_AUTO if named else inference_pb2.MEMORY_MODE_UNSPECIFIED
+    if value not in _MEMORY_MODES:
+        raise InvalidArgument(MEMORY_HEADER, f"must be one of {', '.join(_MEMORY_MODES)}")
+    if not named:
+        raise InvalidArgument(MEMORY_HEADER, "needs X-Agent-ID; without it an agent is found by its conversation")
+    return _MEMORY_MODES[value]
 
 
 def percent_decoded(name: str, value: str) -> str:

@@ -17,17 +17,25 @@ from starlette.types import Receive, Scope, Send
 from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.callers import caller
-from gateway.choices import Events, each_choice
+from gateway.choices import Events, each_choice, may_append
 from gateway.enums import short_name
 from gateway.exchange import Exchange, Incoming
 from gateway.http.disconnects import until_disconnect
-from gateway.http.requests import AGENT_HEADER, agent_id, json_bytes, request_id, worked_out
+from gateway.http.requests import (
+    AGENT_HEADER,
+    WARNING_HEADER,
+    agent_id,
+    json_bytes,
+    memory_mode,
+    request_id,
+    worked_out,
+)
 from gateway.http.responses import ReaderStalled
 from gateway.http.rim import as_our_error, broke_off, tell, whole
 from gateway.http.sse import EventStream
-from gateway.identity import Finder, Memory, Wanted
+from gateway.identity import Finder, How, Memory, Wanted
 from gateway.json_body import parse_body
-from gateway.memory_report import cached_tokens
+from gateway.memory_report import cached_tokens, warning
 from gateway.metrics import GatewayMetrics
 
 _LOOKS = 3
@@ -62,18 +70,27 @@ class TurnEndpoint(Generic[_Schema]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        agent, turn = agent_id(request.headers), request_id(request.headers)
+        agent, turn, mode = agent_id(request.headers), request_id(request.headers), memory_mode(request.headers)
         tell(scope, agent=agent)
         content = await json_bytes(request, self.shared.max_body_bytes)
         incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
         exchange = await worked_out(len(content), lambda: self.translate(parse_body(content, self.schema), incoming))
-        await answer(self.shared, request, send, exchange, agent=agent)
+        await answer(self.shared, request, send, exchange, agent=agent, mode=mode)
 
 
-async def answer(shared: Turns, request: Request, send: Send, exchange: Exchange, *, agent: str) -> None:
+async def answer(
+    shared: Turns,
+    request: Request,
+    send: Send,
+    exchange: Exchange,
+    *,
+    agent: str,
+    mode: "inference_pb2.MemoryMode.ValueType | None" = None,
+) -> None:
     """Run an exchange, whose request was read to its end, and answer it. An empty `agent` is not named.
 
-    Raises AgentmemError where nothing of the answer was sent.
+    `mode` is how its turns relate to that agent's memory; None is as they say themselves. Raises AgentmemError where
+    nothing of the answer was sent.
     """
     first = exchange.turns[0]
     tell(request.scope, model=first.key.model_id)
@@ -90,6 +107,9 @@ async def answer(shared: Turns, request: Request, send: Send, exchange: Exchange
         messages=first.messages if first.HasField("messages") else None,
         label=exchange.label,
     )
+    if mode is not None:
+        for asked in exchange.turns:
+            asked.memory_mode = mode
     with generation(shared.metrics):
         await until_disconnect(request.receive, _Run(shared, request, send, exchange, wanted).run())
 
@@ -130,7 +150,10 @@ class _Run:
                     self.shared.metrics.agent_resolved(memory.how)
                     self.exchange.answer.agent_id = memory.agent_id
                     tell(self.request.scope, agent=memory.agent_id)
-                    await self._answer(self._noting(first, choices, memory), memory.agent_id)
+                    headers = {AGENT_HEADER: quote(memory.agent_id, safe="")} if memory.agent_id else {}
+                    if told := warning(first[1].started):
+                        headers[WARNING_HEADER] = told
+                    await self._answer(self._noting(first, choices, memory), headers)
                     return
 
     def _choices(self, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
@@ -160,8 +183,7 @@ class _Run:
                 generated_tokens=usage.completion_tokens,
             )
 
-    async def _answer(self, events: Events, agent: str) -> None:
-        headers = {AGENT_HEADER: quote(agent, safe="")} if agent else {}
+    async def _answer(self, events: Events, headers: dict[str, str]) -> None:
         answer = self.exchange.answer
         if self.exchange.streamed:
             stream = EventStream(self.send, self.shared.stall_limit)
@@ -199,7 +221,11 @@ class _Run:
 
 
 def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:
-    """The exchange's turns, the first one as its agent's."""
+    """The exchange's turns, the first one as its agent's.
+
+    Where that appends to a memory, the other choices need the memory, too: they read it, and keep nothing.
+    """
+    reads = memory.agent_id and memory.how is How.NAMED and may_append(exchange.turns[0])
     turns = []
     for number, asked in enumerate(exchange.turns):
         turn = inference_pb2.GenerateRequest()
@@ -211,5 +237,9 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
                 turn.if_version = memory.if_version
             if memory.expiry is not None:
                 turn.expiry.CopyFrom(memory.expiry)
+        elif reads:
+            turn.key.agent_id = memory.agent_id
+            turn.cache_policy = inference_pb2.CACHE_POLICY_READ_ONLY
+            turn.ClearField("request_id")
         turns.append(turn)
     return turns

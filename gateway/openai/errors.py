@@ -21,6 +21,7 @@ _PARAMS = {
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
     "request_id": "Idempotency-Key",
+    "memory_mode": "X-Agent-Memory",
     "json_schema": "response_format",
     "messages.tools_json": "tools",
     "body": None,

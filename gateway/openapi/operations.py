@@ -59,7 +59,7 @@ def turn(
 ) -> Operation:
     """A route that runs turns: JSON, or events where `stream` asks for them."""
     answers: dict[str, Json | type[BaseModel]] = {JSON: answer, EVENTS: EVENT}
-    parameters = (AGENT, IDEMPOTENCY_KEY)
+    parameters = (AGENT, MEMORY, IDEMPOTENCY_KEY)
     statuses = (*WRITE_ERRORS, 529) if dialect == "anthropic" else WRITE_ERRORS
     return Operation(summary, tag, answers, example=example, parameters=parameters, errors=statuses, dialect=dialect)
 
@@ -70,6 +70,12 @@ def _header(name: str, what: str, most: int) -> Json:
 
 
 AGENT: Final = _header("X-Agent-ID", "The agent whose turn it is, percent-encoded; else it is found by content.", 768)
+MEMORY: Final[Json] = {
+    "name": "X-Agent-Memory",
+    "in": "header",
+    "description": "How the input relates to the memory of the agent that X-Agent-ID names; else the input decides.",
+    "schema": {"enum": ["append", "replace", "refuse"]},
+}
 IDEMPOTENCY_KEY: Final = _header(
     "Idempotency-Key", "Names the turn: a retry with the same key and body is answered with the turn itself.", 128
 )

@@ -40,6 +40,10 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         raise InvalidArgument("top_logprobs", f"must be at most {MAX_TOP_LOGPROBS}")
     if request.cache_policy not in inference_pb2.CachePolicy.values():
         raise InvalidArgument("cache_policy", f"{request.cache_policy} is not a CachePolicy")
+    if request.memory_mode not in inference_pb2.MemoryMode.values():
+        raise InvalidArgument("memory_mode", f"{request.memory_mode} is not a MemoryMode")
+    if request.memory_mode == inference_pb2.MEMORY_MODE_REPLACE and request.WhichOneof("input") == "append":
+        raise InvalidArgument("memory_mode", "cannot be REPLACE with append, which leaves what is there")
     return TurnRequest(
         key=key,
         input=turn_input(request),
@@ -56,6 +60,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         tool_calls=request.tool_calls,
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
         json_schema=_json_schema(request) if request.HasField("json_schema") else None,
+        memory_mode=request.memory_mode or inference_pb2.MEMORY_MODE_REPLACE,
     )
 
 
@@ -170,10 +175,10 @@ def _request_id(request_id: str) -> str:
 
 
 def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:
-    """What is asked, without its name, and without what a retry need not repeat: state before, times of a new agent."""
+    """What is asked, without its name, and without what a retry need not repeat: state before, a new agent's times."""
     arguments = cast(Message, type(request)())
     arguments.CopyFrom(request)
-    for name in {"request_id", "if_version", "expiry"} & set(arguments.DESCRIPTOR.fields_by_name):
+    for name in {"request_id", "if_version", "memory_mode", "expiry"} & set(arguments.DESCRIPTOR.fields_by_name):
         arguments.ClearField(name)
     kind = arguments.DESCRIPTOR.full_name.encode()
     return hashlib.sha256(kind + b"\0" + arguments.SerializeToString(deterministic=True)).digest()

@@ -12,7 +12,7 @@ import jinja2
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
-from inference_service.text.checkpoints import before_cue, shared_beginning
+from inference_service.text.checkpoints import before_cue, beginning, shared_beginning
 from inference_service.text.continuation import follow_ups, join
 from inference_service.text.rendered import Rendered, Span
 from inference_service.text.tokenizer import Tokenizer
@@ -64,6 +64,14 @@ class Renderer:
             return self._rendered(text, mark)
         shared = shared_beginning(self._apply, marked, text)
         return self._rendered(text, mark, (shared, before_cue(self._apply, marked, text) if cue else 0))
+
+    def beginning(self, chat: MessagesInput, *, parse_special: bool) -> Rendered:
+        """What all chats with the system messages and tools of `chat` begin with, up to the first user's words.
+
+        Empty where the template refuses to say.
+        """
+        marked, mark = self._with_mark(chat, parse_special)
+        return self._rendered(beginning(self._apply, marked), mark)
 
     def continuation(
         self, ledger: Rendered, chat: MessagesInput, *, cue: bool, parse_special: bool, answered: bool = True

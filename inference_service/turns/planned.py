@@ -62,7 +62,8 @@ class Planned:
     and none of the base's tokens stay; to tokenize a text again drops none.
 
     `lookup` and `windows` say which KV would serve; the agent's own does not where that is `incompatible`, because the
-    model's files have changed since it was computed. `decoding` is None for Prefill.
+    model's files have changed since it was computed. `decoding` is None for Prefill. `appended`: the input was taken as
+    what is new.
     """
 
     base: Version
@@ -78,6 +79,7 @@ class Planned:
     windows: tuple[WindowCandidate, ...]
     decoding: Decoding | None
     context_remaining: int
+    appended: bool
 
     @property
     def most_tokens(self) -> int:

@@ -114,4 +114,5 @@ def _planned(namespace: str, model: LoadedModel, opened: Opened, ledger: Ledger)
         windows=window_candidates(*ids, ledger, len(ledger), sequence, ()) if model.geometry.sliding else (),
         decoding=None,
         context_remaining=model.context_length - len(ledger),
+        appended=True,
     )

@@ -11,7 +11,7 @@ from agentmem import logs
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import Aborted, AgentmemError, FailedPrecondition, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
-from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
+from inference_service.domain import AppendInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.memory.match import Limits, common_length
@@ -23,9 +23,9 @@ from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened, StoreClient
 from inference_service.text.grammar import Grammar
-from inference_service.text.rendered import Rendered
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
+from inference_service.turns.inputs import check_kept, plan_input, plan_turn
 from inference_service.turns.planned import Planned, Prepared, Reuse
 from inference_service.turns.restoring import Restorer
 
@@ -67,11 +67,15 @@ class Preparer:
         tokenizer_changed = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
         if tokenizer_changed:
             ledger = await asyncio.to_thread(retokenized, ledger, model.tokenizer)
-        plan = await asyncio.to_thread(self._plan, request, model, ledger)
+        plan, appended = await asyncio.to_thread(self._plan, request, model, ledger)
         shared = common_length(ledger.token_ids, plan.sequence)
         dropped, snapshot_version = len(ledger) - shared, 0
-        if not tokenizer_changed and (snapshot := await self._snapshot(request, model, opened.version, ledger, plan)):
+        if not (tokenizer_changed or appended) and (
+            snapshot := await self._snapshot(request, model, opened.version, ledger, plan)
+        ):
             snapshot_version, ledger, plan = snapshot
+        if not appended:
+            await asyncio.to_thread(check_kept, model.renderer, request, ledger, plan)
         remaining = model.context_length - len(plan.sequence)
         if remaining < (1 if request.generates else 0):
             raise FailedPrecondition(
@@ -90,6 +94,7 @@ class Preparer:
             retokenized=tokenizer_changed,
             incompatible=tokenizer_changed or opened.is_incompatible(model.fingerprint),
             plan=plan,
+            appended=appended,
             lookup=lookup,
             windows=windows,
             decoding=self._decoding(request, model, remaining, grammar) if request.generates else None,
@@ -118,19 +123,19 @@ class Preparer:
 
         def count() -> int:
             planner = Planner(model.tokenizer, model.renderer, self._limits)
-            plan = _plan_input(planner, model, turn_input, parse_special, ledger, cue=True)
+            plan = plan_input(planner, model.renderer, turn_input, ledger, parse_special=parse_special, cue=True)
             return len(plan.sequence) - (len(ledger) if isinstance(turn_input, AppendInput) else 0)
 
         return await asyncio.to_thread(count)
 
-    def _plan(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> Plan:
+    def _plan(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> tuple[Plan, bool]:
         planner = Planner(model.tokenizer, model.renderer, self._limits)
-        plan = _plan_input(planner, model, request.input, request.parse_special, ledger, cue=request.generates)
+        plan, appended = plan_turn(planner, model.renderer, request, ledger)
         if (largest := max(plan.sequence)) >= model.vocab_size:
             raise FailedPrecondition(
                 f"the tokenizer makes token {largest} of the prompt, and the model has {model.vocab_size}"
             )
-        return plan
+        return plan, appended
 
     async def _snapshot(
         self, request: TurnRequest, model: LoadedModel, base: Version, ledger: Ledger, plan: Plan
@@ -141,7 +146,7 @@ class Preparer:
         had leaves the present state and not the prompt behind.
         """
         leaves = plan.kind in (types_pb2.MATCH_PARTIAL, types_pb2.MATCH_DIVERGE)
-        if not len(ledger) or isinstance(request.input, AppendInput):
+        if not len(ledger) or request.memory_mode == inference_pb2.MEMORY_MODE_REFUSE:
             return None
         if not leaves and len(plan.new_ids) < BLOCK_TOKENS:
             return None
@@ -159,7 +164,9 @@ class Preparer:
         if found is None:
             return None
         version, branch = found
-        continued = await asyncio.to_thread(self._plan, request, model, branch)
+        planner = Planner(model.tokenizer, model.renderer, self._limits)
+        options = {"parse_special": request.parse_special, "cue": request.generates}
+        continued = await asyncio.to_thread(plan_input, planner, model.renderer, request.input, branch, **options)
         return (version, branch, continued) if continued.keep_tokens > plan.keep_tokens else None
 
     async def _grammar(self, schema: str, model: LoadedModel) -> Grammar:
@@ -210,41 +217,6 @@ def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
             f"model {model.model_id!r} has no tool parser, so calls of tools cannot be told from its text; "
             "take a model that has one (tool_parser in GetModel), or ask for no calls"
         )
-
-
-def _plan_input(
-    planner: Planner, model: TextModel, turn_input: TurnInput, parse_special: bool, ledger: Ledger, *, cue: bool
-) -> Plan:
-    renderer = model.renderer
-    match turn_input:
-        case TokensInput(token_ids):
-            return planner.for_tokens(ledger, token_ids)
-        case TextInput(text):
-            prompt = renderer.text(text, parse_special=parse_special)
-            plan = planner.for_text(ledger, _not_empty(prompt, "prompt"), heal_extension=True)
-        case MessagesInput():
-            prompt = renderer.messages(turn_input, cue=cue, parse_special=parse_special)
-            plan = planner.for_text(ledger, _not_empty(prompt, "messages"), heal_extension=False)
-        case AppendInput(TextInput(text)) if not len(ledger):
-            plan = planner.for_append(ledger, renderer.text(text, parse_special=parse_special))
-        case AppendInput(TextInput(text)):
-            plan = planner.for_append(ledger, renderer.appended_text(text, parse_special=parse_special))
-        case AppendInput(MessagesInput() as chat):
-            before = Rendered(ledger.text, tuple(planner.specials(ledger)))
-            try:
-                kept, addition = renderer.continuation(
-                    before, chat, cue=cue, parse_special=parse_special, answered=ledger.ends_with_an_answer
-                )
-            except InvalidArgument as error:
-                raise InvalidArgument(f"append.{error.field}", error.problem) from error
-            plan = planner.for_append(ledger, _not_empty(addition, "append.messages"), kept)
-    return plan
-
-
-def _not_empty(rendered: Rendered, field: str) -> Rendered:
-    if not rendered.text:
-        raise InvalidArgument(field, "the model's chat template makes no text of it")
-    return rendered
 
 
 def _no_reuse(model: LoadedModel) -> Reuse:

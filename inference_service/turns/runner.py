@@ -25,6 +25,7 @@ from agentmem.errors import (
     Unavailable,
 )
 from agentmem.hints import TurnHints
+from agentmem.keys import automatic_snapshot
 from agentmem.shielding import release_frames
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from inference_service.answers import delta, duration
@@ -266,6 +267,7 @@ class TurnRunner:
         load_seconds: float,
     ) -> None:
         reuse = prepared.reuse
+        dropped = prepared.dropped_tokens if turn.request.commits and not prepared.appended else 0
         started.MergeFrom(
             inference_pb2.Started(
                 cache=prepared.report,
@@ -273,6 +275,9 @@ class TurnRunner:
                 queue=duration(taken_up - turn.arrived - reuse.load_seconds),
                 load=duration(reuse.load_seconds + load_seconds),
                 context_remaining=prepared.context_remaining,
+                appended=prepared.appended,
+                dropped_tokens=dropped,
+                dropped_snapshot=automatic_snapshot(prepared.base.number) if dropped else "",
             )
         )
         turn.phases.taken_up(taken_up, load_seconds)

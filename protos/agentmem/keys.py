@@ -12,6 +12,8 @@ from agentmem.v1 import types_pb2
 DEFAULT_NAMESPACE = "default"
 MAX_PART_BYTES = 256
 MAX_REQUEST_ID_BYTES = 128
+AUTOMATIC_SNAPSHOT = "auto-"
+"""What the names of snapshots begin with that the store makes by itself."""
 
 
 class AgentKey(NamedTuple):
@@ -36,6 +38,11 @@ class AgentKey(NamedTuple):
     def to_proto(self) -> types_pb2.AgentKey:
         """The key as a message."""
         return types_pb2.AgentKey(namespace=self.namespace, agent_id=self.agent_id, model_id=self.model_id)
+
+
+def automatic_snapshot(version: int) -> str:
+    """The name of the automatic snapshot that keeps this version of an agent."""
+    return f"{AUTOMATIC_SNAPSHOT}{version}"
 
 
 def check_text(field: str, value: str, *, max_bytes: int = MAX_PART_BYTES, allow_empty: bool = False) -> str:

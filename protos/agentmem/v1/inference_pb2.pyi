@@ -49,6 +49,54 @@ CACHE_POLICY_RECOMPUTE: CachePolicy.ValueType  # 3
 """Recompute everything from the tokens, then commit as usual."""
 Global___CachePolicy: _TypeAlias = CachePolicy  # noqa: Y015
 
+class _MemoryMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemoryModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMORY_MODE_UNSPECIFIED: _MemoryMode.ValueType  # 0
+    """As MEMORY_MODE_REPLACE."""
+    MEMORY_MODE_AUTO: _MemoryMode.ValueType  # 1
+    """Decided by the input. Messages without an assistant's are new, and are appended as MEMORY_MODE_APPEND does, unless
+    the memory is a beginning of them. Any other input is the whole conversation: it goes on from where it agrees with
+    the memory. FAILED_PRECONDITION, with what to do, where it would leave all of the memory behind: where messages do
+    not even share their first one besides system messages with it, and other inputs too little to reuse anything; and
+    where messages to append bring a system message that is not the one that the memory begins with.
+    """
+    MEMORY_MODE_APPEND: _MemoryMode.ValueType  # 2
+    """The input is only what is new, as in append. System messages at its beginning are left out where the memory begins
+    with the same ones, and appended where it does not. FAILED_PRECONDITION for tools that the memory does not name.
+    """
+    MEMORY_MODE_REPLACE: _MemoryMode.ValueType  # 3
+    """The input is the whole conversation, and the memory becomes what it says, from where they agree."""
+    MEMORY_MODE_REFUSE: _MemoryMode.ValueType  # 4
+    """The input is the whole conversation, and FAILED_PRECONDITION unless the memory is a beginning of it."""
+
+class MemoryMode(_MemoryMode, metaclass=_MemoryModeEnumTypeWrapper):
+    """MemoryMode says how the input (messages, prompt or token_ids) relates to the memory of an agent that has one; the
+    first turn of an agent is the same under each. What a turn leaves behind of a memory stays as an automatic snapshot.
+    """
+
+MEMORY_MODE_UNSPECIFIED: MemoryMode.ValueType  # 0
+"""As MEMORY_MODE_REPLACE."""
+MEMORY_MODE_AUTO: MemoryMode.ValueType  # 1
+"""Decided by the input. Messages without an assistant's are new, and are appended as MEMORY_MODE_APPEND does, unless
+the memory is a beginning of them. Any other input is the whole conversation: it goes on from where it agrees with
+the memory. FAILED_PRECONDITION, with what to do, where it would leave all of the memory behind: where messages do
+not even share their first one besides system messages with it, and other inputs too little to reuse anything; and
+where messages to append bring a system message that is not the one that the memory begins with.
+"""
+MEMORY_MODE_APPEND: MemoryMode.ValueType  # 2
+"""The input is only what is new, as in append. System messages at its beginning are left out where the memory begins
+with the same ones, and appended where it does not. FAILED_PRECONDITION for tools that the memory does not name.
+"""
+MEMORY_MODE_REPLACE: MemoryMode.ValueType  # 3
+"""The input is the whole conversation, and the memory becomes what it says, from where they agree."""
+MEMORY_MODE_REFUSE: MemoryMode.ValueType  # 4
+"""The input is the whole conversation, and FAILED_PRECONDITION unless the memory is a beginning of it."""
+Global___MemoryMode: _TypeAlias = MemoryMode  # noqa: Y015
+
 @_typing.final
 class GenerateRequest(_message.Message):
     """GenerateRequest is one turn."""
@@ -73,6 +121,7 @@ class GenerateRequest(_message.Message):
     JSON_SCHEMA_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
+    MEMORY_MODE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this turn for retries and Abort; at most 128 bytes of UTF-8. Empty: the turn cannot be retried safely."""
     prompt: _builtins.str
@@ -102,6 +151,8 @@ class GenerateRequest(_message.Message):
     """What the agent does when its memory outgrows the context, if this turn creates it. It changes nothing on an agent that
     is there; see SetContextPolicy.
     """
+    memory_mode: Global___MemoryMode.ValueType
+    """How messages, prompt or token_ids relate to the memory that the agent has. INVALID_ARGUMENT for REPLACE with append."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose memory. An empty agent_id keeps nothing; an absent agent is created by the commit."""
@@ -151,10 +202,11 @@ class GenerateRequest(_message.Message):
         json_schema: _builtins.str | None = ...,
         tool_calls: _builtins.bool = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
+        memory_mode: Global___MemoryMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "max_tokens", b"max_tokens", "messages", b"messages", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "memory_mode", b"memory_mode", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
@@ -229,8 +281,17 @@ class Started(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     CONTEXT_REMAINING_FIELD_NUMBER: _builtins.int
     CONTEXT_TRIM_FIELD_NUMBER: _builtins.int
+    APPENDED_FIELD_NUMBER: _builtins.int
+    DROPPED_TOKENS_FIELD_NUMBER: _builtins.int
+    DROPPED_SNAPSHOT_FIELD_NUMBER: _builtins.int
     context_remaining: _builtins.int
     """Tokens that the context still holds after this prompt."""
+    appended: _builtins.bool
+    """The input was appended to the memory: by append, or by the request's memory_mode."""
+    dropped_tokens: _builtins.int
+    """Tokens of the agent's ledger that do not agree with the input, and that the turn leaves behind when it is committed."""
+    dropped_snapshot: _builtins.str
+    """The automatic snapshot that then keeps them. Empty where there are none."""
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
         """What is reused and why not more."""
@@ -262,10 +323,13 @@ class Started(_message.Message):
         load: _duration_pb2.Duration | None = ...,
         context_remaining: _builtins.int = ...,
         context_trim: _types_pb2.ContextTrim | None = ...,
+        appended: _builtins.bool = ...,
+        dropped_tokens: _builtins.int = ...,
+        dropped_snapshot: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "cache", b"cache", "context_trim", b"context_trim", "load", b"load", "queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "cache", b"cache", "context_remaining", b"context_remaining", "context_trim", b"context_trim", "load", b"load", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "base", b"base", "cache", b"cache", "context_remaining", b"context_remaining", "context_trim", b"context_trim", "dropped_snapshot", b"dropped_snapshot", "dropped_tokens", b"dropped_tokens", "load", b"load", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

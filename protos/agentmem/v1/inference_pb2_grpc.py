@@ -79,8 +79,8 @@ class InferenceServiceServicer:
 
         Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
         Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
-        computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version and expiry may
-        differ, since a turn that was committed is beyond them.
+        computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode
+        and expiry may differ, since a turn that was committed is beyond them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

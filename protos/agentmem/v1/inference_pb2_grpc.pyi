@@ -46,8 +46,8 @@ class InferenceServiceStub:
 
     Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
     Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
-    computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version and expiry may
-    differ, since a turn that was committed is beyond them.
+    computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode
+    and expiry may differ, since a turn that was committed is beyond them.
     """
     Prefill: _grpc.UnaryUnaryMultiCallable[_inference_pb2.PrefillRequest, _inference_pb2.PrefillResponse]
     """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
@@ -74,8 +74,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
     Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
     Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
-    computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version and expiry may
-    differ, since a turn that was committed is beyond them.
+    computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode
+    and expiry may differ, since a turn that was committed is beyond them.
     """
     Prefill: _aio.UnaryUnaryMultiCallable[_inference_pb2.PrefillRequest, _inference_pb2.PrefillResponse]  # type: ignore[assignment]
     """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
@@ -104,8 +104,8 @@ class InferenceServiceServicer:
 
         Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
         Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
-        computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version and expiry may
-        differ, since a turn that was committed is beyond them.
+        computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode
+        and expiry may differ, since a turn that was committed is beyond them.
         """
 
     def Prefill(

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from agentmem import errors
-from agentmem.v1 import types_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from gateway.process import Gateway
 
 from ..doors import eventually, settings
@@ -114,6 +114,27 @@ async def test_without_an_agent_one_is_made(worker: ScriptedWorker, http: httpx.
 async def test_agent_ids_are_percent_decoded(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
     await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-ID": "caf%C3%A9/%25 x"})
     assert worker.requests[0].key.agent_id == "café/% x"
+
+
+async def test_only_a_named_agent_s_turn_decides_by_its_input(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    for headers in ({}, {"X-Agent-ID": "bob"}, {"X-Agent-ID": "bob", "X-Agent-Memory": "refuse"}):
+        await http.post("/v1/chat/completions", json=BODY, headers=headers)
+    modes = [inference_pb2.MemoryMode.Name(request.memory_mode) for request in worker.generated]
+    assert modes == ["MEMORY_MODE_UNSPECIFIED", "MEMORY_MODE_AUTO", "MEMORY_MODE_REFUSE"]
+
+
+async def test_what_is_left_behind_is_in_header_and_body(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    async def leaving(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
+        dropped: Any = {"dropped_tokens": 7, "dropped_snapshot": "auto-2"}
+        yield inference_pb2.GenerateResponse(started=inference_pb2.Started(**dropped))
+        yield finished()
+
+    worker.script = leaving
+    for stream in (False, True):
+        answer = await http.post("/v1/chat/completions", json={**BODY, "stream": stream}, headers={"X-Agent-ID": "a"})
+        warning = answer.headers["x-agent-warning"]
+        assert "7 tokens" in warning and "auto-2" in warning
+        assert json.dumps(warning) in answer.text
 
 
 async def test_agent_ids_refused(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

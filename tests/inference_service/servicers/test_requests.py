@@ -65,6 +65,8 @@ BAD: list[tuple[Request, str]] = [
     (request(prompt=""), "prompt"),
     (request(token_ids=types_pb2.TokenIds()), "token_ids.ids"),
     (request(append=types_pb2.Append()), "append.content"),
+    (request(append=types_pb2.Append(text="x"), memory_mode=inference_pb2.MEMORY_MODE_REPLACE), "memory_mode"),
+    (request(memory_mode=9), "memory_mode"),
     (request(append=types_pb2.Append(text="")), "append.text"),
     (request(append=types_pb2.Append(messages=types_pb2.Messages())), "append.messages"),
     (request(key=types_pb2.AgentKey(namespace="ns", model_id="m"), append=types_pb2.Append(text="x")), "append"),
@@ -292,6 +294,7 @@ fields = st.fixed_dictionaries(
         "stop": st.lists(st.sampled_from("ab"), max_size=2),
         "max_tokens": st.integers(1, 2),
         "cache_policy": st.integers(0, 3),
+        "memory_mode": st.sampled_from([0, 1, 2, 4]),
         "top_logprobs": st.integers(0, 2),
         "parse_special": st.booleans(),
         "label": st.sampled_from("ab"),
@@ -313,6 +316,7 @@ def lasting(request: Request) -> Request:
     rest = Request()
     rest.CopyFrom(request)
     rest.ClearField("if_version")
+    rest.ClearField("memory_mode")
     rest.ClearField("expiry")
     return rest
 

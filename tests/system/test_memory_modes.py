@@ -1,0 +1,295 @@
+"""What a request of a named agent does with its memory, by OpenAI's and Anthropic's SDKs and gRPC, on a real stack."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import grpc
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import agent_pb2, inference_pb2
+from tests.system.stack import Client, Stack, chat, running
+
+FACT = "The colour of the boat is green."
+OTHER = "The number of the locker is 417."
+QUESTION = "What is the colour of the boat?"
+ANSWER = "The colour of the boat is green."
+SYSTEM = "You are marco."
+ASKED: Any = {"model": "demo", "temperature": 0, "max_tokens": 20}
+NAMES = (f"agent-{number}" for number in itertools.count())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    async with running("demo", "store", "worker", "gateway") as started:
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+def system(text: str = SYSTEM) -> Any:
+    return {"role": "system", "content": text}
+
+
+def assistant(text: str) -> Any:
+    return {"role": "assistant", "content": text}
+
+
+class Told:
+    """An answer: its text, what it says of the memory, and the warning in its headers."""
+
+    def __init__(self, text: str | None, report: dict[str, Any], warning: str | None) -> None:
+        self.text, self.report, self.warning = text or "", report, warning
+
+
+class Named:
+    """A client that means one agent."""
+
+    def __init__(self, sdk: openai.AsyncOpenAI, *, stream: bool = False) -> None:
+        self.sdk, self.agent, self.stream = sdk, next(NAMES), stream
+
+    async def ask(self, *messages: Any, mode: str = "", key: str = "", **fields: Any) -> Told:
+        """One chat completion."""
+        headers = {"X-Agent-ID": self.agent, "X-Agent-Memory": mode, "Idempotency-Key": key}
+        create = self.sdk.chat.completions.with_raw_response.create
+        sent: Any = {"messages": messages, "extra_headers": {name: text for name, text in headers.items() if text}}
+        raw = await create(**{**ASKED, **fields, **sent, "stream": self.stream})
+        warning = raw.headers.get("x-agent-warning")
+        if not self.stream:
+            whole: Any = raw.parse()
+            return Told(whole.choices[0].message.content, whole.model_extra["agentmem"], warning)
+        text, report = "", {}
+        async for chunk in raw.parse():  # type: ignore[attr-defined]
+            text += "".join(choice.delta.content or "" for choice in chunk.choices)
+            report = (chunk.model_extra or {}).get("agentmem", report)
+        return Told(text, report, warning)
+
+
+async def memory(stack: Stack, agent: str) -> str:
+    return (await stack.ledger(agent)).text.decode()
+
+
+async def snapshots(client: Client, agent: str) -> list[str]:
+    answer = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key(agent)), timeout=10)
+    return [each.name for each in answer.snapshots]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_only_the_newest_message_each_time(stack: Stack, sdk: openai.AsyncOpenAI, stream: bool) -> None:
+    named = Named(sdk, stream=stream)
+    told = [await named.ask(user(text)) for text in (FACT, "Where is the key?", QUESTION)]
+    assert told[-1].text == ANSWER
+    assert [each.report["match"] for each in told] == ["new", "extend", "extend"]
+    assert [each.report["appended"] for each in told] == [False, True, True]
+    assert not any(each.warning or each.report["warning"] for each in told)
+    client = await stack.client("gateway")
+    agent = await client.agent(named.agent)
+    assert (agent.turns, await snapshots(client, named.agent)) == (3, [])
+    text = await memory(stack, named.agent)
+    assert text.count(FACT) == text.count(QUESTION) + 1 == 2, "each once, and the model's answer"
+
+
+async def test_the_whole_conversation_each_time(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named, said = Named(sdk), [system(), user(FACT)]
+    for question in ("Where is the key?", QUESTION):
+        told = await named.ask(*said)
+        said += [assistant(told.text), user(question)]
+    told = await named.ask(*said)
+    assert (told.text, told.report["match"], told.report["appended"]) == (ANSWER, "extend", False)
+    assert (await memory(stack, named.agent)).count(SYSTEM) == 1
+
+
+async def test_both_habits_mixed(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named = Named(sdk)
+    noted = await named.ask(system(), user(FACT))
+    where = await named.ask(user("Where is the key?"))
+    whole = [system(), user(FACT), assistant(noted.text), user("Where is the key?"), assistant(where.text)]
+    told = await named.ask(*whole, user(QUESTION))
+    assert (told.text, told.report["match"], told.report["appended"]) == (ANSWER, "extend", False)
+    told = await named.ask(system(), user(QUESTION))
+    assert (told.text, told.report["appended"]) == (ANSWER, True)
+    assert (await memory(stack, named.agent)).count(SYSTEM) == 1, "the system message that is there is not said again"
+
+
+async def test_another_system_message_is_never_lost(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named = Named(sdk)
+    await named.ask(system(), user(FACT))
+    before = await memory(stack, named.agent)
+    for other in ("You are", f"{SYSTEM} And kind.", "You are lena."):
+        with pytest.raises(openai.BadRequestError, match="X-Agent-Memory: append") as refused:
+            await named.ask(system(other), user(QUESTION))
+        assert refused.value.code == "failed_precondition"
+    assert await memory(stack, named.agent) == before
+    told = await named.ask(system("You are lena."), user(QUESTION), mode="append")
+    assert (told.text, told.report["match"]) == (ANSWER, "extend")
+    assert (await memory(stack, named.agent)).startswith(before)
+    assert "You are lena." in await memory(stack, named.agent)
+
+
+async def test_what_is_prefilled_is_a_beginning_and_not_said_twice(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named, client = Named(sdk), await stack.client("gateway")
+    beginning = chat(("system", SYSTEM), ("user", FACT))
+    await client.inference.Prefill(inference_pb2.PrefillRequest(key=client.key(named.agent), messages=beginning))
+    told = await named.ask(system(), user(FACT), user(QUESTION))
+    assert (told.report["match"], told.report["appended"]) == ("extend", False)
+    assert (await memory(stack, named.agent)).count(FACT) == 1
+
+
+async def test_a_conversation_that_shares_nothing_is_refused(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    for stream in (False, True):
+        named = Named(sdk, stream=stream)
+        await named.ask(system(), user(FACT))
+        before = await memory(stack, named.agent)
+        other = [system(), user(OTHER), assistant("Noted."), user("Where is the key?")]
+        with pytest.raises(openai.BadRequestError, match=r"X-Agent-Memory: append.* replace"):
+            await named.ask(*other)
+        assert await memory(stack, named.agent) == before
+        told = await named.ask(*other, mode="replace")
+        assert FACT not in await memory(stack, named.agent)
+        kept = (await snapshots(await stack.client("gateway"), named.agent))[0]
+        for warning in (told.warning, told.report["warning"]):
+            assert warning is not None and kept in warning
+        assert told.report["dropped_tokens"] > 0
+
+
+async def test_what_is_left_behind_warns_and_stays_in_a_snapshot(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named, client = Named(sdk), await stack.client("gateway")
+    noted = await named.ask(user(FACT))
+    await named.ask(user("Where is the key?"))
+    told = await named.ask(user(FACT), assistant(noted.text), user(QUESTION))
+    assert told.text == ANSWER
+    assert await snapshots(client, named.agent) == ["auto-2"]
+    assert told.warning == told.report["warning"] and "auto-2" in str(told.warning)
+    restore = agent_pb2.RestoreSnapshotRequest(key=client.key(named.agent), name="auto-2")
+    await client.agents.RestoreSnapshot(restore, timeout=10)
+    assert "Where is the key?" in await memory(stack, named.agent)
+
+
+async def test_refuse_takes_continuations_only(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named = Named(sdk)
+    noted = await named.ask(user(FACT), mode="refuse")
+    before = await memory(stack, named.agent)
+    for bad in ([user(QUESTION)], [user(FACT)], [user(FACT), assistant("Other."), user(QUESTION)]):
+        with pytest.raises(openai.BadRequestError, match="does not continue"):
+            await named.ask(*bad, mode="refuse")
+    assert await memory(stack, named.agent) == before
+    told = await named.ask(user(FACT), assistant(noted.text), user(QUESTION), mode="refuse")
+    assert told.text == ANSWER
+
+
+async def test_append_and_replace_by_header(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named = Named(sdk)
+    await named.ask(user(FACT), mode="append")
+    told = await named.ask(user("Who are you?"), assistant("Marco."), user(QUESTION), mode="append")
+    assert (told.text, told.report["appended"]) == (ANSWER, True)
+    assert "Marco." in await memory(stack, named.agent)
+    await named.ask(user(OTHER), mode="replace")
+    assert FACT not in await memory(stack, named.agent)
+
+
+async def test_a_retry_is_replayed_and_not_appended_again(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named = Named(sdk)
+    await named.ask(user(FACT))
+    first = await named.ask(user(QUESTION), key="once")
+    before = await memory(stack, named.agent)
+    for mode in ("", "append", "refuse"):
+        again = await named.ask(user(QUESTION), key="once", mode=mode)
+        assert (again.text, again.report["replayed"]) == (first.text, True)
+    assert await memory(stack, named.agent) == before
+
+
+async def test_other_choices_have_the_memory_too(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named = Named(sdk)
+    await named.ask(user(FACT))
+    headers = {"X-Agent-ID": named.agent}
+    answer = await sdk.chat.completions.create(**ASKED, messages=[user(QUESTION)], n=3, extra_headers=headers)
+    assert [choice.message.content for choice in answer.choices] == [ANSWER] * 3
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert (await memory(stack, named.agent)).count(QUESTION) == 1
+
+
+async def test_the_other_endpoints(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    for stream in (False, True):
+        agent = next(NAMES)
+        headers = {"X-Agent-ID": agent}
+        claude = anthropic.AsyncAnthropic(base_url=stack.url, api_key="none", max_retries=0)
+        more: Any = {"extra_body": {"temperature": 0}, "extra_headers": headers, "max_tokens": 20, "model": "demo"}
+        async with claude:
+            await claude.messages.create(messages=[user(FACT)], system=SYSTEM, **more)
+            if stream:
+                async with claude.messages.stream(messages=[user(QUESTION)], system=SYSTEM, **more) as streamed:
+                    message = await streamed.get_final_message()
+            else:
+                message = await claude.messages.create(messages=[user(QUESTION)], system=SYSTEM, **more)
+        assert getattr(message.content[0], "text", "") == ANSWER
+        again: Any = {"model": "demo", "temperature": 0, "extra_headers": headers, "stream": stream}
+        answer = await sdk.responses.create(input=QUESTION, instructions=SYSTEM, **again)
+        if stream:
+            answer = [event async for event in answer][-1].response
+        assert answer.output_text == ANSWER
+        text = await memory(stack, agent)
+        assert (text.count(QUESTION), text.count(SYSTEM)) == (2, 1)
+
+
+async def test_raw_prompts_are_whole_unless_the_header_says_otherwise(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+    agent = next(NAMES)
+
+    async def complete(prompt: Any, mode: str = "") -> Any:
+        headers = {"X-Agent-ID": agent, **({"X-Agent-Memory": mode} if mode else {})}
+        return await sdk.completions.create(**{**ASKED, "max_tokens": 4}, prompt=prompt, extra_headers=headers)
+
+    await complete(f"{FACT} {OTHER}")
+    before = await memory(stack, agent)
+    with pytest.raises(openai.BadRequestError, match="all of it behind"):
+        await complete("Where is the key?")
+    assert await memory(stack, agent) == before
+    told = await complete(" Where is the key?", "append")
+    assert told.model_extra["agentmem"]["appended"]
+    assert (await memory(stack, agent)).startswith(f"{before} Where is the key?")
+    before = await memory(stack, agent)
+    await complete([5, 6, 7], "append")
+    assert (await memory(stack, agent)).startswith(before)
+    await complete("Where is the key?", "replace")
+    assert FACT not in await memory(stack, agent)
+
+
+async def test_headers_that_mean_nothing_are_refused(stack: Stack) -> None:
+    body = {**ASKED, "messages": [user(FACT)]}
+    async with httpx.AsyncClient(base_url=stack.url) as http:
+        for headers in ({"X-Agent-Memory": "append"}, {"X-Agent-Memory": "forget", "X-Agent-ID": "x"}):
+            answer = await http.post("/v1/chat/completions", json=body, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "X-Agent-Memory")
+
+
+async def test_by_grpc_an_input_is_what_its_field_says_unless_asked(stack: Stack) -> None:
+    client, agent = await stack.client("gateway"), next(NAMES)
+    await client.turn(agent, messages=chat(("user", FACT)), max_tokens=12)
+    told = await client.turn(
+        agent, messages=chat(("user", QUESTION)), max_tokens=12, memory_mode=inference_pb2.MEMORY_MODE_AUTO
+    )
+    assert (told.text, told.started.appended, told.started.dropped_tokens) == (ANSWER, True, 0)
+    held = len((await stack.ledger(agent)).token_ids)
+    told = await client.turn(agent, messages=chat(("user", OTHER)), max_tokens=12)
+    assert not told.started.appended
+    assert 0 < told.started.dropped_tokens <= held
+    assert told.started.dropped_snapshot == "auto-2"
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await client.say(agent, QUESTION, memory_mode=inference_pb2.MEMORY_MODE_REPLACE)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
