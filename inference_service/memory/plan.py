@@ -81,7 +81,8 @@ class Planner:
             keep -= 1
             sequence = ledger.token_ids[: keep + 1]
         else:
-            sequence = (*ledger.token_ids[:keep], *self._renderer.encode(prompt, start))
+            continues = self._continues(ledger.token_ids[:keep])
+            sequence = (*ledger.token_ids[:keep], *self._renderer.encode(prompt, start, continues=continues))
         pieces = self._tokenizer.pieces(sequence)
         if b"".join(pieces) != prompt.text:
             # A tokenizer that rewrites text (normalizes, adds a space): only its own whole tokenization can be trusted,
@@ -97,6 +98,11 @@ class Planner:
         offsets = ledger.offsets
         special = map(self._tokenizer.special_ids.__contains__, ledger.token_ids)
         return [Span(offsets[i - 1] if i else 0, offsets[i]) for i in compress(range(len(ledger)), special)]
+
+    def _continues(self, before: Sequence[int]) -> bool:
+        """Whether text behind these tokens goes on without a space of the tokenizer's own."""
+        tokenizer = self._tokenizer
+        return bool(before) and not (tokenizer.space_after_special and before[-1] in tokenizer.special_ids)
 
     def _healed(self, ledger: Ledger, keep: int, prompt: Rendered) -> int:
         """Give tokens back to the last pre-token boundary that the prompt's and the ledger's text have in common."""

@@ -119,7 +119,7 @@ class Renderer:
         for span in (s for s in rendered.specials if s.start >= start):
             token_ids += encode(text[start : span.start].decode(), parse_special=False, continues=continues)
             token_ids.append(self._tokenizer.special_id(text[span.start : span.end].decode()))
-            start, continues = span.end, False
+            start, continues = span.end, not self._tokenizer.space_after_special
         return token_ids + encode(text[start:].decode(), parse_special=False, continues=continues)
 
     def _plain(self, text: str, *, parse_special: bool) -> Rendered:

@@ -5,44 +5,45 @@ encoding lets go of the GIL (`encode_batch`: 200K characters stall other threads
 """
 
 import hashlib
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tokenizers
 
-from agentmem.errors import FailedPrecondition
+from inference_service.text.pieces import token_pieces
 
 _LEAD = "\x01"
 """No token but its own byte's has it, so that no token goes from it into the text behind it."""
+_BEFORE_SPACE = re.compile(r"([^ ])(?= )")
 
 
 class Tokenizer:
     """`backend` is a tokenizers.Tokenizer. Raises FailedPrecondition where tokens cannot be told as bytes."""
 
     def __init__(self, backend: tokenizers.Tokenizer, eos_ids: Iterable[int]) -> None:
-        serialized = backend.to_str()
-        self._parsing = tokenizers.Tokenizer.from_str(serialized)
-        self._literal = tokenizers.Tokenizer.from_str(serialized)
-        for encoder in (self._parsing, self._literal):
-            encoder.no_padding()
-            encoder.no_truncation()
-        self._literal.encode_special_tokens = True
-        self.hash = hashlib.sha256(serialized.encode()).hexdigest()
+        self.hash = hashlib.sha256(backend.to_str().encode()).hexdigest()
         self.eos_ids = frozenset(eos_ids)
         added = backend.get_added_tokens_decoder()
+        self._parsing = _encoder(backend, added)
+        self._literal = _encoder(backend, added)
+        self._literal.encode_special_tokens = True
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self._specials = {added[i].content: i for i in self.special_ids}
         self._special_pattern = _alternatives(self._specials)
-        self._pieces = _token_pieces(backend, {i: token.content for i, token in added.items()})
+        self._added_pattern = _alternatives(token.content for token in added.values() if not token.special)
+        self._pieces = token_pieces(backend)
         self.vocab_size = len(self._pieces)
         self.byte_ids = {piece[0]: i for i, piece in enumerate(self._pieces) if len(piece) == 1 and i not in added}
         """Tokens that stand for a single byte, by that byte."""
         self.prefix_ids = _prefix_ids(backend, self.special_ids)
         self._lead: list[int] = []
-        if self.decode(self.encode("a", parse_special=False)) == b" a":
-            self._lead = self.encode(_LEAD, parse_special=False)
+        lead = self.encode(_LEAD, parse_special=False)
+        if self.decode(lead) == f" {_LEAD}".encode():
+            self._lead = lead
+        self.space_after_special = bool(self._lead) and self._puts_space_after_special()
+        """Whether text behind a special token gets the space that SentencePiece tokenizers put before a text."""
+        self._before_spaces = _before_spaces(self._pieces)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token stands for, a special token spelled out; b"" for ids that the tokenizer does not know."""
@@ -94,24 +95,92 @@ class Tokenizer:
 
         A token of ordinary text never crosses a pre-token's end, so cutting there and going on gives the same tokens
         as tokenizing whole; provided that what is before the cut splits the same way without what is behind it (runs
-        of spaces may not: Llama 3 and GPT-4 split the last one off where a word follows). 0 where the tokenizer has no
-        pre-tokenizer or splits nowhere.
+        of spaces may not: Llama 3 and GPT-4 split the last one off where a word follows). Where nothing splits, as in
+        SentencePiece tokenizers, it is before a space that no token has behind that character. 0 where there is none.
         """
         text = before + after
         spans = self._pre_tokens(text)
-        for start in reversed([start for start, _ in spans if start <= len(before)]):
+        for start, end in reversed([span for span in spans if span[0] <= len(before)]):
+            if at := self._before_a_space(text, start, end, min(end, len(before))):
+                return at
             if self._pre_tokens(text[:start]) == [span for span in spans if span[1] <= start]:
                 return start
         return 0
 
+    def _before_a_space(self, text: str, start: int, end: int, last: int) -> int:
+        """The last place up to `last` inside a pre-token that no token of the vocabulary can span; 0 for none."""
+        for at in range(last, start, -1):
+            if text[at : at + 1] != " " or text[at - 1] in self._before_spaces:
+                continue
+            if [len(self._pre_tokens(half)) for half in (text[start:at], text[at:end])] == [1, 1]:
+                return at
+        return 0
+
     def _pre_tokens(self, text: str) -> list[tuple[int, int]]:
-        pre_tokenizer = self._parsing.pre_tokenizer
-        return [] if pre_tokenizer is None else [span for _, span in pre_tokenizer.pre_tokenize_str(text)]
+        """Character ranges that are tokenized apart. Added tokens are taken out of the text before all else."""
+        spans, at = [], 0
+        for match in self._added_pattern.finditer(text) if self._added_pattern else ():
+            spans += self._ordinary_pre_tokens(text, at, match.start())
+            spans.append(match.span())
+            at = match.end()
+        return spans + self._ordinary_pre_tokens(text, at, len(text))
+
+    def _ordinary_pre_tokens(self, text: str, start: int, end: int) -> list[tuple[int, int]]:
+        """Of normalized text: Gemma has no spaces any more when its pre-tokenizer splits at spaces."""
+        normalizer, pre_tokenizer = self._parsing.normalizer, self._parsing.pre_tokenizer
+        if start == end or pre_tokenizer is None:
+            return [(start, end)] * (end > start)
+        splitting = tokenizers.PreTokenizedString(text[start:end])
+        if normalizer is not None:
+            splitting.normalize(normalizer.normalize)
+        pre_tokenizer.pre_tokenize(splitting)
+        splits = splitting.get_splits(offset_referential="original", offset_type="char")
+        return [(start + first, start + last) for _, (first, last), _ in splits]
+
+    def _puts_space_after_special(self) -> bool:
+        special = next(iter(self._specials), "")
+        return self.decode(self.encode(f"{special}a", parse_special=True)) == f"{special} a".encode()
+
+
+def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken]) -> tokenizers.Tokenizer:
+    """A tokenizer of its own over the same vocabulary, of which one copy is enough; it neither pads nor truncates."""
+    encoder = tokenizers.Tokenizer(backend.model)
+    encoder.normalizer = backend.normalizer
+    encoder.pre_tokenizer = backend.pre_tokenizer
+    encoder.add_tokens([added[token_id] for token_id in sorted(added)])
+    if {i: t.content for i, t in encoder.get_added_tokens_decoder().items()} != {
+        i: t.content for i, t in added.items()
+    }:
+        # Their ids have gaps, which only the serialized form keeps.
+        encoder = tokenizers.Tokenizer.from_str(backend.to_str())
+        encoder.no_padding()
+        encoder.no_truncation()
+    return encoder
+
+
+def _before_spaces(pieces: Iterable[bytes]) -> frozenset[str]:
+    """The characters that some token has before a space, and the space, which a run of spaces may have."""
+    spaced = (piece.decode(errors="replace") for piece in pieces if b" " in piece[1:])
+    return frozenset({" ", *(char for piece in spaced for char in _BEFORE_SPACE.findall(piece))})
 
 
 def _alternatives(texts: Iterable[str]) -> "re.Pattern[str] | None":
-    longest_first = sorted(texts, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    """What finds the longest of the texts; as a tree, because one by one a thousand of them take microseconds a try."""
+    tree: dict[str, Any] = {}
+    for text in filter(None, texts):
+        node = tree
+        for char in text:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return re.compile(_branches(tree)) if tree else None
+
+
+def _branches(node: dict[str, Any]) -> str:
+    longer = [re.escape(char) + _branches(after) for char, after in node.items() if char]
+    if not longer:
+        return ""
+    branch = longer[0] if len(longer) == 1 and "" not in node else f"(?:{'|'.join(longer)})"
+    return f"{branch}?" if "" in node else branch
 
 
 def _prefix_ids(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> tuple[int, ...]:
@@ -121,60 +190,3 @@ def _prefix_ids(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> t
             break
         prefix.append(token_id)
     return tuple(prefix)
-
-
-def _token_pieces(backend: tokenizers.Tokenizer, added: dict[int, str]) -> list[bytes]:
-    to_bytes = _piece_decoder(json.loads(backend.to_str())["decoder"])
-    size = max([backend.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added)])
-    pieces = []
-    for token_id in range(size):
-        token = backend.id_to_token(token_id)
-        if token_id in added:
-            pieces.append(added[token_id].encode())
-        else:
-            pieces.append(b"" if token is None else to_bytes(token))
-    return pieces
-
-
-def _piece_decoder(decoder: Any) -> Any:
-    kinds = _decoder_kinds(decoder)
-    if "ByteLevel" in kinds:
-        return _from_byte_level
-    if "ByteFallback" in kinds or "Metaspace" in kinds:
-        return _from_sentence_piece
-    raise FailedPrecondition(
-        f"the tokenizer's decoder ({', '.join(kinds) or 'none'}) does not say which bytes a token stands for; "
-        "byte-level BPE and SentencePiece tokenizers are supported"
-    )
-
-
-def _decoder_kinds(decoder: Any) -> Sequence[str]:
-    if not decoder:
-        return ()
-    if decoder["type"] == "Sequence":
-        return [kind for part in decoder["decoders"] for kind in _decoder_kinds(part)]
-    return [decoder["type"]]
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """The printable stand-ins that byte-level BPE (GPT-2) uses for the 256 bytes."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
-
-
-_BYTE_LEVEL = _byte_level_alphabet()
-_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-def _from_byte_level(token: str) -> bytes:
-    try:
-        return bytes(_BYTE_LEVEL[char] for char in token)
-    except KeyError:
-        return token.encode()
-
-
-def _from_sentence_piece(token: str) -> bytes:
-    if match := _BYTE_PIECE.fullmatch(token):
-        return bytes([int(match[1], 16)])
-    return token.replace("\u2581", " ").encode()

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders
 
 from agentmem.errors import FailedPrecondition
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import (
     BOS,
-    CORPUS,
     END,
     SPECIALS,
     START,
@@ -179,17 +178,16 @@ def test_padding_and_truncation_of_the_file_do_not_matter() -> None:
     assert Tokenizer(backend, []).encode(text, parse_special=True) == byte_level().encode(text, parse_special=True)
 
 
-def _word_piece() -> Backend:
-    backend = Backend(models.WordPiece(unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.train_from_iterator(CORPUS, trainers.WordPieceTrainer(special_tokens=["[UNK]"], show_progress=False))
-    backend.decoder = decoders.WordPiece()
-    return backend
-
-
 def _without_decoder() -> Backend:
     backend = byte_level_backend()
     backend.decoder = None
+    return backend
+
+
+def _strips_each() -> Backend:
+    """Strips a space of each token, which its replacements alone do not say."""
+    backend = byte_level_backend()
+    backend.decoder = decoders.Sequence([decoders.Replace("Ġ", " "), decoders.Strip(" ", 1, 0), decoders.Fuse()])
     return backend
 
 
@@ -200,7 +198,7 @@ def _end_of_word() -> Backend:
 
 
 @pytest.mark.parametrize(
-    ("make", "named"), [(_word_piece, "WordPiece"), (_without_decoder, "none"), (_end_of_word, "BPEDecoder, Fuse")]
+    ("make", "named"), [(_without_decoder, "none"), (_end_of_word, "BPEDecoder, Fuse"), (_strips_each, "Strip")]
 )
 def test_decoders_that_do_not_tell_bytes_are_refused_by_name(make: Callable[[], Backend], named: str) -> None:
     with pytest.raises(FailedPrecondition, match=named):
@@ -240,8 +238,31 @@ def test_a_boundary_that_only_what_follows_makes_is_none() -> None:
     assert llama3_like().pre_token_boundary("a   ", "1") == 3
 
 
-def test_no_pre_tokenizer_no_boundary() -> None:
-    assert sentence_piece().pre_token_boundary("several words ", "and more") == 0
+@given(text=texts, data=st.data())
+def test_without_a_pre_tokenizer_a_boundary_is_before_a_space(text: str, data: st.DataObject) -> None:
+    tokenizer = sentence_piece()
+    cut = data.draw(st.integers(0, len(text)))
+    boundary = tokenizer.pre_token_boundary(text[:cut], text[cut:])
+    assert boundary <= cut
+    assert not boundary or text[boundary] == " " != text[boundary - 1]
+    halves = [
+        tokenizer.encode(half, parse_special=False, continues=True) for half in (text[:boundary], text[boundary:])
+    ]
+    assert [*halves[0], *halves[1]] == tokenizer.encode(text, parse_special=False, continues=True)
+
+
+def test_a_boundary_without_a_pre_tokenizer_is_the_last_one() -> None:
+    assert sentence_piece().pre_token_boundary("several words ", "and more") == 7
+    assert sentence_piece().pre_token_boundary("several", " words") == 7
+    assert sentence_piece().pre_token_boundary("several", "words") == 0
+
+
+def test_no_boundary_is_inside_an_added_token() -> None:
+    backend = byte_level_backend()
+    backend.add_tokens(["<think now>"])
+    tokenizer = Tokenizer(backend, [])
+    assert tokenizer.pre_token_boundary("so <think", " now> it") == 3
+    assert tokenizer.pre_token_boundary("so <think", " then it") == 9
 
 
 def test_threads_may_encode_at_once() -> None:

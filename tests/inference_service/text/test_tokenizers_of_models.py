@@ -1,0 +1,169 @@
+"""Our tokenizers over those of real models: the same bytes as Hugging Face's decoder, and nothing tokenized twice."""
+
+import json
+import random
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from agentmem.v1.types_pb2 import MATCH_EXTEND
+from inference_service.domain import MessagesInput
+from inference_service.memory.ledger import Ledger
+from inference_service.memory.match import Limits
+from inference_service.memory.plan import Planner
+from inference_service.text.rendering import Renderer
+from inference_service.text.tokenizer import Tokenizer
+from tests import npm_tokenizers
+from tests.inference_service.real_tokenizers import hugging_face
+
+SEED = 20260
+TEXTS = [
+    "def f(x):\n    if x:\n        return [\n            x,\n\t\t\tNone,\n                  ]\n\n\n\n\n# end   \n",
+    "The colour of the boat isn't green; it's   red.  Who'd  say 1234567 or 3.14159? <b>A</b> > </b> <td> </td>",
+    "Die Grüße der Straße, naïve café, e\u0301 und ﬁ. 東京は日本の首都です。中文沒有空格 한국어도 있어요 Привет! مرحبا",
+    "🙂👩‍👩‍👧‍👦🏳️‍🌈 \u200b\u00a0\u3000 ẞ ﷽ \U0001f9ff x\r\ny\x0b\x0c\x1f ½ ① ﹏",
+    '[INST] <think>\n\n</think> <tool_call>{"name": "f"}</tool_call> <0x41> Ġthe Ċ ##ing',
+    " leading, trailing ",
+    "{" * 40 + " " * 50 + "=" * 70 + "\t" * 20 + "\n" * 35,
+]
+SPACES = (" ", "  ", "    ", "\n", "\n\n", "\t", "", "\r\n", " \n")
+
+
+class Counting(Tokenizer):
+    """Counts the characters that it tokenizes."""
+
+    characters = 0
+
+    def encode(self, text: str, *, parse_special: bool, continues: bool = False) -> list[int]:
+        self.characters += len(text)
+        return super().encode(text, parse_special=parse_special, continues=continues)
+
+
+@cache
+def tokenizer_of(name: str) -> Counting:
+    return Counting(npm_tokenizers.backend(name), [1])
+
+
+def renderer_of(name: str) -> Renderer:
+    config = json.loads((npm_tokenizers.directory(name) / "tokenizer_config.json").read_text())
+    template = hugging_face(config["chat_template"])
+    tokens = {key: config.get(key) or "" for key in ("bos_token", "eos_token")}
+    tokens = {key: value if isinstance(value, str) else value["content"] for key, value in tokens.items()}
+
+    def apply(messages: list[dict[str, Any]], **arguments: Any) -> str:
+        rendered: str = template.apply_chat_template(messages, **arguments, **tokens)
+        return rendered
+
+    return Renderer(tokenizer_of(name), apply)
+
+
+def any_text(draw: random.Random) -> str:
+    """Parts of the texts, cut anywhere between characters."""
+    parts = []
+    for _ in range(draw.randint(1, 8)):
+        text = draw.choice(TEXTS)
+        start = draw.randrange(len(text))
+        parts += [text[start : start + draw.randint(1, 60)], draw.choice(SPACES)]
+    return "".join(parts)
+
+
+def one_replacement(text: str) -> str:
+    """Hugging Face's ByteFallback has a U+FFFD for each byte of what is no UTF-8, and Python for each try."""
+    return re.sub("\ufffd+", "\ufffd", text)
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
+def test_each_token_stands_for_what_hugging_face_decodes(name: str) -> None:
+    backend, tokenizer = npm_tokenizers.backend(name), tokenizer_of(name)
+    (before,) = tokenizer.encode("a", parse_special=False)[-1:]
+    first = backend.decode([before], skip_special_tokens=False)
+    pairs = [[before, token_id] for token_id in range(tokenizer.vocab_size)]
+    different = [
+        (token_id, tokenizer.token_bytes(token_id), decoded)
+        for token_id, decoded in enumerate(backend.decode_batch(pairs, skip_special_tokens=False))
+        if first + one_replacement(tokenizer.token_bytes(token_id).decode(errors="replace")) != one_replacement(decoded)
+    ]
+    assert not different[:5]
+    assert tokenizer.vocab_size == backend.get_vocab_size(with_added_tokens=True)
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
+def test_sequences_of_tokens_decode_as_hugging_face_does(name: str) -> None:
+    draw = random.Random(SEED)
+    backend, tokenizer = npm_tokenizers.backend(name), tokenizer_of(name)
+    (before,) = tokenizer.encode("a", parse_special=False)[-1:]
+    added = [*backend.get_added_tokens_decoder()]
+    known = range(tokenizer.vocab_size)
+    if name in ("gemma3", "llama2"):
+        # Of a run of bytes that is no UTF-8 their decoder gives none, not even those that are.
+        known = [i for i in known if "\ufffd" not in tokenizer.token_bytes(i).decode(errors="replace")]
+    for _ in range(300):
+        token_ids = [before, *draw.choices(known, k=draw.randint(1, 40))]
+        token_ids += draw.choices(added, k=draw.randint(0, 6))
+        draw.shuffle(token_ids)
+        token_ids.insert(0, before)
+        decoded = backend.decode(token_ids, skip_special_tokens=False)
+        mine = tokenizer.decode(token_ids).decode(errors="replace")
+        assert one_replacement(mine).removeprefix(" ") == one_replacement(decoded)
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
+def test_texts_come_back_byte_for_byte(name: str) -> None:
+    draw = random.Random(SEED)
+    tokenizer = tokenizer_of(name)
+    normalizer = npm_tokenizers.backend(name).normalizer
+    for text in [*TEXTS, *(any_text(draw) for _ in range(300))]:
+        if name == "qwen3":
+            text = normalizer.normalize_str(text)  # NFC, which it tokenizes; other text is rewritten.
+        for parse_special in (False, True):
+            token_ids = tokenizer.encode(text, parse_special=parse_special, continues=True)
+            assert tokenizer.decode(token_ids) == text.encode()
+            if name != "llama2":  # It puts spaces of its own behind special tokens.
+                expected = npm_tokenizers.backend(name).encode(text, add_special_tokens=False).ids
+                assert not parse_special or token_ids == expected
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
+def test_tokens_are_the_same_where_a_text_is_cut_at_a_boundary(name: str) -> None:
+    draw = random.Random(SEED)
+    tokenizer = tokenizer_of(name)
+    found = 0
+    for _ in range(200):
+        text = any_text(draw)
+        at = draw.randint(0, len(text))
+        cut = tokenizer.pre_token_boundary(text[:at], text[at:])
+        found += bool(cut)
+        whole = tokenizer.encode(text, parse_special=False, continues=True)
+        parts = [tokenizer.encode(part, parse_special=False, continues=True) for part in (text[:cut], text[cut:])]
+        assert [*parts[0], *parts[1]] == whole, (text, cut)
+    assert found > 100
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
+def test_a_chat_that_goes_on_is_not_tokenized_again(name: str) -> None:
+    """Code in the questions and in the answers, whose runs of spaces are tokens of their own."""
+    tokenizer, renderer = tokenizer_of(name), renderer_of(name)
+    planner = Planner(tokenizer, renderer, Limits(min_tokens=1))
+    code = TEXTS[0] * 40
+    chat: list[dict[str, Any]] = [{"role": "user", "content": f"Explain:\n{code}"}]
+    ledger, sizes = Ledger(), []
+    for _ in range(3):
+        prompt = renderer.messages(MessagesInput(tuple(chat)), cue=True, parse_special=False)
+        before, tokenizer.characters = len(ledger), 0
+        plan = planner.for_text(ledger, prompt, heal_extension=False)
+        sizes.append((tokenizer.characters, len(prompt.text)))
+        if before:
+            assert (plan.kind, plan.keep_tokens) == (MATCH_EXTEND, before)
+        answer = f"It is\n    {code}"
+        generated = tokenizer.encode(answer.strip(), parse_special=False, continues=True)
+        sequence = (*plan.sequence, *generated)
+        ledger = Ledger().followed_by(sequence, tokenizer.pieces(sequence), tokenizer.hash)
+        chat += [
+            {"role": "assistant", "content": answer.strip()},
+            {"role": "user", "content": "And    then?\n\n\n\tGo."},
+        ]
+    assert sizes[0][0] >= len(code)
+    for tokenized, whole in sizes[1:]:
+        assert tokenized < 200 < whole
