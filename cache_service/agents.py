@@ -11,6 +11,7 @@ from agentmem.errors import NotFound
 from agentmem.keys import AgentKey
 from agentmem.v1 import types_pb2
 from cache_service import checksums, ledger, quarantine, references
+from cache_service.clock import Moment
 from cache_service.files import FileName, Kind
 from cache_service.ledger import Head
 
@@ -106,7 +107,7 @@ def create(
     uid: str,
     head: Head,
     conversation: Conversation,
-    now: int,
+    now: Moment,
     version: int = 1,
     context_policy: int = DEFAULT_CONTEXT_POLICY,
 ) -> None:
@@ -115,7 +116,7 @@ def create(
         "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
         " label, messages, message_hash, created, updated, used, context_policy)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (uid, *key, version, *head, *conversation, now, now, now, context_policy),
+        (uid, *key, version, *head, *conversation, now.wall, now.wall, now.used, context_policy),
     )
 
 
@@ -139,12 +140,14 @@ def conversation(connection: sqlite3.Connection, uid: str) -> Conversation:
     return Conversation(*row)
 
 
-def advance(connection: sqlite3.Connection, version: Version, head: Head, conversation: Conversation, now: int) -> None:
+def advance(
+    connection: sqlite3.Connection, version: Version, head: Head, conversation: Conversation, now: Moment
+) -> None:
     """Move an agent to a new version with a new head."""
     connection.execute(
         "UPDATE agents SET version = ?, head_segment = ?, tokens = ?, text_bytes = ?, turns = ?, label = ?,"
         " messages = ?, message_hash = ?, updated = ?, used = ? WHERE uid = ?",
-        (version.version, *head, *conversation, now, now, version.uid),
+        (version.version, *head, *conversation, *now, version.uid),
     )
 
 

@@ -23,6 +23,7 @@ from agentmem.logs import event
 from agentmem.tracing import Threads
 from cache_service import agents, eviction, lost_ledger, objects, quarantine, references
 from cache_service.agents import Deleted
+from cache_service.clock import Clock
 from cache_service.database import Database
 from cache_service.erasure import Erased, Erasures
 from cache_service.files import DataDirectory, FileName, disk_errors, write_private
@@ -40,9 +41,12 @@ _T = TypeVar("_T")
 class BlockStore:
     """Staging, publishing, quarantine and erasure of files. Use from one event loop; close it before the database."""
 
-    def __init__(self, directory: DataDirectory, database: Database, metrics: StoreMetrics, warm: WarmTier) -> None:
+    def __init__(
+        self, directory: DataDirectory, database: Database, clock: Clock, metrics: StoreMetrics, warm: WarmTier
+    ) -> None:
         self._directory = directory
         self._database = database
+        self._clock = clock
         self._metrics = metrics
         self._warm = warm
         self.erasures = Erasures(database)
@@ -201,7 +205,7 @@ class BlockStore:
                 except BlockFileError as error:
                     self._directory.removal.remove([staged.path])
                     refused.append(f"{name.chain_hash.hex()} ({error})")
-            gone = self._database.write_blocking(partial(_register, publication, rows, placed))
+            gone = self._database.write_blocking(partial(_register, publication, rows, placed, self._clock.time()))
         except BaseException:
             self._directory.remove(placed)
             self._discard(publication)
@@ -282,7 +286,7 @@ class BlockStore:
         with disk_errors():
             self._place(staged, name)
         try:
-            adopted = self._database.write_blocking(partial(_readmit, each))
+            adopted = self._database.write_blocking(partial(_readmit, each, self._clock.time()))
         except BaseException:
             self._directory.remove([name])
             raise
@@ -314,10 +318,10 @@ def _check_erased(kept: int) -> None:
         )
 
 
-def _readmit(each: Object, connection: sqlite3.Connection) -> bool:
+def _readmit(each: Object, now: int, connection: sqlite3.Connection) -> bool:
     if not objects.exists(connection, each.name):
         return False
-    references.add(connection, each.file, each.origin, time.time_ns())
+    references.add(connection, each.file, each.origin, now)
     references.warm(connection, [each.file.name])
     return True
 
@@ -333,9 +337,9 @@ def _register(
     publication: Publication,
     rows: Iterable[FileRow],
     origins: dict[FileName, FileOrigin],
+    now: int,
     connection: sqlite3.Connection,
 ) -> list[FileName]:
-    now = time.time_ns()
     for row in rows:
         references.add(connection, row, origins[row.name], now)
     if publication.references is None:

@@ -18,6 +18,7 @@ from agentmem.logs import event
 from cache_service import agents, checksums, expiry, ledger, references, snapshots
 from cache_service.agents import Agent, Conversation, State, Version
 from cache_service.checksums import LedgerDamaged
+from cache_service.clock import Moment
 from cache_service.files import FileName
 from cache_service.ledger import Head, Ledger
 
@@ -57,7 +58,7 @@ def fork(
     at_version: int | None,
     keep_tokens: int | None,
     idle_times: IdleTimes,
-    now: int,
+    now: Moment,
 ) -> Agent:
     """A second agent with the state of the first, or of its first tokens; it has a uid, versions and files of its own.
 
@@ -78,7 +79,7 @@ def fork(
     return expiry.set_times(connection, target, idle_times)
 
 
-def trim(connection: sqlite3.Connection, key: AgentKey, keep_tokens: int, if_version: int | None, now: int) -> Moved:
+def trim(connection: sqlite3.Connection, key: AgentKey, keep_tokens: int, if_version: int | None, now: Moment) -> Moved:
     """Cut the ledger, as a new version. Where there is nothing to drop, or it was done before, nothing changes.
 
     Raises NotFound, Aborted if the version is not `if_version`, and InvalidArgument for more tokens than there are.
@@ -94,7 +95,7 @@ def trim(connection: sqlite3.Connection, key: AgentKey, keep_tokens: int, if_ver
     return _move(connection, key, state, kept, now)
 
 
-def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: int) -> Moved:
+def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment) -> Moved:
     """Make a snapshot's state the agent's, as a new version; nothing changes if it is. Raises NotFound."""
     state = agents.existing(connection, key)
     snapshot = snapshots.existing(connection, state.version.uid, name)
@@ -145,7 +146,7 @@ def find_snapshot(
 
 
 def return_to(
-    connection: sqlite3.Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: int
+    connection: sqlite3.Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: Moment
 ) -> Moved:
     """Make the first tokens of the snapshot of `version` the agent's state, as a new version.
 
@@ -166,7 +167,7 @@ def _common_bytes(a: bytes, b: bytes) -> int:
     return int(differ.argmax()) if differ.any() else size
 
 
-def _move(connection: sqlite3.Connection, key: AgentKey, state: State, kept: _Kept, now: int) -> Moved:
+def _move(connection: sqlite3.Connection, key: AgentKey, state: State, kept: _Kept, now: Moment) -> Moved:
     uid, number = state.version
     drops_tokens = ledger.common_tokens(connection, state.head, kept.head) < state.head.tokens
     before = references.of(connection, uid)

@@ -7,6 +7,7 @@ from agentmem.errors import AlreadyExists
 from agentmem.keys import AgentKey
 from cache_service import agents, ledger
 from cache_service.agents import Conversation, Version
+from cache_service.clock import Moment
 from cache_service.ledger import EMPTY, FRAGMENT, Head, Ledger, Part
 
 
@@ -14,7 +15,7 @@ def create(
     connection: sqlite3.Connection,
     key: AgentKey,
     content: Ledger,
-    now: int,
+    now: Moment,
     context_policy: int = agents.DEFAULT_CONTEXT_POLICY,
 ) -> Version:
     """A new agent with this ledger: a segment and a version for each of its turns, and for tokens behind the last one.
@@ -28,7 +29,7 @@ def create(
     for turn in content.turns:
         part = _part(content, head, turn.end_token, turn.generated_tokens)
         head = ledger.append(connection, key.namespace, head, head.tokens, part, turn.version)
-        turns.append((uid, turn.version, head.segment, now, key.namespace))
+        turns.append((uid, turn.version, head.segment, now.wall, key.namespace))
     version = Version(uid, len(turns))
     if head.tokens < len(content.token_ids) or head.segment is None:
         version = Version(uid, len(turns) + 1)

@@ -1,7 +1,6 @@
 """CacheStoreService: what the worker asks of the store; what the gateway asks is in `servicer_workflows`."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from functools import partial
@@ -16,6 +15,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from cache_service import agents, branches, conversions, creation, eviction, incoming, objects, references, turns
 from cache_service.blocks import BlockStore
+from cache_service.clock import Clock
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
 from cache_service.last_use import LastUse
@@ -37,6 +37,7 @@ class CacheStoreServicer(WorkflowRecordServicer):
         self,
         directory: DataDirectory,
         database: Database,
+        clock: Clock,
         blocks: BlockStore,
         streams: BlockStreams,
         last_use: LastUse,
@@ -48,6 +49,7 @@ class CacheStoreServicer(WorkflowRecordServicer):
         """`retriever` is None where there is no remote tier."""
         super().__init__(database, ledgers, blocks.erasures)
         self._directory = directory
+        self._clock = clock
         self._blocks = blocks
         self._streams = streams
         self._last_use = last_use
@@ -75,7 +77,7 @@ class CacheStoreServicer(WorkflowRecordServicer):
 
         opened, files, remote, evicted, fingerprint = await self._database.read(work)
         if not request.peek:
-            self._last_use.note(opened.version.uid, [file.name for file in files], time.time_ns())
+            self._last_use.note(opened.version.uid, [file.name for file in files], self._clock.time())
         return pb.OpenCacheResponse(
             version=conversions.version_message(opened.version),
             ledger=None if opened.ledger is None else conversions.ledger_message(opened.ledger),
@@ -124,7 +126,7 @@ class CacheStoreServicer(WorkflowRecordServicer):
     async def CreateAgent(self, request: pb.CreateAgentRequest, context: Context) -> pb.CreateAgentResponse:
         key, content = AgentKey.from_proto(request.key), conversions.ledger("ledger", request.ledger)
         policy = conversions.context_policy(request.context_policy) or agents.DEFAULT_CONTEXT_POLICY
-        create = partial(creation.create, key=key, content=content, now=time.time_ns(), context_policy=policy)
+        create = partial(creation.create, key=key, content=content, now=self._clock.now(), context_policy=policy)
         version = await self._ledgers.write(key.namespace, create)
         return pb.CreateAgentResponse(version=conversions.version_message(version))
 
@@ -172,7 +174,7 @@ class CacheStoreServicer(WorkflowRecordServicer):
         return pb.QuarantineBlockResponse()
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
-        done = await self._ledgers.write(turn.key.namespace, partial(turns.commit, turn=turn, now=time.time_ns()))
+        done = await self._ledgers.write(turn.key.namespace, partial(turns.commit, turn=turn, now=self._clock.now()))
         self._hints.forget(turn.key, ended)
         self._blocks.unlink_dropped(done.dropped)
         return done

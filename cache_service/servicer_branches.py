@@ -1,7 +1,6 @@
 """The storage half of AgentService's branches: forks, snapshots, trims."""
 
 import asyncio
-import time
 from functools import partial
 from typing import Any
 
@@ -40,7 +39,7 @@ class BranchServicer(AgentServicerBase):
             at_version=request.at_version if request.HasField("at_version") else None,
             keep_tokens=request.keep_tokens if request.HasField("keep_tokens") else None,
             idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
-            now=time.time_ns(),
+            now=self._clock.now(),
         )
         return pb.ForkAgentResponse(agent=conversions.agent_message(await self._database.write(fork)))
 
@@ -50,7 +49,7 @@ class BranchServicer(AgentServicerBase):
             key=AgentKey.from_proto(request.key),
             keep_tokens=request.keep_tokens,
             if_version=request.if_version if request.HasField("if_version") else None,
-            now=time.time_ns(),
+            now=self._clock.now(),
         )
         return pb.TrimAgentResponse(agent=conversions.agent_message(await to_its_end(self._move(trim))))
 
@@ -58,7 +57,7 @@ class BranchServicer(AgentServicerBase):
         key, name = AgentKey.from_proto(request.key), _name(request.name)
         if name.startswith(AUTOMATIC_SNAPSHOT):
             raise InvalidArgument("name", f"must not begin with {AUTOMATIC_SNAPSHOT!r}")
-        made = await self._database.write(partial(snapshots.create, key=key, name=name, now=time.time_ns()))
+        made = await self._database.write(partial(snapshots.create, key=key, name=name, now=self._clock.now()))
         return pb.CreateSnapshotResponse(snapshot=conversions.snapshot_message(key, made))
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
@@ -73,7 +72,7 @@ class BranchServicer(AgentServicerBase):
 
     async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Context) -> pb.RestoreSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
-        restore = partial(branches.restore, key=key, name=name, now=time.time_ns())
+        restore = partial(branches.restore, key=key, name=name, now=self._clock.now())
         return pb.RestoreSnapshotResponse(agent=conversions.agent_message(await to_its_end(self._move(restore))))
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:

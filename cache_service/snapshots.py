@@ -11,6 +11,7 @@ from agentmem.errors import AlreadyExists, NotFound
 from agentmem.keys import AgentKey, automatic_snapshot
 from cache_service import agents, checksums, ledger, references
 from cache_service.agents import State, Version
+from cache_service.clock import Moment
 from cache_service.files import FileName
 from cache_service.ledger import Head
 
@@ -31,7 +32,7 @@ class Snapshot:
     created: int
 
 
-def create(connection: sqlite3.Connection, key: AgentKey, name: str, now: int) -> Snapshot:
+def create(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment) -> Snapshot:
     """Name the agent's present state. Raises NotFound, and AlreadyExists if another version has the name."""
     state = agents.existing(connection, key)
     known = find(connection, state.version.uid, name)
@@ -42,12 +43,12 @@ def create(connection: sqlite3.Connection, key: AgentKey, name: str, now: int) -
     return known
 
 
-def keep_automatic(connection: sqlite3.Connection, key: AgentKey, state: State, now: int) -> list[FileName]:
+def keep_automatic(connection: sqlite3.Connection, key: AgentKey, state: State, now: Moment) -> list[FileName]:
     """Keep a state whose tokens are about to be dropped, in place of the oldest automatic one; the files to unlink."""
     return [name for snapshot in add_automatic(connection, state, now) for name in drop(connection, key, snapshot)]
 
 
-def add_automatic(connection: sqlite3.Connection, state: State, now: int) -> list[int]:
+def add_automatic(connection: sqlite3.Connection, state: State, now: Moment) -> list[int]:
     """Keep a state whose tokens are about to be dropped; the automatic snapshots that there are too many of now."""
     _add(connection, state, automatic_snapshot(state.version.version), automatic=True, now=now)
     surplus = connection.execute(
@@ -123,12 +124,12 @@ def _snapshot(row: tuple[int, str, str, int, int, int, int, int, int, bytes, int
     return Snapshot(number, name, Version(uid, version), head, messages, message_hash, bool(automatic), created)
 
 
-def _add(connection: sqlite3.Connection, state: State, name: str, *, automatic: bool, now: int) -> Snapshot:
+def _add(connection: sqlite3.Connection, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
     uid, version = state.version
     connection.execute(
         "INSERT INTO snapshots (uid, name, version, head_segment, tokens, text_bytes, turns, messages, message_hash,"
         " automatic, created) SELECT uid, ?, ?, ?, ?, ?, ?, messages, message_hash, ?, ? FROM agents WHERE uid = ?",
-        (name, version, *state.head, automatic, now, uid),
+        (name, version, *state.head, automatic, now.wall, uid),
     )
     added = existing(connection, uid, name)
     connection.execute(

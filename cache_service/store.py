@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import sqlite3
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from agentmem.server import Register
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc
 from cache_service import schema
 from cache_service.blocks import BlockStore
+from cache_service.clock import Clock
 from cache_service.database import Database, database_errors
 from cache_service.files import DataDirectory, disk_errors
 from cache_service.last_use import LastUse
@@ -68,6 +68,7 @@ class Store:
                 self._directory.prepare()
                 self._database = Database(self._directory.database)
                 self._database.open()
+                self.clock = self._started_clock()
             except BaseException:
                 self._directory.release()
                 raise
@@ -78,7 +79,7 @@ class Store:
         metrics = StoreMetrics(registry)
         self._database.on_failure = metrics.ledger_failed
         self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits, quotas)
-        self._blocks = BlockStore(self._directory, self._database, metrics, self.warm)
+        self._blocks = BlockStore(self._directory, self._database, self.clock, metrics, self.warm)
         self._streams = BlockStreams(self._directory, self._database, self._blocks)
         probe = Probe(self._directory)
         self._remote: RemoteSide | None = None
@@ -100,6 +101,7 @@ class Store:
         cache_store = CacheStoreServicer(
             self._directory,
             self._database,
+            self.clock,
             self._blocks,
             self._streams,
             last_use,
@@ -117,19 +119,30 @@ class Store:
             (
                 agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
                 agent_pb2_grpc.add_AgentServiceServicer_to_server,
-                AgentServicer(self._database, self._blocks, self.warm.hints, self._remote and self._remote.replicator),
+                AgentServicer(
+                    self._database, self.clock, self._blocks, self.warm.hints, self._remote and self._remote.replicator
+                ),
             ),
         ]
 
+    def _started_clock(self) -> Clock:
+        try:
+            return Clock(self._database)
+        except BaseException:
+            with suppress(AgentmemError, sqlite3.Error):
+                self._database.close()
+            raise
+
     async def upkeep(self, now: int) -> None:
-        """End what is over at `now`, nanoseconds since 1970, and keep the warm tier within its limits."""
+        """End what is over at `now`, a time of the store's clock, and keep the warm tier within its limits."""
         await self._blocks.upkeep(now)
 
     async def keep_up(self) -> None:
         """Do the upkeep again and again, until cancelled. A failure is logged, and the next round tries again."""
         while True:
             try:
-                await self.upkeep(time.time_ns())
+                self.clock.advance()
+                await self.upkeep(self.clock.time())
             except (AgentmemError, OSError, sqlite3.Error) as error:
                 event(log, "upkeep failed", logging.WARNING, error=str(error))
             await asyncio.sleep(UPKEEP_SECONDS)
@@ -140,6 +153,7 @@ class Store:
         if self._remote is not None:
             self._remote.close()
         self._blocks.close()
+        self.clock.stop()
         try:
             self._database.close()
         finally:

@@ -11,6 +11,7 @@ from agentmem.expiry import NEVER, IdleTimes
 from agentmem.keys import AgentKey
 from cache_service import agents, branches, checksums, expiry, ledger, snapshots
 from cache_service.agents import NO_VERSION, Conversation, State, Version
+from cache_service.clock import Moment
 from cache_service.files import FileName
 from cache_service.ledger import EMPTY, Head, Ledger, Part
 
@@ -68,7 +69,7 @@ class Commit(NamedTuple):
     dropped: Sequence[FileName] = ()
 
 
-def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
+def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
     """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot.
 
     Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, and
@@ -104,7 +105,7 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
         "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
         " namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            *(*version, head.segment, turn.request_id, turn.request_digest, *turn.conversation[1:], now),
+            *(*version, head.segment, turn.request_id, turn.request_digest, *turn.conversation[1:], now.wall),
             *(turn.record, turn.key.namespace),
         ),
     )

@@ -14,6 +14,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from cache_service import references, turns
 from cache_service.agents import NO_VERSION, Conversation
+from cache_service.clock import Moment
 from cache_service.database import Database
 from cache_service.files import DataDirectory, FileName, Kind
 from cache_service.ledger import Part
@@ -93,7 +94,7 @@ def _add(connection: sqlite3.Connection, agents: list[str], tokens: int) -> None
         owner = AgentKey(NAMESPACE, agent, MODEL)
         part = Part(np.array(tokens_of(agent, tokens), np.uint32), b"word" * tokens, ends, "t", tokens // 2)
         made = turns.Turn(owner, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b""))
-        version = turns.commit(connection, made, time.time_ns()).version
+        version = turns.commit(connection, made, Moment(now := time.time_ns(), now)).version
         names = [FileName(Kind.BLOCK, chain_hash) for chain_hash in hashes_of(agent, tokens)]
         parent = blockfile.NO_PARENT
         for index, name in enumerate(names):

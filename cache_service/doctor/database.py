@@ -69,7 +69,7 @@ def looked_at(root: Path, held: bool) -> Findings:
     if ahead > _AHEAD_SECONDS:
         yield warning(
             "clock",
-            f"{path} was written {ahead / 60:,.0f} minutes from now: times to live and last uses are wrong",
+            f"{path} was written {ahead / 60:,.0f} minutes from now: times that are shown are wrong",
             "set this machine's clock (timedatectl, or System Settings)",
             facts={"ahead_seconds": round(ahead)},
         )

@@ -9,11 +9,13 @@ import numpy as np
 from agentmem.keys import AgentKey
 from cache_service import agents, ledger, turns
 from cache_service.agents import NO_VERSION, Conversation, Version
+from cache_service.clock import Moment
 from cache_service.database import Database
 from cache_service.ledger import Part
 from cache_service.turns import Turn
 
 ADA, EVE = AgentKey("n", "ada", "m"), AgentKey("n", "eve", "m")
+NOW = Moment(0, 0)
 NO_CONVERSATION = Conversation("", 0, b"")
 
 
@@ -33,17 +35,17 @@ def test_deleting_an_agent_keeps_the_segments_that_a_fork_stands_on(tmp_path: Pa
     version = NO_VERSION
     for tokens in ((1, 2), (3, 4), (5, 6)):
         turn = Turn(ADA, version, 2 * version.version, part(*tokens), "", b"", b"", NO_CONVERSATION)
-        version = database.write_blocking(partial(turns.commit, turn=turn, now=0)).version
+        version = database.write_blocking(partial(turns.commit, turn=turn, now=NOW)).version
     state = database.read_blocking(lambda c: agents.find(c, ADA))
     assert state is not None
     fork = database.read_blocking(lambda c: ledger.cut(c, state.head, 4))
-    database.write_blocking(lambda c: agents.create(c, EVE, "eve", fork, NO_CONVERSATION, 0))
+    database.write_blocking(lambda c: agents.create(c, EVE, "eve", fork, NO_CONVERSATION, NOW))
 
     database.write_blocking(lambda c: agents.delete(c, ADA))
     assert database.read_blocking(lambda c: ledger.read(c, fork)).token_ids.tolist() == [1, 2, 3, 4]
     assert database.read_blocking(partial(rows, table="segments")) == 2
     follow = Turn(EVE, Version("eve", 1), 3, part(9), "", b"", b"", NO_CONVERSATION)
-    assert database.write_blocking(lambda c: turns.commit(c, follow, 0)).version == Version("eve", 2)
+    assert database.write_blocking(lambda c: turns.commit(c, follow, NOW)).version == Version("eve", 2)
 
     database.write_blocking(lambda c: agents.delete(c, EVE))
     for table in ("segments", "agents", "turns", "refs"):

@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from agentmem.keys import AgentKey
 from cache_service import agents, blocks, ledger, references, schema, snapshots, turns
 from cache_service.blocks import BlockStore
+from cache_service.clock import Moment
 from cache_service.files import FileName
 from cache_service.turns import Commit, Turn
 
@@ -37,7 +38,7 @@ def a_branch_loses_a_token(patch: Patch) -> None:
 def the_second_writer_wins(patch: Patch) -> None:
     commit = turns.commit
 
-    def careless(connection: sqlite3.Connection, turn: Turn, now: int) -> Commit:
+    def careless(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
         state = agents.find(connection, turn.key)
         return commit(connection, replace(turn, base=state.version, keep_tokens=0) if state else turn, now)
 

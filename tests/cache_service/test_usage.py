@@ -30,12 +30,14 @@ from cache_service import (
     workflow_records,
 )
 from cache_service.agents import NO_VERSION, Conversation, State
+from cache_service.clock import Moment
 from cache_service.files import FileName, Kind
 from cache_service.ledger import EMPTY, Part
 from cache_service.references import FileOrigin, FileRow
 from cache_service.usage import Usage
 from cache_service.workflow_records import Content
 
+NOW = Moment(0, 0)
 KEYS = st.builds(AgentKey, st.sampled_from("nm"), st.sampled_from("ab"), st.just("model"))
 TOKENS = st.integers(0, 6)
 NAMES = st.sampled_from("xyz")
@@ -61,7 +63,7 @@ def commit(connection: sqlite3.Connection, key: AgentKey, keep: int, count: int,
     numbers = np.arange(1, count + 1, dtype=np.uint32)
     part = Part(numbers, b"x" * count, numbers, "t", min(1, count))
     keep = min(keep, state.head.tokens)
-    turns.commit(connection, turns.Turn(key, state.version, keep, part, "", b"", record, Conversation("", 0, b"")), 0)
+    turns.commit(connection, turns.Turn(key, state.version, keep, part, "", b"", record, Conversation("", 0, b"")), NOW)
 
 
 def publish(connection: sqlite3.Connection, key: AgentKey, has: set[int], wants: set[int], size: int) -> None:
@@ -102,19 +104,19 @@ class UsageMachine(RuleBasedStateMachine):
     @rule(key=KEYS, new=st.sampled_from("abc"), keep=st.none() | TOKENS)
     def fork(self, key: AgentKey, new: str, keep: int | None) -> None:
         target = key._replace(agent_id=new)
-        self.write(lambda c: branches.fork(c, key, target, None, keep, NEVER, 0))
+        self.write(lambda c: branches.fork(c, key, target, None, keep, NEVER, NOW))
 
     @rule(key=KEYS, keep=TOKENS)
     def trim(self, key: AgentKey, keep: int) -> None:
-        self.write(lambda c: branches.trim(c, key, keep, None, 0))
+        self.write(lambda c: branches.trim(c, key, keep, None, NOW))
 
     @rule(key=KEYS, name=NAMES)
     def snapshot(self, key: AgentKey, name: str) -> None:
-        self.write(lambda c: snapshots.create(c, key, name, 0))
+        self.write(lambda c: snapshots.create(c, key, name, NOW))
 
     @rule(key=KEYS, name=NAMES)
     def restore(self, key: AgentKey, name: str) -> None:
-        self.write(lambda c: branches.restore(c, key, name, 0))
+        self.write(lambda c: branches.restore(c, key, name, NOW))
 
     @rule(key=KEYS, name=NAMES)
     def forget(self, key: AgentKey, name: str) -> None:
