@@ -12,6 +12,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from agentmem import output
 from benchmarks.unfinished import kept_whole
 from gateway.cli.openblas import preload_here
 
@@ -91,4 +92,10 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError as error:  # `agentmem bench --help | head -1`
+        output.failed(sys.stdout, error)
+        status = 1
+    sys.exit(status)

@@ -12,8 +12,10 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from agentmem import output
 from agentmem.logs import event
 from agentmem.service import CANNOT_SERVE, WRONG_SETTING
 
@@ -58,7 +60,7 @@ def restart_delay(deaths: int) -> float:
 
 
 class Supervisor:
-    """Runs `services`. Use from one event loop: `run` once. `report` takes a line for the user.
+    """Runs `services`. Use from one event loop: `run` once. `report` takes a line for the user, and does not raise.
 
     `grace` is how many seconds a service has from SIGTERM to SIGKILL. The descriptors `held` stay open in the children.
     """
@@ -162,7 +164,8 @@ class _Kept:
             except TimeoutError:
                 self._report(f"{self.service.name} did not end within {self._grace:g} s; killing it")
                 self._log("service killed", process.pid, logging.WARNING, grace=self._grace)
-                os.killpg(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         await self._relayed()
 
@@ -197,19 +200,18 @@ class _Kept:
         self._log("service ready again" if again else "service ready", pid)
         self.ready.set()
 
-    async def _copy_output(self, output: asyncio.StreamReader) -> None:
+    async def _copy_output(self, written: asyncio.StreamReader) -> None:
         """Pass on what the child writes, line by line, and remember the end of it."""
         rest = b""
-        while chunk := await output.read(_CHUNK):
+        while chunk := await written.read(_CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
             self._pass_on(lines)
         self._pass_on([rest] if rest else [])
 
     def _pass_on(self, lines: list[bytes]) -> None:
-        for line in lines:
-            self._tail.append(line.decode("utf-8", "replace"))
-            sys.stderr.write(self._tail[-1] + "\n")
-        sys.stderr.flush()
+        decoded = [line.decode("utf-8", "replace") for line in lines]
+        self._tail.extend(decoded)
+        output.write(sys.stderr, "".join(f"{line}\n" for line in decoded))
 
     async def _last_lines(self) -> str:
         await self._relayed()

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 
+from agentmem import output
+
 _PIPE_WIDTH = 200
 
 
@@ -14,6 +16,11 @@ def console(*, stderr: bool = False) -> Console:
     """Standard output or error; as wide as the terminal, or wide enough that nothing is cut where it is none."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+
+
+def say(line: str) -> None:
+    """A line to standard output, by a command that goes on when nobody reads it."""
+    output.write(sys.stdout, f"{line}\n")
 
 
 def replace_letters_that_the_locale_lacks() -> None:

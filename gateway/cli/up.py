@@ -19,6 +19,7 @@ from gateway.cli.mistakes import Mistake
 from gateway.cli.openblas import preload_here
 from gateway.cli.preflight import WrongSetting, check, check_ports
 from gateway.cli.supervisor import Service, ServiceFailed, Supervisor
+from gateway.cli.text import say
 from gateway.cli.up_lock import DirectoryTaken, UpLock, has_been_taken
 from gateway.cli.up_settings import UpSettings, service_arguments
 from gateway.settings import GatewaySettings
@@ -40,7 +41,7 @@ def up(arguments: tuple[str, ...]) -> None:
         # Where there was an up before, it may have the ports: the lock then says so.
         if not has_been_taken(settings.data_directory):
             check_ports(settings)
-        with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, click.echo)) as lock:
+        with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
             check_ports(settings)
             asyncio.run(_run(settings, lock))
     except (SettingsError, DirectoryTaken, WrongSetting) as error:
@@ -54,16 +55,17 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
     manager = ServiceManager.of_this_process()
 
     def stop() -> None:
-        if not stopping.is_set():  # who sees nothing for the length of the grace presses Ctrl-C again
-            click.echo(f"stopping; requests that run have {settings.grace:g} s to end…")
-        manager.stopping()
+        if stopping.is_set():  # who sees nothing for the length of the grace presses Ctrl-C again
+            return
         stopping.set()
+        manager.stopping()
+        say(f"stopping; requests that run have {settings.grace:g} s to end…")
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     address_file = settings.run_directory / layout.GATEWAY_FILE
     await asyncio.to_thread(address_file.unlink, missing_ok=True)
-    supervisor = Supervisor(services(settings), settings.grace + layout.END_SECONDS, click.echo, [lock.fileno])
+    supervisor = Supervisor(services(settings), settings.grace + layout.END_SECONDS, say, [lock.fileno])
 
     def started() -> None:
         addresses = _addresses(address_file)
@@ -72,7 +74,7 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
         manager.ready(f"serving, HTTP on {addresses['http']}, gRPC on {addresses['grpc']}")
 
     await supervisor.run(stopping, started)
-    click.echo("stopped")
+    say("stopped")
 
 
 def services(settings: UpSettings) -> list[Service]:
@@ -81,7 +83,7 @@ def services(settings: UpSettings) -> list[Service]:
     run = settings.run_directory
     blas = preload_here()
     if blas.message:
-        click.echo(blas.message)
+        say(blas.message)
     return [
         Service("store", "cache_service", told.store, _serving(layout.store_socket(run), "")),
         Service(
@@ -136,16 +138,16 @@ def _addresses(address_file: Path) -> dict[str, str]:
 
 def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
     scheme = "https" if "tls" in addresses else "http"
-    click.echo(f"HTTP     {scheme}://{addresses['http']}/v1   (OpenAI; Anthropic without /v1)")
-    click.echo(f"gRPC     {addresses['grpc']}{'   (TLS)' if 'tls' in addresses else ''}")
+    say(f"HTTP     {scheme}://{addresses['http']}/v1   (OpenAI; Anthropic without /v1)")
+    say(f"gRPC     {addresses['grpc']}{'   (TLS)' if 'tls' in addresses else ''}")
     if settings.metrics:
         others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"
-        click.echo(f"metrics  http://{addresses['metrics']}/metrics{others}")
-    click.echo(f"data     {settings.data_directory}")
+        say(f"metrics  http://{addresses['metrics']}/metrics{others}")
+    say(f"data     {settings.data_directory}")
     asked_for = load(GatewaySettings, service_arguments(settings).gateway).keys  # which has an environment, too
     unused = layout.key_file(settings.data)
     if asked_for is not None:
-        click.echo(f"keys     {asked_for}")
+        say(f"keys     {asked_for}")
     elif unused.exists():
-        click.echo(f"keys     none are asked for; `--keys {unused}` asks for those of that file")
-    click.echo("Ready. Ctrl-C stops.")
+        say(f"keys     none are asked for; `--keys {unused}` asks for those of that file")
+    say("Ready. Ctrl-C stops.")

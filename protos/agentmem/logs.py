@@ -7,17 +7,17 @@ while a request is served has the field `request_id` besides, from `agentmem.tra
 
 import json
 import logging
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
 from agentmem import tracing
+from agentmem.output import StandardErrorHandler
 from agentmem.secrecy import without_secrets
 
 
 def configure(service: str, level: str = "info", style: str = "text") -> None:
     """Send this process's logs to standard error. `level` and `style` are as in ServiceSettings."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StandardErrorHandler()
     handler.setFormatter(_JsonFormatter(service) if style == "json" else _TextFormatter(service))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)

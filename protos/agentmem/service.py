@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
-from agentmem import errors, logs
+from agentmem import errors, logs, output
 from agentmem.addresses import AddressError
 from agentmem.otlp import Traces
 from agentmem.settings import ServiceSettings, SettingsError, load
@@ -75,7 +75,7 @@ def run_service(
 
 
 def _end(name: str, status: int, problem: Exception) -> NoReturn:
-    sys.stderr.write(f"agentmem-{name}: {problem}\n")
+    output.write(sys.stderr, f"agentmem-{name}: {problem}\n")
     raise SystemExit(status)
 
 

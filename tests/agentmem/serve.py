@@ -1,5 +1,6 @@
 """A service that ends as it is told: `python -m tests.agentmem.serve HOW FLAGS…`."""
 
+import logging
 import sys
 
 from pydantic_settings import SettingsConfigDict
@@ -8,6 +9,8 @@ from agentmem import errors
 from agentmem.addresses import AddressError
 from agentmem.service import run_service
 from agentmem.settings import ServiceSettings, SettingsError
+
+log = logging.getLogger(__name__)
 
 HOW = {
     "setting": SettingsError("no such model"),
@@ -32,6 +35,10 @@ async def serve(_: Settings) -> int | None:
     how = sys.argv[1]
     if how == "at-once":
         return 7
+    if how == "talkative":
+        for number in range(3):
+            log.warning("line %s", number)
+        return None
     if how != "well":
         raise HOW[how]
     return None

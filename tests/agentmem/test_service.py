@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,18 @@ def test_a_bug_is_logged_with_its_traceback(how: str, error: str) -> None:
     assert ended.returncode == 70
     assert "C test the test failed" in ended.stderr
     assert "Traceback" in ended.stderr and error in ended.stderr
+
+
+@pytest.mark.parametrize(("how", "status"), [("talkative", 0), ("setting", 2), ("refused", 1), ("bug", 70)])
+def test_who_reads_the_log_does_not_change_how_a_process_ends(how: str, status: int) -> None:
+    """As in `agentmem-worker 2>&1 | tee log`, where Ctrl-C ends tee as well."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as dead:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.agentmem.serve", how], cwd=ROOT, stdout=dead, stderr=dead, check=False
+        )
+    assert ended.returncode == status
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -16,6 +16,9 @@ def main() -> None:
         raise SystemExit(int(behaviour.removeprefix("die")))
     if behaviour == "live-once" and (Path(directory) / "log").exists():
         raise SystemExit(2)
+    if behaviour == "chatty":
+        sys.stdout.write("what it has to say\n" * 20_000)
+        sys.stdout.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with open(Path(directory) / "log", "a") as log:
         log.write(f"{name} start {os.getpid()}\n")

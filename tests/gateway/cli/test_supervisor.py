@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
 import psutil
@@ -101,6 +103,23 @@ async def test_kills_what_does_not_end(tmp_path: Path) -> None:
         (pid,) = started(tmp_path)["a"]
     assert not psutil.pid_exists(pid)
     assert running.reports[-1] == "a did not end within 0.3 s; killing it"
+
+
+@contextmanager
+def unread_stderr() -> Iterator[None]:
+    """Standard error is a pipe that nobody reads any more. Not a fixture: pytest sets it again before each test."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as unread, redirect_stderr(unread):
+        yield
+
+
+async def test_goes_on_where_nobody_reads_what_the_services_write(tmp_path: Path) -> None:
+    """As in `agentmem up 2>&1 | head`: more than a pipe holds is taken from a service, or it would wait for ever."""
+    with unread_stderr():
+        async with Running([service("a", tmp_path), service("b", tmp_path, "chatty")]):
+            assert list(started(tmp_path)) == ["a", "b"]
+    assert log(tmp_path)[-2:] == ["b end", "a end"]
 
 
 async def test_can_be_stopped_while_it_starts(tmp_path: Path) -> None:

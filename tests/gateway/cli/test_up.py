@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +21,7 @@ import trustme
 
 from tests.service_manager import Heard
 
-from ..doors import ANY_PORT
+from ..doors import ANY_PORT, eventually
 from ..secured import add_key
 
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0}
@@ -69,6 +70,12 @@ async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Pro
             await up.wait()
 
 
+def read_up_to(descriptor: int, wanted: str) -> None:
+    """Read lines up to the first that holds `wanted`, and close."""
+    with open(descriptor) as lines:
+        next(line for line in lines if wanted in line)
+
+
 async def refused(*arguments: str) -> str:
     """What `agentmem up` says of what is to be mended."""
     up = await asyncio.create_subprocess_exec(
@@ -107,6 +114,31 @@ async def test_up(run_dir: Path, heard: Heard) -> None:
             assert again.json()["agentmem"]["match"] in ("extend", "partial")
     assert "STOPPING=1" in heard.listen()
     assert "READY=1" not in heard.said, "the services speak to nobody but up"
+
+
+async def test_up_stops_in_order_where_nobody_reads(run_dir: Path) -> None:
+    """As in `agentmem up 2>&1 | tee log`, where Ctrl-C ends tee as well."""
+    reader, writer = os.pipe()
+    told = ["--data", str(run_dir), "--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
+    up = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli.main", "up", *told), stdout=writer, stderr=writer
+    )
+    os.close(writer)
+    try:
+        await asyncio.to_thread(read_up_to, reader, "Ready")
+        services = children(up.pid)
+        (run_dir / "run" / "gateway.json").unlink()
+        services["gateway"].kill()  # of which up has something to say
+        await eventually((run_dir / "run" / "gateway.json").exists)
+        services = children(up.pid)
+        up.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(up.wait(), 60) == 0
+        assert not [each for each in services.values() if each.is_running()]
+        assert not list(run_dir.glob("store.db-wal")), "the store has ended in order"
+    finally:
+        with suppress(ProcessLookupError):
+            up.kill()
+        await up.wait()
 
 
 async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Path) -> None:
