@@ -7,6 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from agentmem.v1 import inference_pb2
 from inference_service.domain import TokenEvent, ToolCall
+from inference_service.text.answering import NOTHING_SAID, Said
 from inference_service.text.tokenizer import Tokenizer
 
 
@@ -17,12 +18,11 @@ def duration(seconds: float) -> Duration:
     return message
 
 
-def delta(
-    events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: str = "", calls: Iterable[ToolCall] = ()
-) -> inference_pb2.Delta:
-    """Several tokens in one delta, and the text and calls that became certain when generation ended."""
+def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: Said = NOTHING_SAID) -> inference_pb2.Delta:
+    """Several tokens in one delta, and what became certain when generation ended."""
     message = inference_pb2.Delta()
     for event in events:
+        message.reasoning += event.reasoning
         message.text += event.text
         message.tool_calls.extend(_call(call) for call in event.calls)
         message.token_ids.append(event.token_id)
@@ -31,13 +31,15 @@ def delta(
                 token_id=event.token_id,
                 logprob=event.logprob,
                 token_bytes=tokenizer.token_bytes(event.token_id),
+                reasoning=event.in_reasoning,
                 top=[
                     inference_pb2.TokenAlternative(token_id=i, logprob=p, token_bytes=tokenizer.token_bytes(i))
                     for i, p in event.top
                 ],
             )
-    message.text += rest
-    message.tool_calls.extend(_call(call) for call in calls)
+    message.reasoning += rest.reasoning
+    message.text += rest.text
+    message.tool_calls.extend(_call(call) for call in rest.calls)
     return message
 
 

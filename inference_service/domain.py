@@ -115,7 +115,8 @@ class ToolCall:
 class TokenEvent:
     """One generated token: its log-probability before filters, the most likely others, what text and calls it ended.
 
-    It was sampled `at` that time of the monotonic clock, in seconds.
+    It was sampled `at` that time of the monotonic clock, in seconds. `reasoning` came before `text`; `in_reasoning`
+    says that nothing of the token is in the answer.
     """
 
     token_id: int
@@ -124,3 +125,5 @@ class TokenEvent:
     text: str
     calls: tuple[ToolCall, ...] = ()
     at: float = 0.0
+    reasoning: str = ""
+    in_reasoning: bool = False

@@ -6,6 +6,7 @@ tools, whether the last message is a tool's, and by single words of the last use
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -57,11 +58,42 @@ TEMPLATE = (
 )
 """Renders tools, calls and results; the arguments must be objects, or they come out quoted."""
 
+MUSE = "<|muse|>"
+TAGS = "<think>", "</think>"
+THOUGHT, SAID = "I muse.", "It is calm 🌊!"
+THINKING_SCRIPT = {MUSE: [TAGS[0], "\nI", " muse", ".\n", TAGS[1], "\n\nIt", " is", " calm", " 🌊", "!"]}
+THINKING_TEMPLATE = (
+    "<|bos|>{% set ns = namespace(asked=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set ns.asked = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<|muse|>"
+    "{% if m.reasoning_content and loop.index0 > ns.asked %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<|muse|>{% endif %}"
+)
+"""As Qwen 3's: reasoning before the last question of the user is left out."""
+OPENING_TEMPLATE = THINKING_TEMPLATE.removesuffix("{% endif %}") + "<think>{% endif %}"
+"""As that of DeepSeek R1 and of Qwen 3's thinking models: the prompt opens the reasoning."""
 
-def write_scripted(directory: Path, *, special_markers: bool = False, template: str = TEMPLATE) -> Path:
-    """The model in the Hugging Face layout. `special_markers` makes the markers of calls special tokens."""
+
+def write_thinking(directory: Path, template: str = THINKING_TEMPLATE) -> Path:
+    """A model that thinks THOUGHT and says SAID. The tags are tokens, and as Qwen's no special ones."""
+    return write_scripted(directory, template=template, script=THINKING_SCRIPT, tags=TAGS)
+
+
+def write_scripted(
+    directory: Path,
+    *,
+    special_markers: bool = False,
+    template: str = TEMPLATE,
+    script: Mapping[str, Sequence[str]] = SCRIPT,
+    tags: Sequence[str] = (),
+) -> Path:
+    """The model in the Hugging Face layout. `special_markers` makes the markers of calls special tokens.
+
+    `tags` of the script are added tokens that are not special.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    ids = _write_tokenizer(directory, special_markers, template)
+    ids = _write_tokenizer(directory, MARKERS if special_markers else (), template, script, tags)
     vocabulary = 1 + max(ids.values())
     size = -(-vocabulary // 64) * 64
     config = {
@@ -89,15 +121,15 @@ def write_scripted(directory: Path, *, special_markers: bool = False, template: 
             weights[name] = mx.zeros_like(value)
     weights["model.embed_tokens.weight"] = mx.eye(vocabulary, size)
     # Of `size` numbers that the norm makes one of sqrt(size); times four is far above all the others' zero.
-    weights["lm_head.weight"] = 4.0 * _successors(ids, vocabulary, size)
+    weights["lm_head.weight"] = 4.0 * _successors(script, ids, vocabulary, size)
     mx.save_safetensors(str(directory / "model.safetensors"), weights)
     return directory
 
 
-def _successors(ids: dict[str, int], vocabulary: int, size: int) -> mx.array:
+def _successors(script: Mapping[str, Sequence[str]], ids: dict[str, int], vocabulary: int, size: int) -> mx.array:
     """[vocabulary, size]: 1 where a token follows the one whose number the column is. By default the turn ends."""
     following: dict[int, int] = {}
-    for cue, tokens in SCRIPT.items():
+    for cue, tokens in script.items():
         for token, successor in pairwise([cue, *tokens, END]):
             followed_by = following.setdefault(ids[token], ids[successor])
             assert followed_by == ids[successor], f"{token!r} has two successors"
@@ -107,20 +139,23 @@ def _successors(ids: dict[str, int], vocabulary: int, size: int) -> mx.array:
     return mx.array(table)
 
 
-def _write_tokenizer(directory: Path, special_markers: bool, template: str) -> dict[str, int]:
+def _write_tokenizer(
+    directory: Path, markers: Sequence[str], template: str, script: Mapping[str, Sequence[str]], tags: Sequence[str]
+) -> dict[str, int]:
     """A byte-level tokenizer that has whole pieces of the script as tokens; every token's id, by what it spells.
 
     It makes single bytes of all text, because nothing merges into those pieces.
     """
-    special = [BOS, START, END, *SCRIPT, *(MARKERS if special_markers else ())]
+    special = [BOS, START, END, *script, *markers]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
-    pieces = dict.fromkeys(piece for tokens in SCRIPT.values() for piece in tokens if piece not in special)
+    pieces = dict.fromkeys(piece for tokens in script.values() for piece in tokens if piece not in special)
     spelled = {piece: spell(piece)[0][0] for piece in pieces}
     vocabulary = dict.fromkeys([*special, *alphabet, *spelled.values()])
     ids = {token: number for number, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[]))
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     save_tokenizer(directory, tokenizer, template)

@@ -13,15 +13,16 @@ import mlx.core as mx
 from agentmem import tracing
 from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
-from inference_service.domain import Sampling, TokenEvent, ToolCall
+from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.constraint import sampler_for
 from inference_service.engine.geometry import Caches
 from inference_service.engine.prefill import ChunkUnderWay
 from inference_service.engine.sampling import top_logprobs
 from inference_service.engine.windows import captured, next_stop
-from inference_service.text.answering import AnswerStream
+from inference_service.text.answering import NOTHING_SAID, AnswerStream, Said
 from inference_service.text.grammar import Grammar
+from inference_service.text.reasoning import ReasoningSplit
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax, Tools
 
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 class Decoding:
     """How to generate. `max_tokens` is at least 1 and already bounded by the context.
 
-    With `call_syntax`, calls of `tools` are told apart from the text. `grammar` is the turn's own, at its beginning; it
-    is the engine thread's from then on.
+    With `call_syntax`, calls of `tools` are told apart from the text, and with `reasoning` what the model thinks before
+    it. `grammar` and `reasoning` are the turn's own, at their beginning; they are the engine thread's from then on.
     """
 
     max_tokens: int
@@ -44,22 +45,23 @@ class Decoding:
     grammar: Grammar | None = None
     call_syntax: CallSyntax | None = None
     tools: Tools = ()
+    reasoning: ReasoningSplit | None = None
 
 
 @dataclass
 class Generated:
     """What a turn generated. `token_ids` are those that stay: a stop string and what follows it are cut off.
 
-    `rest` and `calls` became certain only at the end, and no token event has them. `sampled` counts all tokens, the
-    ones cut off included; times are in seconds.
+    `rest` became certain only at the end, and no token event has it. `sampled` counts all tokens, the ones cut off
+    included, and `reasoning_tokens` those that hold nothing of the answer; times are in seconds.
     """
 
     token_ids: list[int] = field(default_factory=list)
     reason: "types_pb2.FinishReason.ValueType" = types_pb2.FINISH_REASON_PREFILLED
     stop_string: str = ""
-    rest: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    rest: Said = NOTHING_SAID
     sampled: int = 0
+    reasoning_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     first_token_at: float | None = None
@@ -134,7 +136,9 @@ class TurnJob:
         self._make_caches = caches
         self._taken_up = taken_up
         self._emit = emit
-        self._answer = AnswerStream(decoding.stop, decoding.call_syntax, decoding.tools) if decoding else AnswerStream()
+        self._answer = AnswerStream()
+        if decoding is not None:
+            self._answer = AnswerStream(decoding.stop, decoding.call_syntax, decoding.tools, decoding.reasoning)
         self._trace = tracing.current()
 
     @property
@@ -210,7 +214,8 @@ class TurnJob:
         said = self._answer.feed(piece, visible=token_id not in tokenizer.special_ids)
         wanted = decoding.top_logprobs
         logprob, top = (None, ()) if wanted is None else top_logprobs(logprobs, token_id, wanted)
-        self._emit(TokenEvent(token_id, logprob, top, said.text, said.calls, now))
+        in_reasoning = self._answer.in_reasoning
+        self._emit(TokenEvent(token_id, logprob, top, said.text, said.calls, now, said.reasoning, in_reasoning))
         if self._answer.matched is not None:
             result.reason = types_pb2.FINISH_REASON_STOP_STRING
         elif ends and not decoding.sampling.ignore_eos:
@@ -225,7 +230,9 @@ class TurnJob:
         """Resolve the future. Where the caches cannot be made to fit, they are left empty: the tokens are right."""
         result = self.result
         result.sampled = len(result.token_ids)
-        result.rest, result.calls = self._answer.finish(ended=result.reason == types_pb2.FINISH_REASON_STOP)
+        ended = result.reason == types_pb2.FINISH_REASON_STOP
+        result.rest = self._answer.finish(ended=ended)
+        result.reasoning_tokens = self._answer.reasoning_tokens
         result.stop_string = self._answer.matched or ""
         result.reason = self._reason()
         del result.token_ids[self._answer.tokens_before_stop() :]

@@ -30,6 +30,7 @@ from inference_service.models.residency import Needs
 from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import TYPICAL_TOKENS, Sizes, sizes
 from inference_service.text.grammar import Grammars
+from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
@@ -41,8 +42,9 @@ _PIECE_BYTES = 256 << 20
 @dataclass(frozen=True)
 class LoadedModel:
     """A model that serves. `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens.
-    `call_syntax` is how it writes calls of tools, where mlx-lm knows a parser for it. `activation_bytes` is what
-    computing takes at its peak besides weights and KV. `quality` is None where it was not asked for.
+    `call_syntax` is how it writes calls of tools, where mlx-lm knows a parser for it, and `reasoning` how it sets that
+    apart from its answer, where it does. `activation_bytes` is what computing takes at its peak besides weights and KV.
+    `quality` is None where it was not asked for.
 
     `engine`, `arenas` and `new_caches` belong to the engine thread, `memory` to the event loop, all else to anyone.
     """
@@ -61,6 +63,7 @@ class LoadedModel:
     renderer: Renderer
     grammars: Grammars
     call_syntax: CallSyntax | None
+    reasoning: ReasoningFormat | None
     engine: BatchEngine
     arenas: Arenas
     memory: ModelMemory
@@ -210,6 +213,7 @@ def finish(
         renderer=outline.renderer,
         grammars=grammars,
         call_syntax=text.call_syntax,
+        reasoning=text.reasoning,
         engine=BatchEngine(
             opened.network,
             text.tokenizer,

@@ -26,6 +26,8 @@ from agentmem.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionSeam
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
+from inference_service.models.reasoning import chat_template, reasoning_format
+from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import ChatTemplate, Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
@@ -72,12 +74,14 @@ class ModelSpec:
 class ModelText:
     """What a model is to text: its tokenizer and template, and what its configuration says. Anybody's thread.
 
-    `template` is None where it has none, `call_syntax` where mlx-lm knows no parser for its calls of tools.
+    `template` is None where it has none, `call_syntax` where mlx-lm knows no parser for its calls of tools, `reasoning`
+    where its format has none.
     """
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
     call_syntax: CallSyntax | None
+    reasoning: ReasoningFormat | None
     context_length: int
 
 
@@ -132,10 +136,12 @@ def open_text(spec: ModelSpec) -> ModelText:
         wrapper = load_tokenizer(spec.directory, eos_token_ids=config.get("eos_token_id"))
         backend = _backend(spec.directory, wrapper)
         call_syntax = _call_syntax(wrapper)
+    tokenizer = Tokenizer(backend, wrapper.eos_token_ids)
     return ModelText(
-        tokenizer=Tokenizer(backend, wrapper.eos_token_ids),
-        template=wrapper.apply_chat_template if wrapper.has_chat_template else None,
+        tokenizer=tokenizer,
+        template=chat_template(wrapper),
         call_syntax=call_syntax,
+        reasoning=reasoning_format(wrapper, tokenizer),
         context_length=spec.context_length or _context_length(config),
     )
 

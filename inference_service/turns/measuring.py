@@ -77,6 +77,7 @@ class TurnMeasures:
                 prompt_tokens=len(prepared.plan.sequence),
                 cached=reuse.by_tier,
                 completion_tokens=generated.sampled,
+                reasoning_tokens=generated.reasoning_tokens,
             ),
             timings=types_pb2.Timings(
                 queue=duration(queue_seconds),

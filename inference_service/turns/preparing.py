@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from agentmem import logs
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import Aborted, AgentmemError, FailedPrecondition, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
-from inference_service.domain import AppendInput, TokensInput, TurnInput, TurnRequest
+from inference_service.domain import AppendInput, MessagesInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.memory.match import Limits, common_length
@@ -23,6 +23,7 @@ from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened, StoreClient
 from inference_service.text.grammar import Grammar
+from inference_service.text.reasoning import ReasoningSplit, controlled
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.inputs import check_kept, plan_input, plan_turn
@@ -30,6 +31,9 @@ from inference_service.turns.planned import Planned, Prepared, Reuse
 from inference_service.turns.restoring import Restorer
 
 log = logging.getLogger(__name__)
+
+_TOKENS_OF_A_CUE = 64
+"""More than a prompt's last markers have, whatever the tokenizer."""
 
 
 class TextModel(Protocol):
@@ -97,7 +101,7 @@ class Preparer:
             appended=appended,
             lookup=lookup,
             windows=windows,
-            decoding=self._decoding(request, model, remaining, grammar) if request.generates else None,
+            decoding=self._decoding(request, model, plan, remaining, grammar) if request.generates else None,
             context_remaining=remaining,
         )
 
@@ -172,7 +176,9 @@ class Preparer:
     async def _grammar(self, schema: str, model: LoadedModel) -> Grammar:
         return await asyncio.get_running_loop().run_in_executor(self._compiling, model.grammars.compile, schema)
 
-    def _decoding(self, request: TurnRequest, model: LoadedModel, remaining: int, grammar: Grammar | None) -> Decoding:
+    def _decoding(
+        self, request: TurnRequest, model: LoadedModel, plan: Plan, remaining: int, grammar: Grammar | None
+    ) -> Decoding:
         wanted = request.max_tokens or self._default_max_tokens
         return Decoding(
             max_tokens=min(wanted, remaining),
@@ -183,6 +189,7 @@ class Preparer:
             grammar=grammar,
             call_syntax=model.call_syntax if request.tool_calls else None,
             tools=request.tools,
+            reasoning=_reasoning(request, model, plan.sequence),
         )
 
 
@@ -217,6 +224,18 @@ def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
             f"model {model.model_id!r} has no tool parser, so calls of tools cannot be told from its text; "
             "take a model that has one (tool_parser in GetModel), or ask for no calls"
         )
+
+
+def _reasoning(request: TurnRequest, model: LoadedModel, prompt: Sequence[int]) -> ReasoningSplit | None:
+    """What tells the turn's reasoning apart; None for raw text, and where a schema holds the first token already."""
+    content = request.input.content if isinstance(request.input, AppendInput) else request.input
+    if model.reasoning is None or request.json_schema is not None or not isinstance(content, MessagesInput):
+        return None
+    tokenizer, end = model.tokenizer, prompt[-_TOKENS_OF_A_CUE:]
+    special = map(tokenizer.special_ids.__contains__, end)
+    return ReasoningSplit(
+        model.reasoning, model.reasoning.state_after(controlled(zip(tokenizer.pieces(end), special, strict=True)))
+    )
 
 
 def _no_reuse(model: LoadedModel) -> Reuse:

@@ -208,7 +208,7 @@ class TurnRunner:
         try:
             started, job = await self._compute(turn, model, prepared)
             generated = job.result
-            turn.rest(generated.rest, generated.calls)
+            turn.rest(generated.rest)
             finished = self._measures.finished(turn, prepared, generated)
             turn.phases.tell_request(generated_tokens=generated.sampled)
             if turn.request.commits:
@@ -300,7 +300,7 @@ class TurnRunner:
         token_ids = (*plan.sequence[prepared.keep_tokens :], *generated.token_ids)
         record = cache_store_pb2.TurnRecord(
             started=started,
-            delta=delta(turn.tokens, model.tokenizer, generated.rest, generated.calls),
+            delta=delta(turn.tokens, model.tokenizer, generated.rest),
             finished=finished,
         )
         commit = Commit(
@@ -356,7 +356,7 @@ def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.Co
         raise InvalidArgument("request_id", "was used for a turn with other arguments; choose another")
     record = committed.record
     turn.started(record.started, model.tokenizer)
-    if record.delta.token_ids or record.delta.text or record.delta.tool_calls:
+    if record.delta.ByteSize():
         turn.say(inference_pb2.GenerateResponse(delta=record.delta))
     finished = record.finished
     finished.version.CopyFrom(committed.version)

@@ -9,8 +9,9 @@ from agentmem.errors import AgentmemError, Cancelled, ResourceExhausted
 from agentmem.hints import Hint
 from agentmem.v1 import inference_pb2
 from inference_service.answers import delta
-from inference_service.domain import TokenEvent, ToolCall, TurnRequest
+from inference_service.domain import TokenEvent, TurnRequest
 from inference_service.engine.generation import Generated
+from inference_service.text.answering import NOTHING_SAID, Said
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.phases import Phases
 
@@ -42,8 +43,7 @@ class RunningTurn:
         self._taken = 0
         self._tokenizer: Tokenizer | None = None
         self._ready: list[inference_pb2.GenerateResponse] = []
-        self._rest = ""
-        self._calls: tuple[ToolCall, ...] = ()
+        self._rest = NOTHING_SAID
         self.ended = False
         self.committing = False
         """The ledger is being written: the turn can no longer be cancelled."""
@@ -60,7 +60,7 @@ class RunningTurn:
             started = [event for event in ready if event.HasField("started")]
             for event in started:
                 yield event
-            while self._taken < len(self.tokens) or self._rest or self._calls:
+            while self._taken < len(self.tokens) or any(self._rest):
                 yield self._delta()
             for event in ready:
                 if not event.HasField("started"):
@@ -101,9 +101,9 @@ class RunningTurn:
         self._ready.append(event)
         self._changed.set()
 
-    def rest(self, text: str, calls: tuple[ToolCall, ...] = ()) -> None:
-        """Text and calls that became certain when generation ended."""
-        self._rest, self._calls = text, calls
+    def rest(self, said: Said) -> None:
+        """What became certain when generation ended."""
+        self._rest = said
         self._changed.set()
 
     def end(self, error: Exception | None = None) -> None:
@@ -123,16 +123,21 @@ class RunningTurn:
         self._changed.set()
 
     def _delta(self) -> inference_pb2.GenerateResponse:
-        """The tokens that wait, up to the next call: in a delta the text comes before the calls."""
+        """The tokens that wait, as many as fit the order in a delta: reasoning, text, calls."""
         assert self._tokenizer is not None
-        waiting = range(self._taken, len(self.tokens))
-        end = next((i + 1 for i in waiting if self.tokens[i].calls), len(self.tokens))
-        new, self._taken = self.tokens[self._taken : end], end
-        rest: str = ""
-        calls: tuple[ToolCall, ...] = ()
-        if not (new and new[-1].calls):
-            rest, calls, self._rest, self._calls = self._rest, self._calls, "", ()
-        return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest, calls))
+        waiting, spoke = self.tokens[self._taken :], False
+        new: list[TokenEvent] = []
+        for event in waiting:
+            if (event.reasoning and spoke) or (new and new[-1].calls):
+                break
+            new.append(event)
+            spoke = spoke or bool(event.text)
+        self._taken += len(new)
+        rest = NOTHING_SAID
+        in_order = not (self._rest.reasoning and spoke) and not (new and new[-1].calls)
+        if len(new) == len(waiting) and in_order:
+            rest, self._rest = self._rest, rest
+        return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest))
 
 
 def _stalled(buffer: int) -> AgentmemError:

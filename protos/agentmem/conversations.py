@@ -30,15 +30,16 @@ def message_hashes(messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] =
     The first message's hash before is that of the tools: the same words under other tools are another conversation,
     because templates put the tools before them. Messages are JSON objects as chat templates take them. A content that
     is a list of text parts equals their text joined, no content equals an empty one, a member that is null equals one
-    that is not there, no calls equal an empty list of them, and a call's arguments equal the JSON text that
-    spells them.
+    that is not there, no calls equal an empty list of them, and a call's arguments equal the JSON text that spells
+    them. The reasoning before an assistant's message is no part of it: clients send it back with the message or not.
     """
     chain: list[bytes] = []
     before = hashlib.blake2b(_canonical(list(tools)), digest_size=HASH_BYTES, person=_TOOLS_PERSON).digest()
     if not tools:
         before = b""
     for message in messages:
-        rest = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
+        apart = ("role", "content", *(["reasoning_content"] if message.get("role") == "assistant" else []))
+        rest = {name: value for name, value in message.items() if name not in apart and value is not None}
         if calls := with_arguments(rest.pop("tool_calls", None)):
             rest["tool_calls"] = calls
         parts = (before, _role(message), _content(message.get("content")), _canonical(rest))

@@ -156,3 +156,12 @@ def test_a_chat_that_is_none_is_refused_by_name(chat: types_pb2.Messages, field:
     with pytest.raises(InvalidArgument) as caught:
         chain_of(chat)
     assert caught.value.field == field
+
+
+def test_an_answer_is_the_same_with_the_reasoning_before_it_and_without() -> None:
+    answer = {"role": "assistant", "content": "hi"}
+    assert one(**answer, reasoning_content="I muse.") == one(**answer, reasoning_content="") == one(**answer)
+    assert one(**answer, reasoning_content="I muse.") != one(
+        role="assistant", content="ho", reasoning_content="I muse."
+    )
+    assert one(**USER, reasoning_content="I muse.") != one(**USER), "only what a model says has reasoning"

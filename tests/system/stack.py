@@ -49,6 +49,7 @@ class Turn:
 
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
+    reasoning: str = ""
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -97,6 +98,7 @@ class Client:
                 if event.HasField("started"):
                     turn.started = event.started
                 elif event.HasField("delta"):
+                    turn.reasoning += event.delta.reasoning
                     turn.text += event.delta.text
                     turn.token_ids += event.delta.token_ids
                     turn.logprobs += [token.logprob for token in event.delta.logprobs]

@@ -647,10 +647,13 @@ class Usage(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the whole prompt, the reused ones included."""
     completion_tokens: _builtins.int
-    """Tokens generated."""
+    """Tokens generated, those of the reasoning included."""
+    reasoning_tokens: _builtins.int
+    """Generated tokens that are not of the answer: reasoning, and the markers around it. 0 where nothing is told apart."""
     @_builtins.property
     def cached(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
         """Prompt tokens whose KV was reused, per tier."""
@@ -661,10 +664,11 @@ class Usage(_message.Message):
         prompt_tokens: _builtins.int = ...,
         cached: _abc.Iterable[Global___TierTokens] | None = ...,
         completion_tokens: _builtins.int = ...,
+        reasoning_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "reasoning_tokens", b"reasoning_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -40,9 +40,9 @@ def answer(model: LoadedModel, user: str, *, max_tokens: int = 30, stop: tuple[s
         pass
     caches, generated = job.future.result(0)
     assert caches[0].offset == len(prompt) + len(generated.token_ids)
-    calls = [call for event in events for call in event.calls] + list(generated.calls)
+    calls = [call for event in events for call in event.calls] + list(generated.rest.calls)
     return Answer(
-        "".join(event.text for event in events) + generated.rest,
+        "".join(event.text for event in events) + generated.rest.text,
         [(call.name, json.loads(call.arguments_json)) for call in calls],
         generated,
         model.tokenizer.decode(generated.token_ids),

@@ -54,7 +54,7 @@ class Turn:
 
     @property
     def text(self) -> str:
-        return "".join(event.text for event in self.events) + self.generated.rest
+        return "".join(event.text for event in self.events) + self.generated.rest.text
 
     @property
     def fits(self) -> bool:

@@ -36,6 +36,7 @@ MODEL = cast(
         vocab_size=TOKENIZER.vocab_size,
         context_length=4096,
         geometry=SimpleNamespace(sliding=None),
+        reasoning=None,
     ),
 )
 TEXT = "The colour of the boat is green. The key is in the cellar."

@@ -8,6 +8,7 @@ from agentmem.errors import Cancelled, ResourceExhausted, Unavailable
 from agentmem.keys import AgentKey
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import TextInput, TokenEvent, ToolCall, TurnRequest
+from inference_service.text.answering import Said
 from inference_service.turns.running import RunningTurn
 from tests.inference_service.real_tokenizers import byte_level
 
@@ -60,7 +61,7 @@ async def test_tokens_that_were_not_taken_are_joined() -> None:
     for number in range(5):
         turn.token_from_engine(TokenEvent(number, -0.5, ((number, -0.5), (9, -2.0)), f"{number}"))
     await asyncio.sleep(0)
-    turn.rest("the rest")
+    turn.rest(Said(text="the rest"))
     turn.say(FINISHED)
     turn.end()
     started, delta, finished = await read(turn)
@@ -79,7 +80,7 @@ async def test_text_comes_before_the_calls_of_a_delta() -> None:
     for event in (token(0, "x"), TokenEvent(1, None, (), "y", (first, second)), token(2, "z")):
         turn.token_from_engine(event)
     await asyncio.sleep(0)
-    turn.rest("rest", (third,))
+    turn.rest(Said(text="rest", calls=(third,)))
     turn.say(FINISHED)
     turn.end()
     _, *deltas, last = await read(turn)
@@ -93,7 +94,7 @@ async def test_calls_at_the_end_are_told_though_the_last_token_had_some() -> Non
     turn.started(STARTED, byte_level())
     turn.token_from_engine(TokenEvent(1, None, (), "", (ToolCall("a", "f", "{}"),)))
     await asyncio.sleep(0)
-    turn.rest("", (ToolCall("b", "f", "{}"),))
+    turn.rest(Said(calls=(ToolCall("b", "f", "{}"),)))
     turn.say(FINISHED)
     turn.end()
     _, *deltas, _ = await read(turn)
@@ -105,7 +106,7 @@ async def test_rest_without_tokens_is_a_delta_of_its_own() -> None:
     turn.started(STARTED, byte_level())
     reader = asyncio.create_task(read(turn))
     await asyncio.sleep(0)
-    turn.rest("rest")
+    turn.rest(Said(text="rest"))
     await asyncio.sleep(0)
     turn.say(FINISHED)
     turn.end()
@@ -146,7 +147,7 @@ async def test_order_and_text_whatever_the_pace(seed: int) -> None:
         await pause()
         turn.token_from_engine(token(number))
     await asyncio.sleep(0)
-    turn.rest("rest")
+    turn.rest(Said(text="rest"))
     await pause()
     turn.say(FINISHED)
     await pause()
