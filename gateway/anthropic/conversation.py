@@ -45,9 +45,13 @@ def chat_messages(conversation: Conversation) -> types_pb2.Messages:
 
     With tool_choice "none" the model is told of no tools, as through OpenAI's doors: one that sees them may call them.
     """
+    thinking = conversation.thinking and {"enable_thinking": conversation.thinking.type != "disabled"}
     barred = conversation.tool_choice is not None and conversation.tool_choice.type == "none"
     tools = () if barred else conversation.tools or ()
-    chat = types_pb2.Messages(tools_json=_tools_json(tools) if tools else None)
+    chat = types_pb2.Messages(
+        tools_json=_tools_json(tools) if tools else None,
+        template_arguments_json=json.dumps(thinking) if thinking else None,
+    )
     if system := joined(conversation.system or ""):
         chat.messages.add(role="system", content=system)
     said = [(m.role, _Said(f"messages[{index}]", m.blocks)) for index, m in enumerate(conversation.messages)]
@@ -88,10 +92,13 @@ def _users(turn: Sequence[_Said]) -> Iterator[types_pb2.ChatMessage]:
 
 
 def _assistants(turn: Sequence[_Said]) -> Iterator[types_pb2.ChatMessage]:
-    calls = [_call(block) for message in turn for block in message.blocks if isinstance(block, ToolUseBlock)]
+    blocks = [block for message in turn for block in message.blocks]
+    calls = [_call(block) for block in blocks if isinstance(block, ToolUseBlock)]
+    thought = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
     yield types_pb2.ChatMessage(
         role="assistant",
         content=_text(turn),
+        reasoning_content=thought or None,
         tool_calls_json=json.dumps(calls, ensure_ascii=False) if calls else None,
     )
 

@@ -14,7 +14,8 @@ DEFAULT_TEMPERATURE = 1.0
 
 def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
     """A request as an exchange. Raises InvalidArgument for messages that do not belong where they stand."""
-    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model)
+    thinks = asked.thinking is None or asked.thinking.type != "disabled"
+    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model, thinking=thinks)
     label = asked.metadata.user_id if asked.metadata else None
     return Exchange((to_generate(asked, incoming),), answer, bool(asked.stream), label=label or "")
 

@@ -1,12 +1,14 @@
 """The events of a turn in Anthropic's shape: one message, or the stream of one.
 
 A stream has message_start, ping, then each block from its start over its deltas to its stop, message_delta and
-message_stop. An answer that says nothing has no block. A call of a tool is known whole, so its input is one delta.
+message_stop. An answer that says nothing has no block. A call of a tool is known whole, so its input is one delta. What
+the model thought is in thinking blocks, whose signature is a hash of the text.
 
 Beyond Anthropic's fields a message, and the message_delta of a stream, hold `agentmem`: the agent, how the prompt
 matched its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 
@@ -25,11 +27,12 @@ _STOP_REASONS = {
 
 
 class MessageAnswer:
-    """An Answer."""
+    """An Answer. Without `thinking` it does not tell what the model thought."""
 
-    def __init__(self, answer_id: str, model: str) -> None:
+    def __init__(self, answer_id: str, model: str, *, thinking: bool = True) -> None:
         self._head = {"id": answer_id, "type": "message", "role": "assistant", "model": model}
-        self._blocks: list[_TextBlock | _ToolUseBlock] = []
+        self._thinking = thinking
+        self._blocks: list[_TextBlock | _ThinkingBlock | _ToolUseBlock] = []
         self._started = inference_pb2.Started()
         self._finished = inference_pb2.Finished()
         self.agent_id = ""
@@ -57,13 +60,15 @@ class MessageAnswer:
                 yield _event("message_start", message=self._begun())
                 yield _event("ping")
             case "delta":
+                if event.delta.reasoning and self._thinking:
+                    yield from self._say(_ThinkingBlock, event.delta.reasoning)
                 if event.delta.text:
-                    yield from self._text(event.delta.text)
+                    yield from self._say(_TextBlock, event.delta.text)
                 for call in event.delta.tool_calls:
                     yield from self._call(call)
             case "finished":
                 self._finished = event.finished
-                yield from self._stop_text()
+                yield from self._stop_said()
                 delta = self._stopped()
                 yield _event("message_delta", delta=delta, usage=self._usage(), agentmem=self._report())
 
@@ -75,26 +80,30 @@ class MessageAnswer:
         """As in Answer."""
         yield SseEvent(error_body(error), "error")
 
-    def _text(self, text: str) -> Iterator[SseEvent]:
-        if not (self._blocks and isinstance(self._blocks[-1], _TextBlock)):
-            self._blocks.append(_TextBlock())
+    def _say(self, kind: "type[_TextBlock | _ThinkingBlock]", text: str) -> Iterator[SseEvent]:
+        if not (self._blocks and isinstance(self._blocks[-1], kind)):
+            yield from self._stop_said()
+            self._blocks.append(kind())
             yield self._start()
         block = self._blocks[-1]
-        assert isinstance(block, _TextBlock)
+        assert isinstance(block, kind)
         block.texts.append(text)
-        yield self._delta({"type": "text_delta", "text": text})
+        yield self._delta(block.delta(text))
 
     def _call(self, call: inference_pb2.ToolCall) -> Iterator[SseEvent]:
-        yield from self._stop_text()
+        yield from self._stop_said()
         self._blocks.append(_ToolUseBlock(call))
         yield self._start()
         yield self._delta({"type": "input_json_delta", "partial_json": call.arguments_json})
         yield self._stop()
 
-    def _stop_text(self) -> Iterator[SseEvent]:
-        """A text ends where something else begins; a call has ended already."""
-        if self._blocks and isinstance(self._blocks[-1], _TextBlock):
-            yield self._stop()
+    def _stop_said(self) -> Iterator[SseEvent]:
+        """A text or a thought ends where something else begins; a call has ended already."""
+        if not self._blocks or isinstance(self._blocks[-1], _ToolUseBlock):
+            return
+        if isinstance(self._blocks[-1], _ThinkingBlock):
+            yield self._delta({"type": "signature_delta", "signature": self._blocks[-1].signature})
+        yield self._stop()
 
     def _start(self) -> SseEvent:
         return _event("content_block_start", index=len(self._blocks) - 1, content_block=self._blocks[-1].start())
@@ -132,8 +141,32 @@ class _TextBlock:
     def start(self) -> Json:
         return {"type": "text", "text": ""}
 
+    def delta(self, text: str) -> Json:
+        return {"type": "text_delta", "text": text}
+
     def whole(self) -> Json:
         return {"type": "text", "text": "".join(self.texts)}
+
+
+class _ThinkingBlock:
+    """What the model thought, as far as it has come."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    @property
+    def signature(self) -> str:
+        """What clients expect to send back with it."""
+        return hashlib.blake2b("".join(self.texts).encode(), digest_size=16).hexdigest()
+
+    def start(self) -> Json:
+        return {"type": "thinking", "thinking": "", "signature": ""}
+
+    def delta(self, text: str) -> Json:
+        return {"type": "thinking_delta", "thinking": text}
+
+    def whole(self) -> Json:
+        return {"type": "thinking", "thinking": "".join(self.texts), "signature": self.signature}
 
 
 class _ToolUseBlock:

@@ -2,12 +2,13 @@
 
 Supported: model, max_tokens, messages (of user, assistant and system), system, stream, temperature, top_p, top_k,
 stop_sequences, tools (of one's own), tool_choice auto and none, output_config.format, metadata.user_id (which only
-narrows the search for the conversation).
+narrows the search for the conversation), thinking (as far as the model's template can turn it on and off; disabled
+also leaves it out of the answer), thinking blocks in the assistant's messages.
 
-Accepted without effect: cache_control, wherever the API has it, because everything is kept anyhow; thinking and
-redacted_thinking in the assistant's messages, which another server's models wrote and which belong to no later prompt;
-a tool's eager_input_streaming; service_tier; and what asks for nothing: thinking disabled, speed standard, a null or an
-empty list.
+Accepted without effect: cache_control, wherever the API has it, because everything is kept anyhow; a thinking block's
+signature; budget_tokens, which nothing holds the model to; redacted_thinking in the assistant's messages, which another
+server's models wrote; a tool's eager_input_streaming; service_tier; and what asks for nothing: speed standard, a null
+or an empty list.
 """
 
 from typing import Annotated, Any, Literal
@@ -81,15 +82,15 @@ class ToolResultBlock(_Cacheable):
 
 
 class ThinkingBlock(_Anthropic):
-    """What a model of another server thought."""
+    """What the model thought before it said or called what follows."""
 
     type: Literal["thinking"]
     thinking: Text
-    signature: Text
+    signature: Text | None = None
 
 
 class RedactedThinkingBlock(_Anthropic):
-    """The same, encrypted."""
+    """What a model of another server thought, encrypted."""
 
     type: Literal["redacted_thinking"]
     data: Text
@@ -135,7 +136,9 @@ class ToolChoice(_Anthropic):
 class Thinking(_Anthropic):
     """Whether the model thinks before it answers."""
 
-    type: Literal["disabled"]
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Count | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class Format(_Anthropic):

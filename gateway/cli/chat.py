@@ -79,6 +79,7 @@ class Turn:
     """What came back."""
 
     agent_id: str = ""
+    reasoning: str = ""
     text: str = ""
     started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
     finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
@@ -87,6 +88,7 @@ class Turn:
         """The turn as --json writes it."""
         counts = self.finished.usage
         return {
+            **({"reasoning": self.reasoning} if self.reasoning else {}),
             "text": self.text,
             "finish_reason": finish_reason(self.finished.reason),
             "prompt_tokens": counts.prompt_tokens,
@@ -158,13 +160,15 @@ async def open_conversation(channel: grpc.aio.Channel, conversation: Conversatio
 
 
 async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, text: str, echo: bool) -> Turn:
-    """Run one turn, writing the answer as it comes if `echo`.
+    """Run one turn, writing the answer as it comes if `echo`, and what the model thinks before it dimmed.
 
     A turn that fails because the worker or the gateway is gone is sent again with the same request_id: the worker
     replays it where it was committed, and computes it again where it was not. The first turn of an agent to whom
     somebody else spoke first is said to what they began.
     """
-    answer = Answer(partial(click.echo, nl=False) if echo else lambda _: None)
+    answer = Answer(lambda _: None)
+    if echo:
+        answer = Answer(partial(click.echo, nl=False), partial(click.secho, nl=False, dim=True))
     try:
         turn = await _generate(channel, conversation.request(text), answer, echo=echo)
     except grpc.aio.AioRpcError as error:
@@ -189,7 +193,9 @@ async def _generate(
                     case "started":
                         turn.started = event.started
                     case "delta":
+                        turn.reasoning += event.delta.reasoning
                         turn.text += event.delta.text
+                        answer.think(event.delta.reasoning)
                         answer.add(event.delta.text)
                     case "finished":
                         turn.finished = event.finished

@@ -3,9 +3,10 @@
 Beyond OpenAI's fields a completion, and the chunk with a finish_reason, hold `agentmem`: the agent, how the prompt
 matched its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds. Of
 several choices it tells of the first, which is the agent's. A call of a tool comes whole, when the model has made it.
+What the model thought is `reasoning_content`, of a message as of a delta, where the model's format tells it apart.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2, types_pb2
@@ -20,6 +21,7 @@ class _Choice:
     """One choice as far as it has come."""
 
     def __init__(self) -> None:
+        self.reasoning: list[str] = []
         self.texts: list[str] = []
         self.logprobs: list[Json] = []
         self.calls: list[inference_pb2.ToolCall] = []
@@ -31,6 +33,7 @@ class _Choice:
             case "started":
                 self.started = event.started
             case "delta":
+                self.reasoning.append(event.delta.reasoning)
                 self.texts.append(event.delta.text)
                 self.logprobs += logprobs_of(event.delta.logprobs)
                 self.calls += event.delta.tool_calls
@@ -59,7 +62,7 @@ class ChatAnswer:
         choices = [
             {
                 "index": index,
-                "message": _message("".join(choice.texts), choice.calls),
+                "message": _message(choice),
                 "logprobs": {"content": choice.logprobs, "refusal": None} if self._wants_logprobs else None,
                 "finish_reason": finish_reason(choice.finished.reason),
             }
@@ -81,8 +84,11 @@ class ChatAnswer:
             case "started":
                 yield self._chunk(choice, {"role": "assistant", "content": "", "refusal": None})
             case "delta":
-                if event.delta.text or (self._wants_logprobs and event.delta.logprobs):
-                    yield self._chunk(choice, {"content": event.delta.text}, logprobs=logprobs_of(event.delta.logprobs))
+                logprobs = logprobs_of(event.delta.logprobs) if self._wants_logprobs else []
+                if event.delta.reasoning:
+                    yield self._chunk(choice, {"reasoning_content": event.delta.reasoning})
+                if event.delta.text or logprobs:
+                    yield self._chunk(choice, {"content": event.delta.text}, logprobs=logprobs)
                 for index, call in enumerate(event.delta.tool_calls, called):
                     for part in _parts(index, call):
                         yield self._chunk(choice, {"tool_calls": [part]})
@@ -107,15 +113,14 @@ class ChatAnswer:
         index: int,
         delta: Json,
         *,
-        logprobs: Iterable[Json] = (),
+        logprobs: Sequence[Json] = (),
         finish_reason: str | None = None,
         report: Json | None = None,
     ) -> SseEvent:
-        content = list(logprobs) if self._wants_logprobs else []
         choice = {
             "index": index,
             "delta": delta,
-            "logprobs": {"content": content, "refusal": None} if content else None,
+            "logprobs": {"content": logprobs, "refusal": None} if logprobs else None,
             "finish_reason": finish_reason,
         }
         chunk: Json = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
@@ -131,8 +136,11 @@ class ChatAnswer:
         return memory_report(first.started, first.finished, self.agent_id)
 
 
-def _message(text: str, calls: Sequence[inference_pb2.ToolCall]) -> Json:
+def _message(choice: _Choice) -> Json:
+    text, reasoning, calls = "".join(choice.texts), "".join(choice.reasoning), choice.calls
     message: Json = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
     return {**message, "tool_calls": [_call(call) for call in calls]} if calls else message
 
 

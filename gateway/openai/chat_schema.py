@@ -98,7 +98,7 @@ class Tool(Strict):
 
 
 class Message(Strict):
-    """One message. `reasoning_content` is an extension, for templates that render it."""
+    """One message. `reasoning_content`, or `reasoning`, is an extension: what the assistant thought before it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | list[TextPart] | None = None
@@ -111,7 +111,15 @@ class Message(Strict):
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
         # SDKs send an assistant's earlier message back as they got it, with the null fields of its response.
-        return without_nulls(without(data, "parsed"), {"refusal", "annotations", "audio", "function_call"})
+        data = without_nulls(without(data, "parsed"), {"refusal", "annotations", "audio", "function_call", "reasoning"})
+        if (
+            isinstance(data, dict)
+            and "reasoning" in data
+            and data.get("reasoning_content") in (None, data["reasoning"])
+        ):
+            # What vLLM and mlx-lm call it.
+            return {**without(data, "reasoning"), "reasoning_content": data["reasoning"]}
+        return data
 
     @model_validator(mode="after")
     def _fits_role(self) -> Self:

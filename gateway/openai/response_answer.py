@@ -92,7 +92,7 @@ class ResponseAnswer:
                 "cache_write_tokens": usage.prompt_tokens - cached if self._finished.durable else 0,
             },
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
 

@@ -109,8 +109,8 @@ def _turn(request: ResponseRequest, incoming: Incoming, tools: list[Json]) -> in
 def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
     """Input as messages of a chat.
 
-    What the model said and called between two messages of others is one message there: calls belong to the text before
-    them, and so does text that follows a call which nobody has answered yet.
+    What the model thought, said and called between two messages of others is one message: calls belong to the text
+    before them, and so does text that follows reasoning, or a call which nobody has answered yet.
     """
     if isinstance(given, str):
         return [types_pb2.ChatMessage(role="user", content=given)]
@@ -119,8 +119,9 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
         match item:
             case MessageItem():
                 text = text_of(item.content)
-                if item.role == "assistant" and messages and messages[-1].calls:
+                if item.role == "assistant" and messages and messages[-1].goes_on:
                     messages[-1].texts.append(text)
+                    messages[-1].thought = False
                 else:
                     messages.append(_Message("system" if item.role == "developer" else item.role, [text]))
             case FunctionCallItem():
@@ -128,10 +129,14 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
                     messages.append(_Message("assistant"))
                 function = {"name": item.name, "arguments": item.arguments}
                 messages[-1].calls.append({"id": item.call_id, "type": "function", "function": function})
+                messages[-1].thought = False
             case FunctionCallOutputItem():
                 messages.append(_Message("tool", [text_of(item.output)], answers=item.call_id))
-            case ReasoningItem():
-                pass
+            case ReasoningItem(text=text) if text:
+                if not messages or messages[-1].role != "assistant":
+                    messages.append(_Message("assistant"))
+                messages[-1].reasoning.append(text)
+                messages[-1].thought = True
     if not messages:
         raise InvalidArgument("input", "must say something")
     return [message.to_proto() for message in messages]
@@ -144,12 +149,21 @@ class _Message:
     role: str
     texts: list[str] = field(default_factory=list)
     calls: list[Json] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    thought: bool = False
+    """Reasoning was the last."""
     answers: str | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """What the model says next belongs to this message."""
+        return bool(self.calls) or self.thought
 
     def to_proto(self) -> types_pb2.ChatMessage:
         return types_pb2.ChatMessage(
             role=self.role,
             content="".join(self.texts),
+            reasoning_content="".join(self.reasoning) if self.reasoning else None,
             tool_calls_json=json.dumps(self.calls, ensure_ascii=False) if self.calls else None,
             tool_call_id=self.answers,
         )
@@ -167,7 +181,7 @@ def _definition(tool: FunctionTool) -> Json:
 
 
 def _wants_logprobs(request: ResponseRequest) -> bool:
-    return bool(request.include)
+    return "message.output_text.logprobs" in (request.include or ())
 
 
 def _json_schema(request: ResponseRequest) -> str | None:

@@ -1,12 +1,13 @@
 """What a request to /v1/responses may hold; everything else is refused by name.
 
-Supported: model, input (text, or items: messages with text, function_call, function_call_output), instructions, stream,
+Supported: model, input (text, or items: messages with text, reasoning, function_call, function_call_output),
+instructions, stream,
 max_output_tokens, temperature, top_p, previous_response_id, store, metadata (echoed), prompt_cache_key (which only
 narrows the search for the conversation), text.format, tools that are functions, tool_choice "auto" and "none",
 top_logprobs with include=["message.output_text.logprobs"]. Accepted without effect: user, safety_identifier, and what
 says no more than how it is anyway: parallel_tool_calls=true, truncation="disabled", background=false,
-service_tier "auto" and "default", stream_options.include_obfuscation=false, empty reasoning items. A null counts as
-not given.
+service_tier "auto" and "default", stream_options.include_obfuscation=false, include=["reasoning.encrypted_content"]
+(reasoning is told as it is). A null counts as not given.
 """
 
 from collections.abc import Iterable
@@ -127,15 +128,34 @@ class FunctionCallOutputItem(Strict):
         return without_nulls(data, {"caller", "name", "namespace"})
 
 
+class ReasoningText(Strict):
+    """One part of what the model thought."""
+
+    type: Literal["reasoning_text"]
+    text: Text
+
+
+class SummaryText(Strict):
+    """One part of a summary of what a model of another server thought, without effect."""
+
+    type: Literal["summary_text"]
+    text: Text
+
+
 class ReasoningItem(Strict):
-    """Reasoning that says nothing; what says something cannot be put back into the model's context."""
+    """What the model thought before it said or called what follows. Its id and status have no effect."""
 
     type: Literal["reasoning"]
     id: Text | None = None
-    summary: _Nothing | None = None
-    content: _Nothing | None = None
+    summary: list[SummaryText] | None = None
+    content: list[ReasoningText] | None = None
     encrypted_content: None = None
     status: _Status | None = None
+
+    @property
+    def text(self) -> str:
+        """The parts as one text."""
+        return "".join(part.text for part in self.content or ())
 
 
 def _kind(item: Any) -> Any:
@@ -150,7 +170,7 @@ Item: TypeAlias = Annotated[
     Discriminator(
         _kind,
         custom_error_type="item",
-        custom_error_message="must be a message, a function_call or a function_call_output",
+        custom_error_message="must be a message, reasoning, a function_call or a function_call_output",
     ),
 ]
 
@@ -205,7 +225,7 @@ class ResponseRequest(Strict):
     text: TextConfig | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice = None
-    include: list[Literal["message.output_text.logprobs"]] | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     user: Text | None = None
     safety_identifier: Text | None = None

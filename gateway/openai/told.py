@@ -12,7 +12,7 @@ DONE = SseEvent("[DONE]")
 
 def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -> Json:
     """Token counts: of each prompt once, as its first choice found it, and of what all choices said."""
-    prompts = list(prompts)
+    prompts, said = list(prompts), list(said)
     asked = sum(prompt.prompt_tokens for prompt in prompts)
     answered = sum(choice.completion_tokens for choice in said)
     return {
@@ -20,12 +20,17 @@ def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -
         "completion_tokens": answered,
         "total_tokens": asked + answered,
         "prompt_tokens_details": {"cached_tokens": sum(cached_tokens(prompt) for prompt in prompts)},
+        "completion_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in said)},
     }
 
 
 def logprobs_of(tokens: Iterable[inference_pb2.TokenLogprob]) -> list[Json]:
-    """Log-probabilities as chat completions and responses tell of them."""
-    return [{**_token(token), "top_logprobs": [_token(alternative) for alternative in token.top]} for token in tokens]
+    """Log-probabilities as chat completions and responses tell of them: of the answer's tokens alone."""
+    return [
+        {**_token(token), "top_logprobs": [_token(alternative) for alternative in token.top]}
+        for token in tokens
+        if not token.reasoning
+    ]
 
 
 def _token(token: inference_pb2.TokenLogprob | inference_pb2.TokenAlternative) -> Json:

@@ -51,6 +51,7 @@ class RestAnswer:
         self._said = inference_pb2.Delta()
         self._started = inference_pb2.Started()
         self._finished = inference_pb2.Finished()
+        self._reasoning: list[str] = []
         self._texts: list[str] = []
 
     def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:  # noqa: ARG002 - there is one choice
@@ -59,6 +60,7 @@ class RestAnswer:
             case "started":
                 self._started = event.started
             case "delta":
+                self._reasoning.append(event.delta.reasoning)
                 self._texts.append(event.delta.text)
                 self._said.MergeFrom(event.delta)  # repeated fields grow; text is replaced, and joined in the end
             case "finished":
@@ -80,5 +82,6 @@ class RestAnswer:
 
     def body(self) -> Json:
         """All that was said, with what `started` and `finished` told."""
+        self._said.reasoning = "".join(self._reasoning)
         self._said.text = "".join(self._texts)
         return {**to_json(self._said), "started": to_json(self._started), "finished": to_json(self._finished)}

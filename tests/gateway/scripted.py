@@ -37,10 +37,10 @@ def started(match: Any = types_pb2.MATCH_EXTEND, hot: int = 7, warm: int = 5) ->
     )
 
 
-def delta(text: str, *logprobs: inference_pb2.TokenLogprob) -> inference_pb2.GenerateResponse:
-    """New text."""
+def delta(text: str, *logprobs: inference_pb2.TokenLogprob, reasoning: str = "") -> inference_pb2.GenerateResponse:
+    """New text, and reasoning before it."""
     return inference_pb2.GenerateResponse(
-        delta=inference_pb2.Delta(text=text, token_ids=[1], logprobs=logprobs),
+        delta=inference_pb2.Delta(text=text, token_ids=[1], logprobs=logprobs, reasoning=reasoning),
     )
 
 

@@ -87,13 +87,19 @@ def test_results_alone_are_no_message_of_the_user() -> None:
     assert said(translate(user(nothing))) == [("tool", "")]
 
 
-def test_thoughts_of_other_models_are_left_out() -> None:
-    thoughts = [
-        {"type": "thinking", "thinking": "hm", "signature": "s"},
-        {"type": "redacted_thinking", "data": "x"},
-    ]
-    chat = translate(user("x"), assistant(*thoughts, text("y")), user("z"), assistant(*thoughts), user("!"))
+def test_thoughts_go_to_the_template_but_encrypted_ones() -> None:
+    thoughts = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "x"}]
+    chat = translate(user("x"), assistant(*thoughts, text("y")), user("z"), assistant(thoughts[1]), user("!"))
     assert said(chat) == [("user", "x"), ("assistant", "y"), ("user", "z"), ("assistant", ""), ("user", "!")]
+    assert [m.reasoning_content for m in chat.messages] == ["", "hm", "", "", ""]
+    assert not chat.messages[3].HasField("reasoning_content")
+
+
+def test_templates_are_told_whether_to_think() -> None:
+    assert not translate(user("x")).HasField("template_arguments_json")
+    for kind, thinks in (("enabled", True), ("adaptive", True), ("disabled", False)):
+        told = translate(user("x"), thinking={"type": kind}).template_arguments_json
+        assert json.loads(told) == {"enable_thinking": thinks}
 
 
 def test_tools() -> None:

@@ -42,6 +42,9 @@ def stream(*events: Event, agent_id: str = "conv-1") -> list[Json]:
     return [said.data for said in told if isinstance(said.data, dict)]
 
 
+_GIVEN = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+
+
 def accumulated(events: list[Json]) -> Json:
     """What a reader makes of a stream; fails where the order is not the documented one."""
     first, *rest, delta, last = events
@@ -63,12 +66,15 @@ def accumulated(events: list[Json]) -> Json:
                 assert open_block is not None
                 assert event["index"] == len(message["content"]) - 1
                 given = event["delta"]
-                parts.append(given["text"] if given["type"] == "text_delta" else given["partial_json"])
+                if given["type"] == "signature_delta":
+                    open_block["signature"] = given["signature"]
+                else:
+                    parts.append(given[_GIVEN[given["type"]]])
             case "content_block_stop":
                 assert open_block is not None
                 assert event["index"] == len(message["content"]) - 1
-                if open_block["type"] == "text":
-                    open_block["text"] += "".join(parts)
+                if open_block["type"] in ("text", "thinking"):
+                    open_block[open_block["type"]] += "".join(parts)
                 else:
                     open_block["input"] = json.loads("".join(parts))
                 open_block = None
@@ -132,7 +138,23 @@ def test_a_call() -> None:
     assert told["stop_reason"] == "tool_use"
 
 
-_Delta = st.one_of(st.text(max_size=4).map(delta), st.builds(calling, st.sampled_from("abc"), text=st.text(max_size=2)))
+def test_what_it_thought_is_a_block_with_a_signature() -> None:
+    events = [started(), delta("", reasoning="I "), delta("Hel", reasoning="muse."), delta("lo"), finished()]
+    thought, said = whole(*events)["content"]
+    assert (thought["type"], thought["thinking"], len(thought["signature"])) == ("thinking", "I muse.", 32)
+    assert said == {"type": "text", "text": "Hello"}
+    other, _ = whole(started(), delta("x", reasoning="other"), finished())["content"]
+    assert other["signature"] != thought["signature"]
+    silent = MessageAnswer("msg_1", "demo", thinking=False)
+    for event in events:
+        silent.add(0, event)
+    assert silent.body()["content"] == [said]
+
+
+_Delta = st.one_of(
+    st.builds(lambda text, reasoning: delta(text, reasoning=reasoning), st.text(max_size=4), st.text(max_size=2)),
+    st.builds(calling, st.sampled_from("abc"), text=st.text(max_size=2)),
+)
 
 
 @given(st.lists(_Delta, max_size=6), st.sampled_from(types_pb2.FinishReason.values()), st.booleans())
@@ -147,7 +169,9 @@ def test_no_text_is_lost(deltas: list[Event]) -> None:
     blocks = whole(started(), *deltas, finished())["content"]
     told = "".join(block["text"] for block in blocks if block["type"] == "text")
     assert told == "".join(event.delta.text for event in deltas)
-    assert all(block["text"] for block in blocks if block["type"] == "text")
+    assert all(block[block["type"]] for block in blocks if block["type"] != "tool_use")
+    thoughts = "".join(block["thinking"] for block in blocks if block["type"] == "thinking")
+    assert thoughts == "".join(event.delta.reasoning for event in deltas)
     called = [block["id"] for block in blocks if block["type"] == "tool_use"]
     assert called == [call.id for event in deltas for call in event.delta.tool_calls]
 

@@ -32,3 +32,27 @@ def written(*tellings: list[str]) -> str:
 )
 def test_what_is_written(tellings: list[list[str]], expected: str) -> None:
     assert written(*tellings) == expected
+
+
+def test_reasoning_is_written_apart() -> None:
+    screen: list[str] = []
+    answer = Answer(screen.append, lambda text: screen.append(f"({text})"))
+    for _ in range(2):
+        answer.begin()
+        answer.think("I ")
+        answer.think("muse.")
+        answer.add("")
+        answer.add("Hel")
+        answer.add("lo")
+        answer.end()
+    assert "".join(screen) == "(I )(muse.)\n\nHello"
+    assert answer.is_mid_line
+
+
+def test_reasoning_that_has_no_place_is_left_out() -> None:
+    screen: list[str] = []
+    answer = Answer(screen.append)
+    answer.think("I muse.")
+    assert not answer.is_mid_line
+    answer.add("Hello")
+    assert screen == ["Hello"]

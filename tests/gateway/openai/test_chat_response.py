@@ -31,6 +31,7 @@ def test_completion() -> None:
         "completion_tokens": 3,
         "total_tokens": 23,
         "prompt_tokens_details": {"cached_tokens": 12},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     assert told["agentmem"]["match"] == "extend"
     assert told["agentmem"]["cached"] == {"hot": 7, "warm": 5}
@@ -46,6 +47,27 @@ def test_nothing_kept() -> None:
     report = whole.body()["agentmem"]
     assert (report["match"], report["version"], report["durable"], report["miss_reason"]) == ("new", None, False, None)
     assert report["snapshot_version"] is None
+
+
+def test_reasoning_is_no_content() -> None:
+    asked = inference_pb2.TokenLogprob(token_id=1, logprob=-0.5, token_bytes=b"I", reasoning=True)
+    events = [started(), delta("", asked, reasoning="I "), delta("Hel", reasoning="muse."), delta("lo"), finished()]
+    events[-1].finished.usage.reasoning_tokens = 2
+    whole = answer(logprobs=True)
+    for event in events:
+        whole.add(0, event)
+    (choice,) = whole.body()["choices"]
+    assert (choice["message"]["content"], choice["message"]["reasoning_content"]) == ("Hello", "I muse.")
+    assert choice["logprobs"]["content"] == [], "the content's alone"
+    assert whole.body()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+    stream = answer(logprobs=True)
+    chunks = told([said for event in events for said in stream.events(0, event)])
+    assert [chunk["choices"][0]["delta"] for chunk in chunks[1:-1]] == [
+        {"reasoning_content": "I "},
+        {"reasoning_content": "muse."},
+        {"content": "Hel"},
+        {"content": "lo"},
+    ]
 
 
 @given(st.lists(st.text(max_size=5)), st.booleans())

@@ -90,6 +90,9 @@ def test_refused_by_name(name: str, value: Any) -> None:
         },
         {"role": "tool", "content": "42", "tool_call_id": "1"},
         {"role": "assistant", "content": "a", "reasoning_content": "because"},
+        {"role": "assistant", "content": "a", "reasoning": "because"},
+        {"role": "assistant", "content": "a", "reasoning": "because", "reasoning_content": "because"},
+        {"role": "user", "content": "a", "reasoning": None},
         {
             "role": "assistant",
             "content": '{"a": 1}',
@@ -118,6 +121,8 @@ def test_messages(message: dict[str, Any]) -> None:
         {"role": "tool", "content": "42"},
         {"role": "user", "content": "x", "tool_call_id": "1"},
         {"role": "user", "content": "x", "reasoning_content": "y"},
+        {"role": "user", "content": "x", "reasoning": "y"},
+        {"role": "assistant", "content": "x", "reasoning": "y", "reasoning_content": "z"},
         {"role": "assistant", "content": "x", "refusal": "no"},
         {"role": "user", "content": "x", "weight": 1},
         {"role": "function", "content": "x", "name": "f"},

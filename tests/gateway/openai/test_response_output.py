@@ -8,8 +8,9 @@ from gateway.exchange import Json
 from gateway.openai.response_output import Output
 
 
-def said(text: str = "", *calls: str, tokens: tuple[bytes, ...] = ()) -> inference_pb2.Delta:
+def said(text: str = "", *calls: str, tokens: tuple[bytes, ...] = (), reasoning: str = "") -> inference_pb2.Delta:
     return inference_pb2.Delta(
+        reasoning=reasoning,
         text=text,
         logprobs=[inference_pb2.TokenLogprob(token_id=1, logprob=-0.5, token_bytes=token) for token in tokens],
         tool_calls=[
@@ -38,6 +39,8 @@ def built(events: list[Json]) -> list[Json]:
             part = items[event["output_index"]]["content"][0]
             part["text"] += event["delta"]
             part["logprobs"] = part["logprobs"] + event["logprobs"]
+        elif kind == "reasoning_text.delta":
+            items[event["output_index"]]["content"][0]["text"] += event["delta"]
         elif kind == "function_call_arguments.delta":
             items[event["output_index"]]["arguments"] += event["delta"]
         elif kind == "output_item.done":
@@ -48,10 +51,11 @@ def built(events: list[Json]) -> list[Json]:
 
 DELTAS = st.lists(
     st.builds(
-        lambda text, calls, tokens: said(text, *calls, tokens=tuple(tokens)),
+        lambda text, calls, tokens, reasoning: said(text, *calls, tokens=tuple(tokens), reasoning=reasoning),
         st.text(max_size=3),
         st.lists(st.sampled_from(["a", "b"]), max_size=2),
         st.lists(st.binary(max_size=2), max_size=2),
+        st.text(max_size=2),
     ),
     max_size=6,
 )
@@ -65,6 +69,8 @@ def test_what_the_events_tell_is_what_there_is(
     assert built(events) == output.items
     texts = [item["content"][0]["text"] for item in output.items if item["type"] == "message"]
     assert "".join(texts) == "".join(delta.text for delta in deltas)
+    thoughts = [item["content"][0]["text"] for item in output.items if item["type"] == "reasoning"]
+    assert "".join(thoughts) == "".join(delta.reasoning for delta in deltas)
     called = [item["call_id"] for item in output.items if item["type"] == "function_call"]
     assert called == [call.id for delta in deltas for call in delta.tool_calls]
     assert output.items, "an answer that says nothing is an empty text"
@@ -100,6 +106,24 @@ def test_text_and_calls_are_items_of_their_own() -> None:
         "arguments": '{"at": "a"}',
         "status": "completed",
     }
+
+
+def test_reasoning_is_an_item_of_its_own() -> None:
+    output, events = put_out(said(reasoning="I "), said("Hel", reasoning="muse."), said("lo"))
+    assert output.items[0] == {
+        "id": "rs_7_0",
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "I muse."}],
+        "status": "completed",
+    }
+    assert output.items[1]["content"][0]["text"] == "Hello"
+    assert [event["type"].removeprefix("response.") for event in events if event["output_index"] == 0] == [
+        *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta"),
+        *("reasoning_text.done", "content_part.done", "output_item.done"),
+    ]
+    unfinished, _ = put_out(said(reasoning="I muse"), cut_short=True)
+    assert [(item["type"], item["status"]) for item in unfinished.items] == [("reasoning", "incomplete")]
 
 
 def test_text_that_was_cut_is_incomplete() -> None:

@@ -96,6 +96,27 @@ def test_reasoning_that_says_nothing_is_left_out() -> None:
     assert caught.value.field == "input"
 
 
+def test_reasoning_belongs_to_the_message_that_follows_it() -> None:
+    def thought(text: str) -> dict[str, Any]:
+        return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1", "output": "42"}
+    said = {"role": "assistant", "content": "b"}
+    asked = turn(input=[{"role": "user", "content": "a"}, thought("I muse."), said, call, result, thought("So."), said])
+    messages = asked.messages.messages
+    assert [(m.role, m.content, m.reasoning_content) for m in messages] == [
+        ("user", "a", ""),
+        ("assistant", "b", "I muse."),
+        ("tool", "42", ""),
+        ("assistant", "b", "So."),
+    ]
+    twice = turn(input=[thought("I"), said, thought("\n\nThen"), {"role": "assistant", "content": "\n\nc"}])
+    assert [(m.content, m.reasoning_content) for m in twice.messages.messages] == [("b\n\nc", "I\n\nThen")]
+    for include in (["reasoning.encrypted_content"], []):
+        assert not turn(input="a", include=include).HasField("top_logprobs")
+
+
 def identifier(found: Exchange) -> str:
     return str(found.answer.body()["id"])
 

@@ -60,7 +60,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "name": "f"}),
         ("parallel_tool_calls", False),
-        ("include", ["reasoning.encrypted_content"]),
+        ("include", ["file_search_call.results"]),
         ("top_logprobs", 21),
         ("truncation", "auto"),
         ("background", True),
@@ -102,6 +102,13 @@ OUTPUT = {"type": "output_text", "text": "a", "annotations": [], "logprobs": [{"
         {"type": "function_call_output", "call_id": "c", "output": "42"},
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "a"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]},
+        {
+            "type": "reasoning",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "x"}],
+            "status": "completed",
+        },
     ],
 )
 def test_items(item: dict[str, Any]) -> None:
@@ -121,7 +128,8 @@ def test_items(item: dict[str, Any]) -> None:
         ({"type": ["x"]}, "input[1]"),
         ({"type": "function_call", "name": "f", "arguments": "{}"}, "input[1].call_id"),
         ({"type": "function_call_output", "output": "42"}, "input[1].call_id"),
-        ({"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, "input[1].summary"),
+        ({"type": "reasoning", "summary": "x"}, "input[1].summary"),
+        ({"type": "reasoning", "content": [{"type": "output_text", "text": "x"}]}, "input[1].content[0].type"),
         ({"type": "reasoning", "summary": [], "encrypted_content": "x"}, "input[1].encrypted_content"),
         ("hi", "input[1]"),
     ],

@@ -1,0 +1,171 @@
+"""What a model thinks is told apart from its answer, at every door: by a model that thinks, through the real SDKs."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import types_pb2
+from gateway.cli.chat import Conversation, open_conversation, take_turn
+from tests.scripted_model import OPENING_TEMPLATE, SAID, THINKING_TEMPLATE, THOUGHT, write_thinking
+from tests.system.stack import Client, Stack, chat, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WRITTEN = f"<think>\n{THOUGHT}\n</think>\n\n{SAID}"
+QUESTION: Any = {"role": "user", "content": "How is the sea?"}
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=[THINKING_TEMPLATE, OPENING_TEMPLATE], ids=["asked", "opened"]
+)
+async def stack(request: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """All three processes, with a model that begins its reasoning itself, and one whose prompt begins it."""
+    directory = write_thinking(tmp_path_factory.mktemp("thinking") / "m", request.param)
+    async with running(f"thinking={directory}", "store", "worker", "gateway") as stack:
+        yield stack
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(stack: Stack) -> Client:
+    return await stack.client()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def gpt(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def claude(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
+async def test_the_contract_tells_both_and_the_ledger_has_what_was_written(client: Client, stack: Stack) -> None:
+    request: dict[str, Any] = {"messages": chat(("user", "hi")), "request_id": "r", "top_logprobs": 0}
+    turn = await client.turn("both", **request)
+    assert (turn.reasoning, turn.text) == (THOUGHT, SAID)
+    usage = turn.finished.usage
+    assert len(turn.logprobs) == len(turn.token_ids) == usage.completion_tokens
+    assert 4 <= usage.reasoning_tokens < usage.completion_tokens
+    assert (await stack.ledger("both")).text.endswith(f"{WRITTEN}<|im_end|>".encode()), "the thinking is in memory"
+    again = await client.turn("both", **request)
+    assert again.finished.replayed
+    assert (again.reasoning, again.text, again.token_ids) == (turn.reasoning, turn.text, turn.token_ids)
+    assert again.finished.usage.reasoning_tokens == usage.reasoning_tokens
+    appended = await client.say("both", "and now?")
+    assert (appended.reasoning, appended.text) == (THOUGHT, SAID)
+
+
+async def test_deltas_tell_reasoning_before_text(client: Client) -> None:
+    call = client.inference.Generate(client.request("", messages=chat(("user", "hi"))), timeout=60)
+    deltas = [event.delta async for event in call if event.HasField("delta")]
+    spoke = False
+    for delta in deltas:
+        assert not (delta.reasoning and spoke)
+        spoke = spoke or bool(delta.text)
+
+
+async def test_max_tokens_inside_the_thinking(client: Client) -> None:
+    turn = await client.turn("cut", messages=chat(("user", "hi")), max_tokens=3)
+    assert turn.finished.reason == types_pb2.FINISH_REASON_LENGTH
+    assert turn.text == ""
+    assert turn.reasoning and THOUGHT.startswith(turn.reasoning)
+    assert turn.finished.usage.reasoning_tokens == 3
+
+
+async def test_stop_strings_are_of_the_answer(client: Client) -> None:
+    unharmed = await client.turn("", messages=chat(("user", "hi")), stop=["muse", "</think>"])
+    assert (unharmed.reasoning, unharmed.text) == (THOUGHT, SAID)
+    stopped = await client.turn("", messages=chat(("user", "hi")), stop=["calm"])
+    assert (stopped.reasoning, stopped.text, stopped.finished.stop_string) == (THOUGHT, "It is ", "calm")
+
+
+async def test_raw_text_stays_raw(client: Client, gpt: openai.AsyncOpenAI) -> None:
+    prompt = "<|muse|>"
+    turn = await client.turn("", prompt=prompt, parse_special=True)
+    assert (turn.reasoning, turn.text) == ("", WRITTEN)
+    assert turn.finished.usage.reasoning_tokens == 0
+
+
+async def test_chat_completions(gpt: openai.AsyncOpenAI) -> None:
+    asked: Any = {"model": "thinking", "messages": [QUESTION]}
+    whole = await gpt.chat.completions.create(**asked, logprobs=True)
+    message = whole.choices[0].message
+    assert (message.content, message.model_extra) == (SAID, {"reasoning_content": THOUGHT})
+    assert whole.usage is not None and whole.usage.completion_tokens_details is not None
+    assert whole.usage.completion_tokens_details.reasoning_tokens
+    content = whole.choices[0].logprobs and whole.choices[0].logprobs.content
+    assert content and b"".join(bytes(token.bytes or ()) for token in content).startswith(f"\n\n{SAID}".encode())
+    reasoning, text = "", ""
+    async for chunk in await gpt.chat.completions.create(**asked, stream=True):
+        for choice in chunk.choices:
+            assert not (text and (choice.delta.model_extra or {}).get("reasoning_content"))
+            reasoning += (choice.delta.model_extra or {}).get("reasoning_content", "")
+            text += choice.delta.content or ""
+    assert (reasoning, text) == (THOUGHT, SAID)
+
+
+async def test_responses(gpt: openai.AsyncOpenAI) -> None:
+    asked: Any = {"model": "thinking", "input": "How is the lake?"}
+    async with gpt.responses.stream(**asked) as stream:
+        events = [event async for event in stream]
+        streamed = await stream.get_final_response()
+    thoughts = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+    assert "".join(thoughts) == THOUGHT
+    reasoning, message = streamed.output
+    assert (reasoning.type, message.type, streamed.output_text) == ("reasoning", "message", SAID)
+    assert reasoning.content and [part.text for part in reasoning.content] == [THOUGHT]
+    assert streamed.usage is not None and streamed.usage.output_tokens_details.reasoning_tokens
+    whole: Any = [{"role": "user", "content": asked["input"]}, *streamed.output, {"role": "user", "content": "Why?"}]
+    by_content = await gpt.responses.create(model="thinking", input=whole)
+    followed = await gpt.responses.create(model="thinking", input="Why?", previous_response_id=streamed.id)
+    assert by_content.output_text == followed.output_text == SAID
+
+
+async def test_messages(claude: anthropic.AsyncAnthropic) -> None:
+    asked: Any = {"model": "thinking", "max_tokens": 100, "messages": [QUESTION], "extra_body": {"temperature": 0}}
+    thinking: Any = {"type": "enabled", "budget_tokens": 1024}
+    whole = await claude.messages.create(**asked, thinking=thinking)
+    thought, said = whole.content
+    assert thought.type == "thinking" and said.type == "text"
+    assert (thought.thinking, said.text) == (THOUGHT, SAID)
+    async with claude.messages.stream(**asked, thinking=thinking) as stream:
+        kinds = [event.type async for event in stream]
+        streamed = await stream.get_final_message()
+    assert {"thinking", "signature", "text"} <= set(kinds)
+    assert [block.model_dump() for block in streamed.content] == [block.model_dump() for block in whole.content]
+    silent = await claude.messages.create(**asked, thinking={"type": "disabled"})
+    assert [block.type for block in silent.content] == ["text"]
+    asked["messages"] = [QUESTION, {"role": "assistant", "content": whole.content}, {"role": "user", "content": "Why?"}]
+    assert (await claude.messages.create(**asked, thinking=thinking)).content[-1].type == "text"
+
+
+async def test_rest_has_both(stack: Stack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        body = {"messages": {"messages": [{"role": "user", "content": "hi"}]}}
+        got = await http.post("/v1/agents/rest/generate", params={"model": "thinking"}, json=body)
+    assert (got.status_code, got.json()["reasoning"], got.json()["text"]) == (200, THOUGHT, SAID)
+
+
+async def test_the_terminal_shows_thinking_dimmed(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    channel = (await stack.client("gateway")).channel
+    conversation = Conversation("terminal", "thinking")
+    await open_conversation(channel, conversation)
+    turn = await take_turn(channel, conversation=conversation, text="hi", echo=True)
+    assert (turn.reasoning, turn.text) == (THOUGHT, SAID)
+    assert capsys.readouterr().out.endswith(f"\n\n{SAID}")
+    assert turn.as_dict()["reasoning"] == THOUGHT
+
+
+async def test_json_is_the_answer_though_the_prompt_opens_the_reasoning(client: Client) -> None:
+    schema = '{"type": "object", "properties": {}, "additionalProperties": false}'
+    turn = await client.turn("", messages=chat(("user", "hi")), json_schema=schema, max_tokens=40)
+    assert turn.reasoning == ""
+    assert turn.text.lstrip().startswith("{")
