@@ -5,7 +5,7 @@
     windows/ab/<chain>.safetensors    published windows
     staging/                          files being written
     quarantine/                       files that failed verification, each with its reason
-    lock                              held by the one store of this directory
+    lock                              held by the one store of this directory: directory_lock.py
     probe                             the present store's random name, for workers to see whether they share its disk
 
 No name here comes from a caller's text: files are named by chain hashes in hex.
@@ -29,6 +29,7 @@ from agentmem import datadir
 from agentmem.datadir import ForeignDirectory
 from agentmem.errors import Internal, ResourceExhausted, is_disk_full
 from agentmem.logs import event
+from cache_service.directory_lock import DirectoryLock
 from cache_service.removal import Removal
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class DataDirectory:
         self.staging = self.root / "staging"
         self.quarantine = self.root / "quarantine"
         self.removal = Removal()
-        self._lock: IO[str] | None = None
+        self._lock: DirectoryLock | None = None
 
     def acquire(self) -> None:
         """Take the directory for this process, and make it if it is not there; of one that is, nothing changes yet.
@@ -84,13 +85,10 @@ class DataDirectory:
             _make_private(self.root)
         elif not _is_private_to_us(self.root):
             raise DirectoryUnusable(f"{self.root} is not this user's alone; choose a directory of its own as --data")
-        lock = open(self.root / "lock", "a", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = DirectoryLock(self.root)
         except BlockingIOError as error:
-            lock.close()
             raise DirectoryUnusable(f"another store is using {self.root}; stop it, or choose another --data") from error
-        self._lock = lock
 
     def prepare(self) -> None:
         """Create what is missing, and close what is open to others. Call it when the directory was acquired."""

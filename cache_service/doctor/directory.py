@@ -1,6 +1,5 @@
 """The data directory: whose it is, who else can read it, and whether a store holds it. Reads names and modes."""
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from agentmem.checkup import Finding, existing, ok, problem, warning
+from cache_service import directory_lock
 
 _MOST_ENTRIES = 20_000
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -65,23 +65,8 @@ def permissions(root: Path) -> Iterator[Finding]:
 
 
 def held(root: Path, serving: bool) -> bool:
-    """Whether a store has the directory. `serving` says that one answers at its socket, which is asked first.
-
-    The lock is taken for a moment, shared, so that two doctors never take one another for a store.
-    """
-    if serving:
-        return True
-    try:
-        lock = os.open(root / "lock", os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    """Whether a store has the directory. `serving` says that one answers at its socket, which is asked first."""
+    return serving or directory_lock.is_held(root)
 
 
 def _entries(root: Path) -> list[tuple[Path, os.stat_result]]:

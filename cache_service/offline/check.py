@@ -33,7 +33,7 @@ def check(root: Path, repair: bool = False) -> Checked:
 
     Raises CannotCheck if it is no data directory, a store's that runs, or a newer program's. A damaged database is a
     finding: ledgers are then checked as far as they can be read, and nothing is mended, since rows that cannot be read
-    would make good files look like orphans. So is one that is lost.
+    would make good files look like orphans. So is one that is lost. Nothing is written but by a repair.
     """
     try:
         directory = find(root)
@@ -65,7 +65,10 @@ def check(root: Path, repair: bool = False) -> Checked:
         except OSError as error:
             raise CannotCheck(f"cannot read {error.filename or directory.root}: {error.strerror}") from error
         findings = list(dict.fromkeys(findings))
-        mended = mend(directory, findings) if repair and whole else []
+        try:
+            mended = mend(directory, findings) if repair and whole else []
+        except (OSError, sqlite3.OperationalError) as error:
+            raise CannotCheck(f"cannot mend {directory.root}: {error}; check it without --repair") from error
     return Checked(findings, mended, *counts)
 
 

@@ -1,6 +1,5 @@
 """A data directory and its database, opened without changing a byte of them."""
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cache_service import checksums, lost_ledger
+from cache_service.directory_lock import DirectoryLock
 from cache_service.files import DataDirectory
 from cache_service.offline.findings import CannotCheck, LedgerLost
 from cache_service.schema import ForeignDatabase, SchemaTooNew, is_older, refuse_newer
@@ -32,41 +32,43 @@ def find(root: Path) -> DataDirectory:
 
 
 @contextmanager
-def alone(directory: DataDirectory, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
+def alone(directory: DataDirectory, *, creates: bool = True) -> Iterator[None]:
     """Keep stores out of the directory meanwhile. Raises CannotCheck if one is using it.
 
-    Unlike DataDirectory.acquire it makes nothing but the lock, so that a check sees what is there.
+    Unlike DataDirectory.acquire it makes nothing but the lock, and that only if it `creates`.
     """
     try:
-        lock = os.open(directory.root / "lock", flags | os.O_NOFOLLOW, 0o600)
+        lock = DirectoryLock(directory.root, creates=creates)
+    except BlockingIOError as error:
+        raise CannotCheck(
+            f"a store is using {directory.root}; stop it (Ctrl-C in `agentmem up`), then run this again"
+        ) from error
     except OSError as error:
         raise CannotCheck(f"cannot lock {directory.root}: {error.strerror}") from error
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotCheck(
-                f"a store is using {directory.root}; stop it (Ctrl-C in `agentmem up`), then run this again"
-            ) from error
         yield
     finally:
-        os.close(lock)
-
-
-@contextmanager
-def undisturbed(directory: DataDirectory) -> Iterator[None]:
-    """`alone`, without making even the lock: a directory that has none has no store. Raises CannotCheck, OSError."""
-    if not (directory.root / "lock").exists():
-        yield
-        return
-    with alone(directory, os.O_RDONLY):
-        yield
+        lock.close()
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write. A store may be running; what it commits meanwhile is not seen."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection:
+    """A connection that cannot write. A store may be running; what it commits meanwhile is not seen.
+
+    Raises CannotCheck where a log lies on a disk that cannot be written to, without what SQLite makes to read it.
+    """
+    options, log = "mode=ro", path.with_name(f"{path.name}-wal")
+    if not os.access(path.parent, os.W_OK):
+        if not log.exists() or not log.stat().st_size:
+            options += "&immutable=1"  # else SQLite makes files beside it
+        elif not path.with_name(f"{path.name}-shm").exists():
+            raise CannotCheck(
+                f"{path.parent} cannot be written to, and SQLite cannot read {log.name} there; copy the directory to"
+                " another disk, and name the copy"
+            )
+    with closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, isolation_level=None)
+    ) as connection:
         connection.execute("PRAGMA busy_timeout = 5000")
         yield connection
 

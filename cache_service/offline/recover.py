@@ -15,7 +15,7 @@ from cache_service.database import Database
 from cache_service.files import DataDirectory, DirectoryUnusable
 from cache_service.offline import linking, states, unclaimed
 from cache_service.offline.findings import CannotCheck
-from cache_service.offline.opening import undisturbed, writing
+from cache_service.offline.opening import alone, writing
 from cache_service.offline.states import Kept
 from cache_service.offline.transfer import transfer
 from cache_service.schema import ForeignDatabase, SchemaTooNew, refuse_newer
@@ -79,7 +79,7 @@ def recover(root: Path, new_root: Path) -> Recovered:
         raise CannotCheck(f"{target.root} is in {source.root}, which is not written to; choose another new directory")
     try:
         refuse_newer(source.database)
-        with undisturbed(source), _new(target):
+        with alone(source, creates=False), _new(target):
             return _recover(source, target)
     except (SchemaTooNew, ForeignDatabase, DirectoryUnusable, AgentmemError) as error:
         raise CannotCheck(str(error)) from error
