@@ -63,6 +63,7 @@ class Agent:
     ttl: int | None = None
     delete_after: int | None = None
     context_policy: int = DEFAULT_CONTEXT_POLICY
+    template_time: str = ""
 
 
 class Deleted(NamedTuple):
@@ -114,9 +115,9 @@ def create(
     """A new agent, at version 1 if it is not one that has a history already."""
     connection.execute(
         "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
-        " label, messages, message_hash, created, updated, used, context_policy)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (uid, *key, version, *head, *conversation, now.wall, now.wall, now.used, context_policy),
+        " label, messages, message_hash, created, updated, used, context_policy, template_time)"
+        f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {_TEMPLATE_TIME})",
+        (uid, *key, version, *head, *conversation, now.wall, now.wall, now.used, context_policy, head.segment),
     )
 
 
@@ -146,8 +147,8 @@ def advance(
     """Move an agent to a new version with a new head."""
     connection.execute(
         "UPDATE agents SET version = ?, head_segment = ?, tokens = ?, text_bytes = ?, turns = ?, label = ?,"
-        " messages = ?, message_hash = ?, updated = ?, used = ? WHERE uid = ?",
-        (version.version, *head, *conversation, *now, version.uid),
+        f" messages = ?, message_hash = ?, updated = ?, used = ?, template_time = {_TEMPLATE_TIME} WHERE uid = ?",
+        (version.version, *head, *conversation, *now, head.segment, version.uid),
     )
 
 
@@ -217,13 +218,16 @@ def count(connection: sqlite3.Connection) -> tuple[int, int, int]:
 _REFERRED = "SELECT 1 FROM refs AS r JOIN {} AS f USING (kind, chain_hash) WHERE r.uid = {}.uid"
 
 
+# Of a head's segment.
+_TEMPLATE_TIME = "(SELECT template_time FROM segments WHERE id = ?)"
+
 # The page first, then its files: each is looked up once.
 _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, tokens, turns, text_bytes,"
     f" total(f.size_bytes), count(f.kind), total(f.kind = {Kind.BLOCK:d}),"
     f" total(f.token_count * (f.kind = {Kind.BLOCK:d})), EXISTS ({_REFERRED.format('objects', 'page')} AND f.present),"
-    " page.created, updated, pinned, ttl, delete_after, context_policy FROM page"
+    " page.created, updated, pinned, ttl, delete_after, context_policy, template_time FROM page"
     " LEFT JOIN refs AS r ON r.uid = page.uid"
     " LEFT JOIN files AS f ON f.kind = r.kind AND f.chain_hash = r.chain_hash AND f.namespace = page.namespace"
     " GROUP BY page.agent_id, page.model_id ORDER BY page.agent_id, page.model_id"
@@ -231,8 +235,8 @@ _PAGE = (
 
 
 def _agent(row: tuple[Any, ...]) -> Agent:
-    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, remote = row[:-6]
-    created, updated, pinned, ttl, delete_after, context_policy = row[-6:]
+    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, remote = row[:-7]
+    created, updated, pinned, ttl, delete_after, context_policy, template_time = row[-7:]
     return Agent(
         key=AgentKey(*key),
         version=Version(uid, version),
@@ -250,6 +254,7 @@ def _agent(row: tuple[Any, ...]) -> Agent:
         ttl=ttl,
         delete_after=delete_after,
         context_policy=context_policy,
+        template_time=template_time,
     )
 
 

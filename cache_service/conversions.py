@@ -28,6 +28,7 @@ DIGEST_BYTES = 16
 MAX_MESSAGES = 10_000
 _MAX_VERSION = 2**63 - 1
 _MAX_DIGEST_BYTES = 64
+_MAX_TIME_BYTES = 64
 
 
 def version(field: str, message: types_pb2.AgentVersion) -> Version:
@@ -98,6 +99,7 @@ def ledger_message(ledger: Ledger) -> cache_store_pb2.Ledger:
         tokenizer_hash=ledger.tokenizer_hash,
         turns=[cache_store_pb2.LedgerTurn(**place._asdict()) for place in ledger.turns],
         opening_bytes=ledger.opening_bytes,
+        template_time=ledger.template_time,
     )
 
 
@@ -122,7 +124,9 @@ def ledger(field: str, message: cache_store_pb2.Ledger) -> Ledger:
         end = turn.end_token
         places.append(TurnPlace(index + 1, end, turn.generated_tokens))
     return Ledger(
-        token_ids, message.text, offsets, message.tokenizer_hash, tuple(places), opening_bytes=message.opening_bytes
+        *(token_ids, message.text, offsets, message.tokenizer_hash, tuple(places)),
+        opening_bytes=message.opening_bytes,
+        template_time=_template_time(f"{field}.template_time", message.template_time),
     )
 
 
@@ -221,6 +225,7 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
     )
     message.pinned = agent.pinned
     message.context_policy = types_pb2.ContextPolicy.ValueType(agent.context_policy)
+    message.template_time = agent.template_time
     if agent.ttl is not None:
         message.ttl.FromNanoseconds(agent.ttl)
     if agent.delete_after is not None:
@@ -329,6 +334,7 @@ def _parts(request: cache_store_pb2.CommitTurnRequest, token_ids: Uint32, offset
                 tokenizer_hash=request.tokenizer_hash,
                 generated_tokens=made,
                 opening_bytes=request.opening_bytes,
+                template_time=_template_time("template_time", request.template_time),
             )
         )
         start = end
@@ -339,6 +345,11 @@ def _version_number(field: str, number: int) -> int:
     if number > _MAX_VERSION:
         raise InvalidArgument(field, "is too large")
     return number
+
+
+def _template_time(field: str, value: str) -> str:
+    """A moment, opaque here."""
+    return check_text(field, value, max_bytes=_MAX_TIME_BYTES, allow_empty=True)
 
 
 _KINDS = {Kind.BLOCK: cache_store_pb2.FILE_KIND_BLOCK, Kind.WINDOW: cache_store_pb2.FILE_KIND_WINDOW}

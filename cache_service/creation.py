@@ -55,4 +55,5 @@ def _part(content: Ledger, head: Head, end_token: int, generated_tokens: int) ->
         tokenizer_hash=content.tokenizer_hash,
         generated_tokens=generated_tokens,
         opening_bytes=content.opening_bytes,
+        template_time=content.template_time,
     )

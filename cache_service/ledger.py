@@ -33,7 +33,7 @@ FRAGMENT = -1
 class Part:
     """What a commit appends: tokens, their text, each one's end from the text's start, and who made the tokens.
 
-    `opening_bytes` is that of the whole ledger, as in the contract's Ledger.
+    `opening_bytes` and `template_time` are those of the whole ledger, as in the contract's Ledger.
     """
 
     token_ids: Uint32
@@ -42,6 +42,7 @@ class Part:
     tokenizer_hash: str
     generated_tokens: int
     opening_bytes: int = 0
+    template_time: str = ""
 
 
 class Head(NamedTuple):
@@ -69,6 +70,7 @@ class _Piece(NamedTuple):
 
     kept: int
     opening_bytes: int
+    template_time: str
     id: int
     parent_id: int | None
     parent_tokens: int
@@ -94,6 +96,7 @@ class Ledger:
     tokenizer_hash: str
     turns: tuple[TurnPlace, ...]
     opening_bytes: int = 0
+    template_time: str = ""
 
 
 def append(
@@ -107,8 +110,8 @@ def append(
     turns = kept.turns + (part.generated_tokens != FRAGMENT)
     cursor = connection.execute(
         "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
-        " turns, tokenizer_hash, token_ids, text, offsets, namespace, opening_bytes)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " turns, tokenizer_hash, token_ids, text, offsets, namespace, opening_bytes, template_time)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             kept.segment,
             kept.tokens,
@@ -124,6 +127,7 @@ def append(
             _pack(part.offsets),
             namespace,
             part.opening_bytes,
+            part.template_time,
         ),
     )
     tokens, text_bytes = kept.tokens + len(part.token_ids), kept.text_bytes + len(part.text)
@@ -157,7 +161,7 @@ def check(connection: sqlite3.Connection, head: Head) -> None:
 def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
     """The whole content of a ledger. Raises LedgerDamaged, in which `what` says whose it is."""
     ids, texts, ends, turns = [_NONE], [], [_NONE], []
-    made_by, opening = "", 0
+    made_by, opening, time = "", 0, ""
     for piece in _chain(connection, head, what):
         segment_ends = piece.offsets[: piece.kept]
         ids.append(piece.token_ids[: piece.kept])
@@ -165,10 +169,10 @@ def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> L
         texts.append(piece.text[: segment_ends[-1] if piece.kept else 0])
         if piece.kept == piece.tokens and piece.generated_tokens != FRAGMENT:
             turns.append(TurnPlace(piece.version, piece.parent_tokens + piece.tokens, piece.generated_tokens))
-        made_by, opening = piece.tokenizer_hash, piece.opening_bytes
+        made_by, opening, time = piece.tokenizer_hash, piece.opening_bytes, piece.template_time
         if piece.kept < piece.tokens:
             opening = min(opening, piece.parent_bytes + len(texts[-1]))
-    return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns), opening)
+    return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns), opening, time)
 
 
 def tokenizer_hash(connection: sqlite3.Connection, head: Head) -> str:
@@ -254,15 +258,17 @@ def shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
 def _chain(connection: sqlite3.Connection, head: Head, what: str) -> list[_Piece]:
     """The segments of a ledger, oldest first, every byte verified. Raises LedgerDamaged."""
     rows = connection.execute(
-        f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.opening_bytes, s.checksum, {_COLUMNS}"
+        f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.opening_bytes, s.template_time, s.checksum, {_COLUMNS}"
         " FROM chain CROSS JOIN segments AS s ON s.id = chain.id",
         (head.segment, head.tokens),
     ).fetchall()
     pieces = []
-    for kept, opening_bytes, found, *segment in rows:
+    for kept, opening_bytes, template_time, found, *segment in rows:
         checksums.verify(what, *segment, found=found)
         *row, token_ids, text, offsets = segment
-        pieces.append(_Piece._make((kept, opening_bytes, *row, _unpack(token_ids), text, _unpack(offsets))))
+        pieces.append(
+            _Piece._make((kept, opening_bytes, template_time, *row, _unpack(token_ids), text, _unpack(offsets)))
+        )
     pieces.sort(key=lambda piece: piece.id)
     follows = [None, *(piece.id for piece in pieces)]
     if [piece.parent_id for piece in pieces] + [head.segment] != follows or any(

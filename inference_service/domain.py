@@ -63,8 +63,8 @@ class TurnRequest:
     """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
 
     `memory_mode` says how an input that is no append relates to a memory that is there. `expiry` is the agent's if the
-    turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of
-    bounded size and depth.
+    turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of bounded size and depth.
+    `template_time` is what the agent's becomes, in ISO 8601; "" if it stays.
     """
 
     key: AgentKey
@@ -84,6 +84,7 @@ class TurnRequest:
     expiry: IdleTimes = NEVER
     json_schema: str | None = None
     memory_mode: inference_pb2.MemoryMode.ValueType = inference_pb2.MEMORY_MODE_REPLACE
+    template_time: str = ""
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:

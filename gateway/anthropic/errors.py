@@ -21,6 +21,7 @@ _FIELDS: Final = {
     "key.model_id": "model",
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
+    "template_time": "X-Agent-Template-Time",
     "request_id": "Idempotency-Key",
     "memory_mode": "X-Agent-Memory",
     "label": "metadata.user_id",

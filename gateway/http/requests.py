@@ -17,6 +17,7 @@ from agentmem.v1 import inference_pb2
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
+TEMPLATE_TIME_HEADER = "X-Agent-Template-Time"
 MEMORY_HEADER = "X-Agent-Memory"
 WARNING_HEADER = "X-Agent-Warning"
 """Of answers: what a client that sent no X-Agent-Memory may not have meant."""
@@ -26,6 +27,7 @@ _MEMORY_MODES: Final = {
     "replace": inference_pb2.MEMORY_MODE_REPLACE,
     "refuse": inference_pb2.MEMORY_MODE_REFUSE,
 }
+_MOST_TIME_BYTES = 64
 
 _LARGE: Final = 64 * 1024
 """Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
@@ -69,6 +71,14 @@ def memory_mode(headers: Headers) -> "inference_pb2.MemoryMode.ValueType":
     if not named:
         raise InvalidArgument(MEMORY_HEADER, "needs X-Agent-ID; without it an agent is found by its conversation")
     return _MEMORY_MODES[value]
+
+
+def template_time(headers: Headers) -> str:
+    """The moment that the agent's chat template is to see from X-Agent-Template-Time on; empty where it is absent."""
+    value = _single(headers, TEMPLATE_TIME_HEADER)
+    if value is None:
+        return ""
+    return check_text(TEMPLATE_TIME_HEADER, _ascii(TEMPLATE_TIME_HEADER, value), max_bytes=_MOST_TIME_BYTES)
 
 
 def percent_decoded(name: str, value: str) -> str:

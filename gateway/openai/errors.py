@@ -20,6 +20,7 @@ _PARAMS = {
     "key.model_id": "model",
     "model_id": "model",
     "key.agent_id": "X-Agent-ID",
+    "template_time": "X-Agent-Template-Time",
     "request_id": "Idempotency-Key",
     "memory_mode": "X-Agent-Memory",
     "json_schema": "response_format",

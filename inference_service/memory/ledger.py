@@ -31,6 +31,7 @@ class Ledger:
 
     `opening_bytes` of the text are the system prompt and whatever else stands before the first user's message: they
     stay when older turns are dropped. It may be more than there is, where no user has spoken yet; 0 is not known.
+    `template_time` is the moment that chat templates see as the present, in ISO 8601; "" is not known.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -39,6 +40,7 @@ class Ledger:
     tokenizer_hash: str = ""
     turns: tuple[TurnPlace, ...] = ()
     opening_bytes: int = 0
+    template_time: str = ""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -57,6 +59,7 @@ class Ledger:
         return Ledger(
             *(self.token_ids[:tokens], self.text[:end], self.offsets[:tokens], self.tokenizer_hash, turns),
             opening_bytes=min(self.opening_bytes, end),
+            template_time=self.template_time,
         )
 
     def followed_by(
@@ -81,4 +84,5 @@ class Ledger:
             tokenizer_hash,
             (*self.turns, *carried_turns, *turn),
             self.opening_bytes,
+            self.template_time,
         )

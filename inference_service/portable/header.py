@@ -10,6 +10,7 @@ It is ASCII, and its metadata are strings, as safetensors wants it:
     prompt_text, prompt_text_encoding    the text in base64, for it may end inside a character
     turns                                a JSON list of [tokens at its end, how many of them it generated]
     opening_bytes, context_policy        as in the contract; each is left out where it is 0
+    template_time                        as in the contract; left out where it is empty
     kv_tokens, first_positions           how many tokens have KV, and where each layer's first one is; a JSON list
     geometry                             JSON: dtype, bits, group_size, layers with kv_heads, k_dim, v_dim, window
     tensor_checksum                      xxh3_128 of all bytes behind the header
@@ -33,6 +34,7 @@ from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import types_pb2
 from inference_service.memory.ledger import Ledger, TurnPlace
 from inference_service.portable.format import FORMAT, FORMAT_VERSION, KVGeometry, LayerShape, Manifest, check, damaged
+from inference_service.text.template_clock import parsed
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 64 << 20
@@ -97,7 +99,11 @@ def parse(text: bytes) -> tuple[Manifest, bytes]:
 
 def _metadata(manifest: Manifest, tensor_checksum: bytes) -> dict[str, str]:
     ledger, geometry = manifest.ledger, manifest.geometry
-    optional = {"opening_bytes": ledger.opening_bytes, "context_policy": manifest.context_policy}
+    optional = {
+        "opening_bytes": ledger.opening_bytes,
+        "context_policy": manifest.context_policy,
+        "template_time": ledger.template_time,
+    }
     return {
         **{name: str(value) for name, value in optional.items() if value},
         "format": FORMAT,
@@ -181,6 +187,7 @@ def _manifest(metadata: Mapping[str, str]) -> Manifest:
         tokenizer_hash=metadata["tokenizer_hash"],
         turns=_turns(metadata["turns"]),
         opening_bytes=_number(metadata.get("opening_bytes", "0")),
+        template_time=_moment(metadata.get("template_time", "")),
     )
     geometry = _geometry(metadata["geometry"])
     kv_tokens = int(metadata["kv_tokens"])
@@ -190,6 +197,13 @@ def _manifest(metadata: Mapping[str, str]) -> Manifest:
     if policy not in types_pb2.ContextPolicy.values():
         raise ValueError("not a context policy")
     return Manifest(key, metadata["fingerprint"], geometry, ledger, kv_tokens, first_positions, policy)
+
+
+def _moment(text: str) -> str:
+    try:
+        return parsed("template_time", text) if text else ""
+    except AgentmemError as error:
+        raise damaged("its template_time is not one") from error
 
 
 def _name(metadata: Mapping[str, str], name: str) -> str:

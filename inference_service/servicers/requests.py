@@ -22,7 +22,7 @@ from inference_service.domain import (
     TurnInput,
     TurnRequest,
 )
-from inference_service.text import json_schema
+from inference_service.text import json_schema, template_clock
 
 _RESERVED_ARGUMENTS = frozenset(
     ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
@@ -61,6 +61,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
         json_schema=_json_schema(request) if request.HasField("json_schema") else None,
         memory_mode=request.memory_mode or inference_pb2.MEMORY_MODE_REPLACE,
+        template_time=_template_time(request.template_time),
     )
 
 
@@ -74,6 +75,7 @@ def prefill_request(request: inference_pb2.PrefillRequest) -> TurnRequest:
         if_version=request.if_version if request.HasField("if_version") else None,
         parse_special=request.parse_special,
         generates=False,
+        template_time=_template_time(request.template_time),
         label=check_text("label", request.label, allow_empty=True),
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
     )
@@ -86,6 +88,7 @@ def probe_request(request: agent_pb2.ProbeAgentRequest) -> TurnRequest:
         input=turn_input(request),
         digest=b"",
         parse_special=request.parse_special,
+        template_time=_template_time(request.template_time),
     )
 
 
@@ -168,6 +171,10 @@ def _stops(stops: list[str]) -> tuple[str, ...]:
     if len(stops) > MAX_STOPS:
         raise InvalidArgument("stop", f"at most {MAX_STOPS} strings")
     return tuple(check_text(f"stop[{index}]", stop, max_bytes=MAX_STOP_BYTES) for index, stop in enumerate(stops))
+
+
+def _template_time(moment: str) -> str:
+    return template_clock.parsed("template_time", moment) if moment else ""
 
 
 def _request_id(request_id: str) -> str:

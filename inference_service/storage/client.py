@@ -86,9 +86,9 @@ class Commit:
     """A turn for the ledger: what follows the first `keep_tokens` tokens of the base.
 
     `ends_turn_hint`: it was the turn that the agent's hint was of. `carried_turns` are earlier turns that follow what
-    is kept, with their places in the new ledger, whose `opening_bytes` these are; see CommitTurnRequest.
-    `snapshot_version` is that of the snapshot whose
-    tokens are kept, in place of the base's; 0 for none.
+    is kept, with their places in the new ledger, whose `opening_bytes` and `template_time` these are; see
+    CommitTurnRequest. `snapshot_version` is that of the snapshot whose tokens are kept, in place of the base's; 0 for
+    none.
     """
 
     base: Version
@@ -106,6 +106,7 @@ class Commit:
     ends_turn_hint: bool = False
     carried_turns: Sequence[TurnPlace] = ()
     opening_bytes: int = 0
+    template_time: str = ""
     context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
     snapshot_version: int = 0
 
@@ -196,6 +197,7 @@ class StoreClient:
             expiry=commit.expiry.to_proto(),
             carried_turns=[cache_store_pb2.LedgerTurn(**turn._asdict()) for turn in commit.carried_turns],
             opening_bytes=commit.opening_bytes,
+            template_time=commit.template_time,
             context_policy=commit.context_policy,
             snapshot_version=commit.snapshot_version,
         )
@@ -215,6 +217,7 @@ class StoreClient:
             tokenizer_hash=ledger.tokenizer_hash,
             turns=turns,
             opening_bytes=ledger.opening_bytes,
+            template_time=ledger.template_time,
         )
         request = cache_store_pb2.CreateAgentRequest(key=key.to_proto(), ledger=message, context_policy=context_policy)
         answer = await _raising(self._store.CreateAgent(request, timeout=_TIMEOUT_SECONDS))
@@ -361,7 +364,9 @@ async def _raising(call: Any) -> Any:
 def _ledger(ledger: cache_store_pb2.Ledger) -> Ledger:
     turns = tuple(TurnPlace(turn.end_token, turn.generated_tokens) for turn in ledger.turns)
     return Ledger(
-        tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash, turns, ledger.opening_bytes
+        *(tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash, turns),
+        opening_bytes=ledger.opening_bytes,
+        template_time=ledger.template_time,
     )
 
 

@@ -59,7 +59,8 @@ class Planned:
     of that version. The commit keeps `shared_tokens` of the base's own tokens and drops `dropped_tokens`.
 
     Where the base's ledger is of another tokenizer it was `retokenized`: `ledger` is its text under the present one,
-    and none of the base's tokens stay; to tokenize a text again drops none.
+    and none of the base's tokens stay; to tokenize a text again drops none. Its `template_time` is the turn's, and the
+    agent's from then on.
 
     `lookup` and `windows` say which KV would serve; the agent's own does not where that is `incompatible`, because the
     model's files have changed since it was computed. `decoding` is None for Prefill. `appended`: the input was taken as

@@ -5,6 +5,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
 from agentmem import logs
@@ -22,6 +23,7 @@ from inference_service.memory.windows import WindowCandidate, capture_positions,
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened, StoreClient
+from inference_service.text import template_clock
 from inference_service.text.grammar import Grammar
 from inference_service.text.reasoning import ReasoningSplit, controlled
 from inference_service.text.rendering import Renderer
@@ -68,6 +70,13 @@ class Preparer:
         if request.if_version is not None and request.if_version != opened.version.number:
             raise Aborted(f"the agent is at version {opened.version.number}, not {request.if_version}")
         ledger = opened.ledger or known or Ledger()
+        moment = request.template_time or ledger.template_time or template_clock.present()
+        with template_clock.at(moment):
+            return await self._plan_at(moment, request, model, opened, ledger)
+
+    async def _plan_at(
+        self, moment: str, request: TurnRequest, model: LoadedModel, opened: Opened, ledger: Ledger
+    ) -> Planned:
         tokenizer_changed = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
         if tokenizer_changed:
             ledger = await asyncio.to_thread(retokenized, ledger, model.tokenizer)
@@ -90,7 +99,7 @@ class Preparer:
         grammar = None if request.json_schema is None else await self._grammar(request.json_schema, model)
         return Planned(
             base=opened.version,
-            ledger=ledger,
+            ledger=replace(ledger, template_time=moment),
             snapshot_version=snapshot_version,
             keep_tokens=0 if tokenizer_changed else common_length(ledger.token_ids, plan.sequence),
             shared_tokens=0 if tokenizer_changed else shared,
@@ -127,7 +136,8 @@ class Preparer:
 
         def count() -> int:
             planner = Planner(model.tokenizer, model.renderer, self._limits)
-            plan = plan_input(planner, model.renderer, turn_input, ledger, parse_special=parse_special, cue=True)
+            with template_clock.at(ledger.template_time):
+                plan = plan_input(planner, model.renderer, turn_input, ledger, parse_special=parse_special, cue=True)
             return len(plan.sequence) - (len(ledger) if isinstance(turn_input, AppendInput) else 0)
 
         return await asyncio.to_thread(count)

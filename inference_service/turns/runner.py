@@ -316,6 +316,7 @@ class TurnRunner:
             message_hashes=_conversation(turn, record.delta),
             label=request.label,
             expiry=request.expiry,
+            template_time=prepared.ledger.template_time,
             ends_turn_hint=request.generates and self._hints.of(request.key) is turn.hint,
             snapshot_version=prepared.snapshot_version,
         )

@@ -43,6 +43,7 @@ class Agent(_message.Message):
     BLOCKS_FIELD_NUMBER: _builtins.int
     WARM_TOKENS_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
     """Tokens in the ledger."""
     turns: _builtins.int
@@ -63,6 +64,10 @@ class Agent(_message.Message):
     """Tokens in those blocks. Equal to tokens once everything was written; blocks follow a turn off the request path."""
     context_policy: _types_pb2.ContextPolicy.ValueType
     """What it does when its memory outgrows the model's context."""
+    template_time: _builtins.str
+    """The moment that the model's chat template sees as the present, as in GenerateRequest: fixed at the agent's first turn.
+    Forks, snapshots and exports keep it. Empty: none is known yet.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose."""
@@ -106,10 +111,11 @@ class Agent(_message.Message):
         blocks: _builtins.int = ...,
         warm_tokens: _builtins.int = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
+        template_time: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "ttl", b"ttl", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "blocks", b"blocks", "context_policy", b"context_policy", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "pinned", b"pinned", "text_bytes", b"text_bytes", "tier", b"tier", "tokens", b"tokens", "ttl", b"ttl", "turns", b"turns", "update_time", b"update_time", "version", b"version", "warm_bytes", b"warm_bytes", "warm_tokens", b"warm_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "blocks", b"blocks", "context_policy", b"context_policy", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "pinned", b"pinned", "template_time", b"template_time", "text_bytes", b"text_bytes", "tier", b"tier", "tokens", b"tokens", "ttl", b"ttl", "turns", b"turns", "update_time", b"update_time", "version", b"version", "warm_bytes", b"warm_bytes", "warm_tokens", b"warm_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__context_remaining: _TypeAlias = _typing.Literal["context_remaining"]  # noqa: Y015
     _WhichOneofArgType__context_remaining: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining"]  # noqa: Y015
@@ -485,9 +491,12 @@ class ProbeAgentRequest(_message.Message):
     APPEND_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     PARSE_SPECIAL_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     prompt: _builtins.str
     """A whole text."""
     parse_special: _builtins.bool
+    """As in GenerateRequest."""
+    template_time: _builtins.str
     """As in GenerateRequest."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
@@ -514,10 +523,11 @@ class ProbeAgentRequest(_message.Message):
         append: _types_pb2.Append | None = ...,
         token_ids: _types_pb2.TokenIds | None = ...,
         parse_special: _builtins.bool = ...,
+        template_time: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "input", b"input", "key", b"key", "messages", b"messages", "prompt", b"prompt", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "input", b"input", "key", b"key", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "input", b"input", "key", b"key", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "template_time", b"template_time", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["messages", "prompt", "append", "token_ids"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015

@@ -59,6 +59,7 @@ class Ledger(_message.Message):
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
     OPENING_BYTES_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     text: _builtins.bytes
     """What they stand for, special tokens spelled out. Bytes: it may end inside a character."""
     tokenizer_hash: _builtins.str
@@ -67,6 +68,8 @@ class Ledger(_message.Message):
     """How many bytes at the start of text stand before the first user's words, and what the template opens these with:
     what stays when older turns are dropped. May be more than text has, where no user has spoken yet. 0: not known.
     """
+    template_time: _builtins.str
+    """The moment that the last turn's chat template saw as the present, as in GenerateRequest. Empty: not known."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The exact tokens."""
@@ -88,10 +91,11 @@ class Ledger(_message.Message):
         tokenizer_hash: _builtins.str = ...,
         turns: _abc.Iterable[Global___LedgerTurn] | None = ...,
         opening_bytes: _builtins.int = ...,
+        template_time: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "opening_bytes", b"opening_bytes", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "opening_bytes", b"opening_bytes", "template_time", b"template_time", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -508,6 +512,7 @@ class CommitTurnRequest(_message.Message):
     OPENING_BYTES_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     SNAPSHOT_VERSION_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     keep_tokens: _builtins.int
     """Tokens of the base's ledger that stay."""
     text: _builtins.bytes
@@ -532,6 +537,8 @@ class CommitTurnRequest(_message.Message):
     """The version of a snapshot of the agent that the turn continues, in place of the base: keep_tokens counts its tokens.
     0: the turn continues the base.
     """
+    template_time: _builtins.str
+    """As in Ledger, of the new one."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose. The agent is created if base is version 0."""
@@ -588,10 +595,11 @@ class CommitTurnRequest(_message.Message):
         opening_bytes: _builtins.int = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
         snapshot_version: _builtins.int = ...,
+        template_time: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expiry", b"expiry", "key", b"key", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "carried_turns", b"carried_turns", "context_policy", b"context_policy", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "opening_bytes", b"opening_bytes", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "snapshot_version", b"snapshot_version", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "carried_turns", b"carried_turns", "context_policy", b"context_policy", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "opening_bytes", b"opening_bytes", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "snapshot_version", b"snapshot_version", "template_time", b"template_time", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

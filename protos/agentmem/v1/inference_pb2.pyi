@@ -122,6 +122,7 @@ class GenerateRequest(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     MEMORY_MODE_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this turn for retries and Abort; at most 128 bytes of UTF-8. Empty: the turn cannot be retried safely."""
     prompt: _builtins.str
@@ -153,6 +154,13 @@ class GenerateRequest(_message.Message):
     """
     memory_mode: Global___MemoryMode.ValueType
     """How messages, prompt or token_ids relate to the memory that the agent has. INVALID_ARGUMENT for REPLACE with append."""
+    template_time: _builtins.str
+    """The moment that the model's chat template sees as the present (`strftime_now`), in ISO 8601: a date, a time, and the
+    offset from UTC; the last two may be left out. Empty: the agent's own, which is the present one of its first turn
+    and stays, so that its prompts do not change with the date. What is set is the agent's from this turn on: a whole
+    chat is rendered with it and computed again from the date on, an append leaves what is there as it is. A turn
+    without an agent sees the present moment.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose memory. An empty agent_id keeps nothing; an absent agent is created by the commit."""
@@ -203,10 +211,11 @@ class GenerateRequest(_message.Message):
         tool_calls: _builtins.bool = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
         memory_mode: Global___MemoryMode.ValueType = ...,
+        template_time: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "max_tokens", b"max_tokens", "messages", b"messages", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "memory_mode", b"memory_mode", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "memory_mode", b"memory_mode", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "template_time", b"template_time", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
@@ -553,6 +562,7 @@ class PrefillRequest(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     EXPIRY_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
+    TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As in GenerateRequest."""
     prompt: _builtins.str
@@ -564,6 +574,8 @@ class PrefillRequest(_message.Message):
     label: _builtins.str
     """As in GenerateRequest."""
     context_policy: _types_pb2.ContextPolicy.ValueType
+    """As in GenerateRequest."""
+    template_time: _builtins.str
     """As in GenerateRequest."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
@@ -599,10 +611,11 @@ class PrefillRequest(_message.Message):
         label: _builtins.str = ...,
         expiry: _types_pb2.Expiry | None = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
+        template_time: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "messages", b"messages", "prompt", b"prompt", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "template_time", b"template_time", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
