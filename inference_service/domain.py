@@ -42,6 +42,12 @@ class TokensInput:
 TurnInput = MessagesInput | TextInput | AppendInput | TokensInput
 
 
+def tools_of(told: TurnInput) -> tuple[Mapping[str, Any], ...]:
+    """The definitions of tools that an input brings."""
+    content = told.content if isinstance(told, AppendInput) else told
+    return content.tools if isinstance(content, MessagesInput) else ()
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen; the fields and defaults of the contract's Sampling."""
@@ -59,12 +65,40 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class HeldTool:
+    """A tool that may be called. `arguments` is the JSON Schema of an object, as JSON; `field` names it in errors.
+
+    What cannot be honoured of a `strict` tool is refused.
+    """
+
+    name: str
+    arguments: str
+    field: str
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class HeldAnswer:
+    """What an answer may be. `tools` are those that may be called; there is one at least.
+
+    `required`: nothing but calls, and at least one. `single`: at most one call. `json_schema`: what text has to fit, in
+    which case the answer is either text or calls; otherwise any text may stand around calls.
+    """
+
+    tools: tuple[HeldTool, ...]
+    required: bool = False
+    single: bool = False
+    json_schema: str | None = None
+
+
+@dataclass(frozen=True)
 class TurnRequest:
     """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
 
     `memory_mode` says how an input that is no append relates to a memory that is there. `expiry` is the agent's if the
-    turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of bounded size and depth.
-    `template_time` is what the agent's becomes, in ISO 8601; "" if it stays.
+    turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of bounded size and depth. `held`
+    is what an answer that may call tools is held to; None: to nothing. `template_time` is what the agent's becomes, in
+    ISO 8601; "" if it stays.
     """
 
     key: AgentKey
@@ -81,6 +115,7 @@ class TurnRequest:
     generates: bool = True
     label: str = ""
     tool_calls: bool = False
+    held: HeldAnswer | None = None
     expiry: IdleTimes = NEVER
     json_schema: str | None = None
     memory_mode: inference_pb2.MemoryMode.ValueType = inference_pb2.MEMORY_MODE_REPLACE
@@ -89,8 +124,7 @@ class TurnRequest:
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
         """The definitions of tools that the input brings."""
-        content = self.input.content if isinstance(self.input, AppendInput) else self.input
-        return content.tools if isinstance(content, MessagesInput) else ()
+        return tools_of(self.input)
 
     @property
     def anonymous(self) -> bool:

@@ -30,7 +30,7 @@ from inference_service.models.reasoning import chat_template, reasoning_format
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import ChatTemplate, Renderer
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.text.tool_calls import CallSyntax
+from inference_service.text.tool_calls import CallSyntax, form_of
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -273,7 +273,10 @@ def _call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:
         return None
     name = wrapper.init_kwargs["tool_parser_type"]
     end = wrapper.tool_call_end or ""
-    return CallSyntax(name, wrapper.tool_call_start.encode(), end.encode(), wrapper.tool_parser)
+    template = wrapper.chat_template if isinstance(wrapper.chat_template, str) else ""
+    return CallSyntax(
+        name, wrapper.tool_call_start.encode(), end.encode(), wrapper.tool_parser, form_of(name, template)
+    )
 
 
 def _context_length(config: dict[str, Any]) -> int:

@@ -21,7 +21,9 @@ from inference_service.domain import (
     TokensInput,
     TurnInput,
     TurnRequest,
+    tools_of,
 )
+from inference_service.servicers.tool_choices import held_answer
 from inference_service.text import json_schema, template_clock
 
 _RESERVED_ARGUMENTS = frozenset(
@@ -44,9 +46,11 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         raise InvalidArgument("memory_mode", f"{request.memory_mode} is not a MemoryMode")
     if request.memory_mode == inference_pb2.MEMORY_MODE_REPLACE and request.WhichOneof("input") == "append":
         raise InvalidArgument("memory_mode", "cannot be REPLACE with append, which leaves what is there")
+    told = turn_input(request)
+    schema = _json_schema(request) if request.HasField("json_schema") else None
     return TurnRequest(
         key=key,
-        input=turn_input(request),
+        input=told,
         digest=_digest(request),
         request_id=_request_id(request.request_id),
         if_version=request.if_version if request.HasField("if_version") else None,
@@ -59,7 +63,8 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         label=check_text("label", request.label, allow_empty=True),
         tool_calls=request.tool_calls,
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
-        json_schema=_json_schema(request) if request.HasField("json_schema") else None,
+        json_schema=schema,
+        held=held_answer(request, schema, tools_of(told)),
         memory_mode=request.memory_mode or inference_pb2.MEMORY_MODE_REPLACE,
         template_time=_template_time(request.template_time),
     )
@@ -162,8 +167,6 @@ def _json_schema(request: inference_pb2.GenerateRequest) -> str:
     json_schema.check(jsontext.parse(json_schema.FIELD, request.json_schema, dict))
     if request.sampling.ignore_eos:
         raise InvalidArgument("sampling.ignore_eos", "cannot be set with json_schema, whose text ends with the JSON")
-    if request.tool_calls:
-        raise InvalidArgument("tool_calls", "cannot be asked for together with json_schema; ask for one of them")
     return request.json_schema
 
 

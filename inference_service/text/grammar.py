@@ -1,27 +1,30 @@
-"""What a text may go on with, so that it becomes JSON that fits a schema: llguidance over our own tokens.
+"""What a text may go on with, so that it becomes JSON that fits a schema, or calls of tools: llguidance over our own
+tokens.
 
 A `Grammar` is one turn's state: which tokens may come next, and what has come. The library counts its work and limits
 it; what it may take of a thread's time even so is limited here, because the thread is everybody's.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from agentmem.errors import FailedPrecondition
-from inference_service.text.json_schema import problem, too_complex
+from agentmem.errors import FailedPrecondition, InvalidArgument
+from inference_service.domain import HeldAnswer, HeldTool
+from inference_service.text.call_grammar import JSON_OPTIONS, answer_grammar
+from inference_service.text.json_schema import FIELD, check, problem, too_complex
 from inference_service.text.tokenizer import Tokenizer
+from inference_service.text.tool_calls import CallSyntax
 
 _T = TypeVar("_T")
-
-MAX_WHITESPACE = 128
-"""Characters of whitespace in one place. Models that lose the thread go on with line ends for ever."""
 
 _LIMITS = LLParserLimits(
     # Below the defaults, in which the costliest schemas found took seconds a step and hundreds of megabytes. What a
@@ -31,13 +34,7 @@ _LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
-_COMPILE_OPTIONS = {
-    "whitespace_pattern": rf"[ \n\r\t]{{1,{MAX_WHITESPACE}}}",
-    "item_separator": ",",
-    "key_separator": ":",
-    "coerce_one_of": False,
-    "lenient": False,
-}
+_ANY_OBJECT = '{"type": "object"}'
 _TRIED_STEPS = 8
 _SECONDS_AT_ONCE = 0.5
 _SECONDS_PER_TOKEN = 0.01
@@ -62,22 +59,47 @@ class Grammars:
         with suppress(FailedPrecondition):
             self._vocabulary_of_model()
 
-    def compile(self, schema: str) -> "Grammar":
+    def compile(self, schema: str, field: str = FIELD) -> "Grammar":
         """A grammar at its beginning, of a JSON Schema that is JSON and an object.
 
         Takes milliseconds, and for a hostile schema a second or two, without the interpreter's lock: neither on the
-        event loop nor on the engine thread. Raises InvalidArgument where the schema cannot be honoured,
-        FailedPrecondition where the model's tokens cannot.
+        event loop nor on the engine thread. Raises InvalidArgument, which names `field`, where the schema cannot be
+        honoured, and FailedPrecondition where the model's tokens cannot.
         """
-        vocabulary = self._vocabulary_of_model()
         try:
-            source = LLMatcher.grammar_from_json_schema(schema, overrides=_COMPILE_OPTIONS)  # type: ignore[arg-type]
+            source = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
         except ValueError as error:
-            raise problem(str(error)) from None
+            raise problem(str(error), field) from None
+        return self._tried(source, field)
+
+    def compile_answer(self, answer: HeldAnswer, syntax: CallSyntax) -> "Grammar":
+        """A grammar at its beginning, of an answer that may call tools in a `syntax` that has a form.
+
+        Where and what it raises is as with `compile`. The arguments of a tool that is not strict are held to any
+        object, where its schema cannot be honoured.
+        """
+        if answer.json_schema is not None:
+            self.compile(answer.json_schema)
+        answer = replace(answer, tools=tuple(self._honoured(tool) for tool in answer.tools))
+        source = LLMatcher.grammar_from_lark(answer_grammar(answer, syntax, self._tokenizer))
+        return self._tried(source, answer.tools[0].field)
+
+    def _honoured(self, tool: HeldTool) -> HeldTool:
+        try:
+            check(json.loads(tool.arguments), tool.field)
+            self.compile(tool.arguments, tool.field)
+        except InvalidArgument:
+            if tool.strict:
+                raise
+            return replace(tool, arguments=_ANY_OBJECT)
+        return tool
+
+    def _tried(self, source: str, field: str) -> "Grammar":
+        vocabulary = self._vocabulary_of_model()
         matcher = LLMatcher(vocabulary, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
-            raise problem(matcher.get_error())
-        grammar = Grammar(matcher, vocabulary.vocab_size, self._tokenizer.eos_ids)
+            raise problem(matcher.get_error(), field)
+        grammar = Grammar(matcher, vocabulary.vocab_size, self._tokenizer.eos_ids, field)
         grammar.try_out()
         return grammar
 
@@ -95,7 +117,8 @@ class Grammar:
     grammar is of no more use, until `restart`.
     """
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Iterable[int]) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Iterable[int], field: str = FIELD) -> None:
+        self._field = field
         self._first = matcher
         self._matcher = matcher.deep_copy()
         self._vocab_size = vocab_size
@@ -107,20 +130,20 @@ class Grammar:
         """An end-of-sequence token came; nothing may follow."""
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """[vocab_size]: which tokens may come next. Of end-of-sequence tokens all, once the JSON can end here."""
+        """[vocab_size]: which tokens may come next. Of end-of-sequence tokens all, once the text can end here."""
         bits = self._timed(self._matcher.compute_bitmask)
         if self._matcher.is_error():
-            raise problem(self._matcher.get_error())
+            raise problem(self._matcher.get_error(), self._field)
         mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=self._vocab_size, bitorder="little").view(np.bool_)
         if not mask.any():
-            raise too_complex()
+            raise too_complex(self._field)
         return mask
 
     def advance(self, token_id: int) -> None:
         """The next token came: one of the allowed."""
         self.ended = token_id in self._eos_ids
         if not self._timed(lambda: self._matcher.consume_token(token_id)):
-            raise problem(self._matcher.get_error())
+            raise problem(self._matcher.get_error(), self._field)
         self.tokens += 1
 
     def restart(self, token_ids: Sequence[int] = ()) -> None:
@@ -144,7 +167,7 @@ class Grammar:
         result = work()
         self._seconds += time.thread_time() - started
         if self._seconds > _SECONDS_AT_ONCE + _SECONDS_PER_TOKEN * self.tokens:
-            raise too_complex()
+            raise too_complex(self._field)
         return result
 
 
@@ -178,10 +201,10 @@ class _Vocabulary:
 def _vocabulary(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
     tokens = _Vocabulary(tokenizer, vocab_size)
     if not tokens.eos_ids:
-        raise FailedPrecondition("the model has no end-of-sequence token, so its text cannot be held to a json_schema")
+        raise FailedPrecondition("the model has no end-of-sequence token, so what it writes cannot be held to a schema")
     if missing := tokens.unwritable():
         raise FailedPrecondition(
-            f"the model's tokenizer has no token for {len(missing)} of the bytes that text is made of, so its text "
-            "cannot be held to a json_schema"
+            f"the model's tokenizer has no token for {len(missing)} of the bytes that text is made of, so what "
+            "it writes cannot be held to a schema"
         )
     return LLTokenizer(TokenizerWrapper(tokens), eos_token=tokens.eos_ids, slices=LLTokenizer.json_slices())

@@ -42,41 +42,41 @@ _PROBLEMS = (
 _TOO_COMPLEX = "is too complex to be honoured; make it smaller, with fewer optional properties and shorter patterns"
 
 
-def check(schema: Mapping[str, Any]) -> None:
-    """Refuse what a grammar cannot hold a text to and would let pass. Raises InvalidArgument."""
+def check(schema: Mapping[str, Any], field: str = FIELD) -> None:
+    """Refuse what a grammar cannot hold a text to and would let pass. Raises InvalidArgument that names `field`."""
     if "x-guidance" in schema:
-        raise InvalidArgument(FIELD, "x-guidance cannot be set; take it out")
+        raise InvalidArgument(field, "x-guidance cannot be set; take it out")
     for part in _objects(schema):
         least, draft4 = part.get("minProperties"), [part.get("exclusiveMinimum"), part.get("exclusiveMaximum")]
         required = part.get("required")
         names = len({str(name) for name in required}) if isinstance(required, list) else 0
         # Nothing keeps the other names of an object from being the same one twice, which JSON counts once.
         if isinstance(least, int | float) and least > names + 1:
-            raise InvalidArgument(FIELD, "minProperties cannot be honoured above the number of required ones and one")
+            raise InvalidArgument(field, "minProperties cannot be honoured above the number of required ones and one")
         if any(isinstance(value, bool) for value in draft4):
-            raise InvalidArgument(FIELD, "exclusiveMinimum and exclusiveMaximum must be numbers")
+            raise InvalidArgument(field, "exclusiveMinimum and exclusiveMaximum must be numbers")
 
 
-def problem(error: str) -> InvalidArgument:
+def problem(error: str, field: str = FIELD) -> InvalidArgument:
     """What the grammar library's error says to the one whose schema it is about."""
     if found := re.search(r"Unimplemented keys: \[(.*?)\]", error):
         names = sorted(_KEYWORDS & set(re.findall(r'"([^"]*)"', found[1])))
-        return InvalidArgument(FIELD, f"{', '.join(names) or 'a keyword'} cannot be honoured; take it out")
+        return InvalidArgument(field, f"{', '.join(names) or 'a keyword'} cannot be honoured; take it out")
     lower = error.lower()
     for sign, text in _PROBLEMS:
         if sign in lower:
-            return InvalidArgument(FIELD, text)
+            return InvalidArgument(field, text)
     found = re.match(r"(?:Expected [\w ]+ for )?'?([$\w]+)'?(?:,| must be| item)", error)
     if found and found[1] in _KEYWORDS:
-        return InvalidArgument(FIELD, f"{found[1]} has a value of the wrong kind")
+        return InvalidArgument(field, f"{found[1]} has a value of the wrong kind")
     if re.search(r"too (big|large|many|complex)|fuel|max is|limit|NoExtension", error):
-        return InvalidArgument(FIELD, _TOO_COMPLEX)
-    return InvalidArgument(FIELD, "cannot be honoured; use a JSON Schema of draft 2020-12 with simpler keywords")
+        return InvalidArgument(field, _TOO_COMPLEX)
+    return InvalidArgument(field, "cannot be honoured; use a JSON Schema of draft 2020-12 with simpler keywords")
 
 
-def too_complex() -> InvalidArgument:
+def too_complex(field: str = FIELD) -> InvalidArgument:
     """The schema compiled, but following it takes too long."""
-    return InvalidArgument(FIELD, _TOO_COMPLEX)
+    return InvalidArgument(field, _TOO_COMPLEX)
 
 
 def _objects(value: Any) -> Iterator[Mapping[str, Any]]:

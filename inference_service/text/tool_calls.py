@@ -5,6 +5,7 @@ import secrets
 import string
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from agentmem import jsontext
@@ -29,19 +30,33 @@ _SHORT_IDS = frozenset({"mistral"})
 Tools = Sequence[Mapping[str, Any]]
 
 
+class Form(Enum):
+    """How calls are spelled whose arguments are JSON, which a grammar can hold them to."""
+
+    OBJECT = auto()
+    """Each call between its markers is {"name": NAME, "arguments": ARGUMENTS}."""
+    ARRAY = auto()
+    """Behind the marker, to the end of the turn, an array of such objects."""
+    NAMED = auto()
+    """To the end of the turn, each call behind a marker is NAME[ARGS]ARGUMENTS."""
+    KIMI = auto()
+    """Between the markers of all calls, each has its own, and is functions.NAME:NUMBER and ARGUMENTS."""
+
+
 @dataclass(frozen=True)
 class CallSyntax:
     """How one model writes calls: `start`, what `parse` understands, `end`. Pure; any thread.
 
     Without an `end`, a call goes to the end of the turn. `parse` gets the text between the markers and the definitions
     of the tools, or None where there are none; it returns a call or a list of calls, objects with a name, arguments
-    and perhaps an id, and raises where it finds none.
+    and perhaps an id, and raises where it finds none. Without a `form`, calls cannot be held to a grammar.
     """
 
     name: str
     start: bytes
     end: bytes
     parse: Callable[[str, list[dict[str, Any]] | None], Any]
+    form: Form | None = None
 
     def __post_init__(self) -> None:
         if not self.start:
@@ -78,3 +93,12 @@ class CallSyntax:
         if self.name in _SHORT_IDS:
             return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
+
+
+def form_of(name: str, template: str) -> Form | None:
+    """The form of the calls that mlx-lm's parser `name` reads, of a model with this chat template."""
+    if name == "mistral":
+        if "[CALL_ID]" in template:  # which that parser does not read
+            return None
+        return Form.NAMED if "[ARGS]" in template else Form.ARRAY
+    return {"json_tools": Form.OBJECT, "kimi_k2": Form.KIMI}.get(name)

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from agentmem import logs
@@ -96,7 +97,7 @@ class Preparer:
                 "shorten it, or start a new agent"
             )
         lookup, windows = await asyncio.to_thread(_look_up, request, model, ledger, plan)
-        grammar = None if request.json_schema is None else await self._grammar(request.json_schema, model)
+        grammar = await self._grammar(request, model)
         return Planned(
             base=opened.version,
             ledger=replace(ledger, template_time=moment),
@@ -183,8 +184,14 @@ class Preparer:
         continued = await asyncio.to_thread(plan_input, planner, model.renderer, request.input, branch, **options)
         return (version, branch, continued) if continued.keep_tokens > plan.keep_tokens else None
 
-    async def _grammar(self, schema: str, model: LoadedModel) -> Grammar:
-        return await asyncio.get_running_loop().run_in_executor(self._compiling, model.grammars.compile, schema)
+    async def _grammar(self, request: TurnRequest, model: LoadedModel) -> Grammar | None:
+        if request.held is not None and model.call_syntax is not None:
+            compiling = partial(model.grammars.compile_answer, request.held, model.call_syntax)
+        elif request.json_schema is not None:
+            compiling = partial(model.grammars.compile, request.json_schema)
+        else:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._compiling, compiling)
 
     def _decoding(
         self, request: TurnRequest, model: LoadedModel, plan: Plan, remaining: int, grammar: Grammar | None
@@ -228,11 +235,19 @@ def check_tokens(turn_input: TurnInput, model: TextModel, logit_bias: Iterable[i
 
 
 def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
-    """Refuse to tell calls of tools apart where nothing says how the model writes them."""
-    if request.tool_calls and model.call_syntax is None:
+    """Refuse to tell calls of tools apart, or to hold them, where nothing says how the model writes them."""
+    if not request.tool_calls:
+        return
+    if model.call_syntax is None:
         raise FailedPrecondition(
             f"model {model.model_id!r} has no tool parser, so calls of tools cannot be told from its text; "
             "take a model that has one (tool_parser in GetModel), or ask for no calls"
+        )
+    if request.held is not None and model.call_syntax.form is None:
+        raise FailedPrecondition(
+            f"model {model.model_id!r} writes calls as {model.call_syntax.name} does, and not as JSON, so they cannot "
+            "be held to their tools: leave out strict, parallel_tool_calls=false, json_schema beside tools and any "
+            "tool_choice but auto and none, or take a model whose tool_parser is json_tools, kimi_k2 or mistral"
         )
 
 

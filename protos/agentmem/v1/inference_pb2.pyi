@@ -123,6 +123,7 @@ class GenerateRequest(_message.Message):
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     MEMORY_MODE_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this turn for retries and Abort; at most 128 bytes of UTF-8. Empty: the turn cannot be retried safely."""
     prompt: _builtins.str
@@ -140,9 +141,11 @@ class GenerateRequest(_message.Message):
     label: _builtins.str
     """What FindAgent can narrow by; at most 256 bytes. The agent has it until its next turn."""
     json_schema: _builtins.str
-    """A JSON Schema, as JSON: the text will be JSON that fits it, unless max_tokens or the context ends it first. Whitespace
-    is the model's choice. FAILED_PRECONDITION where the model's tokenizer cannot be held to it, INVALID_ARGUMENT where
-    the schema cannot be honoured whole. {"type": "object"} is any JSON object.
+    """A JSON Schema, as JSON: the text will be JSON that fits it, unless max_tokens or the context ends it first. Between
+    JSON's words stands nothing, one space or tab, or a line end and at most 32 of them, as the model chooses.
+    FAILED_PRECONDITION where the model's tokenizer cannot be held to it, INVALID_ARGUMENT where the schema cannot be
+    honoured whole. {"type": "object"} is any JSON object. With tool_calls the answer is such JSON or calls, and calls
+    are held as by tool_choice.
     """
     tool_calls: _builtins.bool
     """Tell the calls of tools that the model makes apart from its text (Delta.tool_calls). FAILED_PRECONDITION where the
@@ -189,6 +192,12 @@ class GenerateRequest(_message.Message):
     def expiry(self) -> _types_pb2.Expiry:
         """What the agent gets if this turn creates it. It changes nothing on an agent that is there."""
 
+    @_builtins.property
+    def tool_choice(self) -> Global___ToolChoice:
+        """What the model calls, and what its calls are held to; needs tool_calls and tools_json. Absent: the model's choice,
+        and nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -212,10 +221,11 @@ class GenerateRequest(_message.Message):
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
         memory_mode: Global___MemoryMode.ValueType = ...,
         template_time: _builtins.str = ...,
+        tool_choice: Global___ToolChoice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "max_tokens", b"max_tokens", "messages", b"messages", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "max_tokens", b"max_tokens", "messages", b"messages", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids", "tool_choice", b"tool_choice", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "memory_mode", b"memory_mode", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "template_time", b"template_time", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "memory_mode", b"memory_mode", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "template_time", b"template_time", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "tool_choice", b"tool_choice", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
@@ -239,6 +249,49 @@ class GenerateRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class ToolChoice(_message.Message):
+    """ToolChoice holds the calls of a turn to the tools: a call that the model begins names one of them and has arguments
+    that are JSON, and fit the tool's parameters where these can be honoured. It changes nothing about the prompt. Calls
+    that max_tokens, the context or a stop string cuts short are text, as they are without it. FAILED_PRECONDITION where
+    the model writes calls in another way than as JSON (only those of the parsers json_tools, kimi_k2 and mistral are), or
+    its tokenizer cannot be held to anything.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    SINGLE_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
+    required: _builtins.bool
+    """The answer is calls and nothing else, and at least one."""
+    single: _builtins.bool
+    """At most one call."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of the tools that may be called. Empty: all of tools_json."""
+
+    @_builtins.property
+    def strict(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of tools whose parameters must be honoured whole: INVALID_ARGUMENT where they cannot be."""
+
+    def __init__(
+        self,
+        *,
+        required: _builtins.bool = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        single: _builtins.bool = ...,
+        strict: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "required", b"required", "single", b"single", "strict", b"strict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolChoice: _TypeAlias = ToolChoice  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):

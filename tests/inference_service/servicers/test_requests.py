@@ -13,6 +13,7 @@ from inference_service.domain import AppendInput, MessagesInput, Sampling, TextI
 from inference_service.servicers.requests import generate_request, prefill_request, turn_input
 
 Request = inference_pb2.GenerateRequest
+Choice = inference_pb2.ToolChoice
 KEY = types_pb2.AgentKey(namespace="ns", agent_id="agent", model_id="model")
 NAN, INF = float("nan"), float("inf")
 
@@ -48,6 +49,13 @@ def one_message(**fields: Any) -> Request:
     good = types_pb2.ChatMessage(role="user", content="x")
     bad = types_pb2.ChatMessage(**{"role": "user", "content": "x", **fields})
     return request(messages=types_pb2.Messages(messages=[good, bad]))
+
+
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"properties": {"city": {}}}}}
+
+
+def held(tools: list[Any], **fields: Any) -> Request:
+    return request(messages=messages(tools_json=json.dumps(tools)), tool_calls=True, tool_choice=Choice(**fields))
 
 
 LONG = "é" * 128 + "x"
@@ -102,7 +110,17 @@ BAD: list[tuple[Request, str]] = [
     (request(json_schema='{"title": "' + "é" * 32 * 1024 + '"}'), "json_schema"),
     (request(json_schema='{"items": ' * 64 + "{}" + "}" * 64), "json_schema"),
     (request(json_schema='{"x-guidance": {}}'), "json_schema"),
-    (request(json_schema="{}", tool_calls=True), "tool_calls"),
+    (request(tool_choice=Choice()), "tool_choice"),
+    (request(tool_choice=Choice(required=True), tool_calls=True), "tool_choice"),
+    (held([], required=True), "tool_choice"),
+    (held([WEATHER], names=["get_time"]), "tool_choice.names"),
+    (held([WEATHER], strict=["get_weather", "get_time"]), "tool_choice.strict"),
+    (held([WEATHER, WEATHER]), "messages.tools_json"),
+    (held([WEATHER, {"type": "function"}]), "messages.tools_json[1]"),
+    (held([{"type": "function", "function": {"name": ""}}]), "messages.tools_json[0]"),
+    (held([{"type": "function", "function": {"name": "f", "parameters": []}}]), "messages.tools_json[0]"),
+    (held([{"function": {"name": "f", "parameters": {"type": "array"}}}]), "messages.tools_json[0]"),
+    (held([{"function": {"name": "f", "parameters": {"title": "é" * 32 * 1024}}}]), "messages.tools_json[0]"),
     (request(json_schema="{}", sampling=types_pb2.Sampling(ignore_eos=True)), "sampling.ignore_eos"),
     (sampled(logit_bias={3: NAN}), "sampling.logit_bias[3]"),
     (sampled(logit_bias={3: -INF}), "sampling.logit_bias[3]"),
@@ -172,6 +190,29 @@ def test_a_schema_passes_as_it_is_and_makes_another_turn() -> None:
     turns = [generate_request(request(json_schema=text)) for text in ('{"type": "object" }', deepest)]
     assert [turn.json_schema for turn in turns] == ['{"type": "object" }', deepest]
     assert len({turn.digest for turn in (*turns, generate_request(request()))}) == 3
+
+
+def test_what_calls_are_held_to() -> None:
+    bare = {"type": "function", "function": {"name": "now"}}
+    turn = generate_request(held([WEATHER, bare], names=["now"], single=True))
+    assert turn.held is not None
+    assert (turn.held.required, turn.held.single, turn.held.json_schema) == (False, True, None)
+    (now,) = turn.held.tools
+    assert (now.name, now.field, now.strict) == ("now", "messages.tools_json[1]", False)
+    assert json.loads(now.arguments) == {"type": "object", "properties": {}, "additionalProperties": False}
+    told = messages(tools_json=json.dumps([WEATHER]))
+    appended_to = request(
+        append=types_pb2.Append(messages=told), tool_calls=True, tool_choice=Choice(strict=["get_weather"])
+    )
+    answer = generate_request(appended_to).held
+    assert answer is not None
+    (weather,) = answer.tools
+    assert (weather.field, weather.strict) == ("append.messages.tools_json[0]", True)
+    assert json.loads(weather.arguments) == {"type": "object", "properties": {"city": {}}}
+    beside = generate_request(request(messages=told, tool_calls=True, json_schema="{}")).held
+    assert beside is not None
+    assert beside.json_schema == "{}"
+    assert generate_request(request(messages=told, tool_calls=True)).held is None
 
 
 def test_bounds_of_sampling_are_inclusive_where_the_contract_says() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.text import grammar as module
-from inference_service.text.grammar import MAX_WHITESPACE, Grammar, Grammars
+from inference_service.text.call_grammar import MAX_INDENT
+from inference_service.text.grammar import Grammar, Grammars
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import byte_level, byte_level_backend, llama3_like, nfc, sentence_piece
 from tests.json_schemas import HOSTILE, SCHEMAS, Schema, fits
@@ -104,14 +105,16 @@ def test_when_the_json_is_complete_only_the_end_is_left() -> None:
         assert not grammar.ended
 
 
-def test_whitespace_comes_to_an_end() -> None:
-    grammar, tokenizer = compiled({"type": "object"}), byte_level()
-    (brace,), space = tokenizer.encode("{", parse_special=False), tokenizer.encode("\n", parse_special=False)[0]
-    grammar.advance(brace)
-    for _ in range(MAX_WHITESPACE):
-        assert grammar.allowed()[space]
-        grammar.advance(space)
-    assert not grammar.allowed()[space]
+def test_between_words_is_at_most_one_space_or_one_line_end_with_an_indentation() -> None:
+    tokenizer = byte_level()
+    brace, space, line_end = (tokenizer.encode(text, parse_special=False)[0] for text in "{ \n")
+    for blanks in ([space], [line_end, *[space] * MAX_INDENT]):
+        grammar = compiled({"type": "object"})
+        for token_id in (brace, *blanks):
+            assert grammar.allowed()[token_id]
+            grammar.advance(token_id)
+        blank = [i for i in np.flatnonzero(grammar.allowed()) if not tokenizer.token_bytes(int(i)).strip()]
+        assert blank == [], "a word must follow"
 
 
 def test_a_token_that_is_not_allowed_is_refused_and_a_restart_forgets_it() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentmem import jsontext
 from inference_service.domain import ToolCall
-from inference_service.text.tool_calls import CallSyntax
+from inference_service.text.tool_calls import CallSyntax, Form, form_of
 
 TOOLS = [
     {
@@ -134,3 +134,11 @@ def test_the_parser_gets_the_tools_or_none() -> None:
 def test_calls_must_begin_somewhere() -> None:
     with pytest.raises(ValueError, match="start"):
         CallSyntax("p", b"", b"", lambda _text, _tools: None)
+
+
+def test_the_forms_that_calls_can_be_held_to() -> None:
+    forms = {name: form_of(name, "") for name in PARSERS}
+    held = {"json_tools": Form.OBJECT, "kimi_k2": Form.KIMI, "mistral": Form.ARRAY}
+    assert {name: form for name, form in forms.items() if form} == held
+    assert form_of("mistral", "[TOOL_CALLS]{{ name }}[ARGS]") is Form.NAMED
+    assert form_of("mistral", "[TOOL_CALLS]{{ name }}[CALL_ID]{{ id }}[ARGS]") is None

@@ -8,7 +8,7 @@ import pytest
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from agentmem.keys import AgentKey
 from agentmem.v1 import types_pb2
-from inference_service.domain import AppendInput, TextInput, TokensInput, TurnRequest
+from inference_service.domain import AppendInput, HeldAnswer, TextInput, TokensInput, TurnRequest
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.memory.match import Limits
 from inference_service.pool.admission import Room
@@ -32,14 +32,18 @@ def test_ids_that_the_model_has_no_logits_for_are_refused() -> None:
 
 
 def test_calls_cannot_be_told_apart_without_a_parser() -> None:
-    def request(*, tool_calls: bool) -> TurnRequest:
-        return TurnRequest(AgentKey("n", "a", "m"), TokensInput((1,)), b"", tool_calls=tool_calls)
+    def request(*, tool_calls: bool, held: HeldAnswer | None = None) -> TurnRequest:
+        return TurnRequest(AgentKey("n", "a", "m"), TokensInput((1,)), b"", tool_calls=tool_calls, held=held)
 
     without = cast(Any, SimpleNamespace(model_id="m", call_syntax=None))
     check_tool_calls(request(tool_calls=False), without)
     check_tool_calls(request(tool_calls=True), cast(Any, SimpleNamespace(call_syntax=object())))
     with pytest.raises(FailedPrecondition, match="no tool parser"):
         check_tool_calls(request(tool_calls=True), without)
+    odd: Any = SimpleNamespace(model_id="m", call_syntax=SimpleNamespace(name="pythonic", form=None))
+    check_tool_calls(request(tool_calls=True), odd)
+    with pytest.raises(FailedPrecondition, match="as pythonic does, and not as JSON"):
+        check_tool_calls(request(tool_calls=True, held=HeldAnswer(())), odd)
 
 
 @pytest.mark.parametrize(
