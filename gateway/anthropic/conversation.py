@@ -24,6 +24,7 @@ from gateway.anthropic.messages_schema import (
     joined,
 )
 from gateway.exchange import Json
+from gateway.template_arguments import template_arguments
 
 _BETWEEN_MESSAGES: Final = "\n\n"
 _SAYS: Final[Mapping[str, tuple[type[Block], ...]]] = {
@@ -45,12 +46,14 @@ def chat_messages(conversation: Conversation) -> types_pb2.Messages:
 
     With tool_choice "none" the model is told of no tools, as through OpenAI's doors: one that sees them may call them.
     """
-    thinking = conversation.thinking and {"enable_thinking": conversation.thinking.type != "disabled"}
+    thinking = {"enable_thinking": conversation.thinking.type != "disabled"} if conversation.thinking else None
     barred = conversation.tool_choice is not None and conversation.tool_choice.type == "none"
     tools = () if barred else conversation.tools or ()
     chat = types_pb2.Messages(
         tools_json=_tools_json(tools) if tools else None,
-        template_arguments_json=json.dumps(thinking) if thinking else None,
+        template_arguments_json=template_arguments(
+            conversation.output_config.effort if conversation.output_config else None, thinking
+        ),
     )
     if system := joined(conversation.system or ""):
         chat.messages.add(role="system", content=system)

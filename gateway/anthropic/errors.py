@@ -27,7 +27,6 @@ _FIELDS: Final = {
     "label": "metadata.user_id",
     "json_schema": "output_config.format.schema",
     "tool_calls": "tools",
-    "messages.tools_json": "tools",
 }
 _STOP: Final = re.compile(r"^stop(?=$|\[)")
 _MESSAGES: Final = re.compile(r"^messages\.messages\b.*")
@@ -56,4 +55,5 @@ def http_error_body(status: int, message: str, request_id: str = "") -> Json:
 def _field(field: str) -> str:
     """The dialect's name for a field of the contract, whose messages are others than the dialect's."""
     named = _FIELDS.get(field) or _MESSAGES.sub("messages", field.removeprefix("sampling."))
+    named = named.replace("messages.tools_json", "tools")
     return _STOP.sub("stop_sequences", named)

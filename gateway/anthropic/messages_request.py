@@ -2,10 +2,11 @@
 
 import json
 
+from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.anthropic.conversation import chat_messages
 from gateway.anthropic.messages_response import MessageAnswer
-from gateway.anthropic.messages_schema import CountTokensRequest, MessagesRequest
+from gateway.anthropic.messages_schema import CountTokensRequest, MessagesRequest, NoTool, OneTool
 from gateway.exchange import Exchange, Incoming
 
 DEFAULT_TEMPERATURE = 1.0
@@ -37,7 +38,26 @@ def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.Gen
         max_tokens=asked.max_tokens,
         json_schema=json.dumps(output.json_schema, ensure_ascii=False) if output else None,
         tool_calls=messages.HasField("tools_json"),
+        tool_choice=_held_calls(asked),
     )
+
+
+def _held_calls(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
+    """What calls are held to; None where they are the model's own. Raises InvalidArgument for a choice of no tool."""
+    choice, tools = asked.tool_choice, asked.tools or ()
+    if isinstance(choice, NoTool):
+        return None
+    strict = [tool.name for tool in tools if tool.strict]
+    single = isinstance(choice, OneTool) or bool(choice and choice.disable_parallel_tool_use)
+    required = choice is not None and choice.type != "auto"
+    if required and not tools:
+        raise InvalidArgument("tool_choice", "needs tools")
+    names = [choice.name] if isinstance(choice, OneTool) else []
+    if not {tool.name for tool in tools} >= set(names):
+        raise InvalidArgument("tool_choice.name", "names a tool that is not among the tools")
+    if not tools or not (required or single or strict):
+        return None
+    return inference_pb2.ToolChoice(required=required, names=names, single=single, strict=strict)
 
 
 def to_count(asked: CountTokensRequest, namespace: str) -> inference_pb2.CountTokensRequest:

@@ -1,9 +1,13 @@
 """What a request to /v1/messages may hold; everything else is refused by name.
 
 Supported: model, max_tokens, messages (of user, assistant and system), system, stream, temperature, top_p, top_k,
-stop_sequences, tools (of one's own), tool_choice auto and none, output_config.format, metadata.user_id (which only
-narrows the search for the conversation), thinking (as far as the model's template can turn it on and off; disabled
-also leaves it out of the answer), thinking blocks in the assistant's messages.
+stop_sequences, tools (of one's own), tool_choice, output_config.format, output_config.effort (which reaches the model's
+chat template), metadata.user_id (which only narrows the search for the conversation), thinking (as far as the model's
+template can turn it on and off; disabled also leaves it out of the answer), thinking blocks in the assistant's
+messages.
+
+Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held by a grammar, where the model writes
+calls as JSON.
 
 Accepted without effect: cache_control, wherever the API has it, because everything is kept anyhow; a thinking block's
 signature; budget_tokens, which nothing holds the model to; redacted_thinking in the assistant's messages, which another
@@ -18,6 +22,7 @@ from pydantic import AfterValidator, Field, model_validator
 from agentmem.keys import check_text
 from agentmem.limits import MAX_STOPS
 from gateway.fields import UINT32, Count, JsonObject, ModelName, StopString, Strict, Text
+from gateway.template_arguments import Effort
 
 MAX_TOOL_NAME = 128
 
@@ -120,17 +125,34 @@ class Tool(_Cacheable):
     name: Annotated[Text, Field(min_length=1, max_length=MAX_TOOL_NAME)]
     description: Text | None = None
     input_schema: JsonObject
-    strict: Literal[False] | None = None
+    strict: bool | None = None
     defer_loading: Literal[False] | None = None
     eager_input_streaming: bool | None = None
     allowed_callers: list[Literal["direct"]] | None = None
 
 
-class ToolChoice(_Anthropic):
-    """Whether the model may call tools."""
+class NoTool(_Anthropic):
+    """The model calls no tool."""
 
-    type: Literal["auto", "none"]
-    disable_parallel_tool_use: Literal[False] | None = None
+    type: Literal["none"]
+
+
+class AnyTool(_Anthropic):
+    """Whether the model calls tools is its own choice (auto), or it has to (any)."""
+
+    type: Literal["auto", "any"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class OneTool(_Anthropic):
+    """The model calls this tool."""
+
+    type: Literal["tool"]
+    name: Annotated[Text, Field(min_length=1, max_length=MAX_TOOL_NAME)]
+    disable_parallel_tool_use: bool | None = None
+
+
+ToolChoice = Annotated[NoTool | AnyTool | OneTool, Field(discriminator="type")]
 
 
 class Thinking(_Anthropic):
@@ -152,6 +174,7 @@ class OutputConfig(_Anthropic):
     """How the answer will be."""
 
     format: Format | None = None
+    effort: Effort | None = None
 
 
 def _label(value: str) -> str:

@@ -3,6 +3,7 @@
 schema.py               how strictly requests are read, and the parameters of sampling
 sampling.py             those in the contract's words
 told.py                 what all endpoints tell of a turn: log-probabilities, usage
+tool_choice.py          what requests say of the calls that the model may make
 chat_schema.py          what /v1/chat/completions may hold
 response_format.py      what the text of its answer has to be
 chat_request.py         both as turns

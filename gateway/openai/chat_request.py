@@ -10,6 +10,8 @@ from gateway.openai.chat_response import ChatAnswer
 from gateway.openai.chat_schema import ChatRequest, Message, Tool
 from gateway.openai.response_format import schema_of
 from gateway.openai.sampling import choices, refuse_idle_stream_options, sampling, stops
+from gateway.openai.tool_choice import held_calls
+from gateway.template_arguments import template_arguments
 
 
 def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
@@ -33,22 +35,24 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     key = types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model)
     tools = [] if chat.tool_choice == "none" else chat.tools or []
-    schema = schema_of(chat.response_format)
-    if tools and schema is not None:
-        raise InvalidArgument("response_format", "cannot hold an answer that may call tools; leave out one of them")
+    strict = [tool.function.name for tool in tools if tool.function.strict]
     return inference_pb2.GenerateRequest(
         key=key,
         request_id=incoming.turn,
         messages=types_pb2.Messages(
             messages=[_message(message) for message in chat.messages],
             tools_json=json.dumps([_tool(tool) for tool in tools], ensure_ascii=False) if tools else None,
+            template_arguments_json=template_arguments(chat.reasoning_effort, chat.chat_template_kwargs),
         ),
         sampling=sampling(chat),
         stop=stops(chat),
         max_tokens=_max_tokens(chat),
         top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-        json_schema=schema,
+        json_schema=schema_of(chat.response_format),
         tool_calls=bool(tools),
+        tool_choice=held_calls(
+            chat.tool_choice, [tool.function.name for tool in tools], strict, parallel=chat.parallel_tool_calls
+        ),
     )
 
 
@@ -65,7 +69,7 @@ def _message(message: Message) -> types_pb2.ChatMessage:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    """The definition as templates take it, without what it leaves open."""
+    """The definition as templates take it, without what it leaves open, and without `strict`, which is not for them."""
     function = {"name": tool.function.name}
     optional = {"description": tool.function.description, "parameters": tool.function.parameters}
     return {"type": tool.type, "function": function | {k: v for k, v in optional.items() if v is not None}}

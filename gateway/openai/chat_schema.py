@@ -2,12 +2,16 @@
 
 Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
 stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, response_format,
-prompt_cache_key (which only narrows the search for the conversation), tools of type function, tool_choice; and beyond
-OpenAI's top_k, min_p, repetition_penalty. Accepted without effect: user, metadata, store=false,
-parallel_tool_calls=true. A null counts as not given.
+prompt_cache_key (which only narrows the search for the conversation), tools of type function, tool_choice,
+parallel_tool_calls, reasoning_effort; and beyond OpenAI's top_k, min_p, repetition_penalty, and chat_template_kwargs
+(vLLM's: further arguments of the model's chat template, as reasoning_effort is one). A null counts as not given.
 
-What a model calls is its own choice, so of tool_choice only "auto" and "none" can be honoured; strict definitions and
-parallel_tool_calls=false cannot. With "none" the model is not told of the tools: one that sees them may call them.
+Accepted without effect, because they change nothing about an answer here: user, safety_identifier, metadata, store,
+service_tier, prediction, prompt_cache_retention, stream_options.include_obfuscation=false; and what says how it is
+anyway: verbosity="medium", modalities=["text"].
+
+Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
+the model writes calls as JSON. With "none" the model is not told of the tools: one that sees them may call them.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -21,28 +25,20 @@ from gateway.openai.schema import (
     MAX_TOOLS,
     Label,
     Name,
-    No,
-    NotStrict,
-    ParallelToolCalls,
     SampledRequest,
-    ToolChoice,
+    Verbosity,
     without,
     without_nulls,
 )
+from gateway.openai.tool_choice import ChatToolChoice
+from gateway.template_arguments import Effort
 
 _UNSUPPORTED = frozenset(
     {
         "audio",
         "function_call",
         "functions",
-        "modalities",
         "moderation",
-        "prediction",
-        "prompt_cache_retention",
-        "reasoning_effort",
-        "safety_identifier",
-        "service_tier",
-        "verbosity",
         "web_search_options",
     }
 )
@@ -87,7 +83,7 @@ class FunctionDefinition(Strict):
     name: Name
     description: Text | None = None
     parameters: JsonObject | None = None
-    strict: NotStrict = None
+    strict: bool | None = None
 
 
 class Tool(Strict):
@@ -149,10 +145,18 @@ class ChatRequest(SampledRequest):
     response_format: ResponseFormat | None = None
     prompt_cache_key: Label | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: ToolChoice = None
-    parallel_tool_calls: ParallelToolCalls = None
+    tool_choice: ChatToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    chat_template_kwargs: JsonObject | None = None
     metadata: dict[Text, Text] | None = None
-    store: No | None = None
+    store: bool | None = None
+    service_tier: Text | None = None
+    safety_identifier: Text | None = None
+    prompt_cache_retention: Text | None = None
+    prediction: JsonObject | None = None
+    modalities: list[Literal["text"]] | None = None
+    verbosity: Verbosity | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -24,7 +24,7 @@ _PARAMS = {
     "request_id": "Idempotency-Key",
     "memory_mode": "X-Agent-Memory",
     "json_schema": "response_format",
-    "messages.tools_json": "tools",
+    "messages.template_arguments_json": "chat_template_kwargs",
     "body": None,
     "request": None,
 }
@@ -41,7 +41,8 @@ def _param(field: str) -> str | None:
     """The dialect's name for a field of the contract."""
     if field in _PARAMS:
         return _PARAMS[field]
-    return re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling.")).removesuffix("_json")
+    field = re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))
+    return re.sub(r"^messages\.tools_json", "tools", field).removesuffix("_json")
 
 
 def completion_param(field: str) -> str | None:
@@ -52,7 +53,7 @@ def completion_param(field: str) -> str | None:
 def response_param(field: str) -> str | None:
     """The name of a field in /v1/responses. Places in the contract's messages are not those of the input's items."""
     if ".tools_json" in field:
-        return "tools"
+        return f"tools{field.partition('.tools_json')[2]}"
     return _RESPONSE_PARAMS.get(_outermost(field)) or _param(field)
 
 

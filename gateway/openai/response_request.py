@@ -1,13 +1,16 @@
 """A request for a response as one turn of the contract.
 
 `instructions` are the system message in front. A request with previous_response_id appends its input to the memory
-that the turn of that response made, which was begun with the instructions and tools of then: with others it is refused.
+that the turn of that response made, which was begun with the instructions, tools and reasoning effort of then: with
+others it is refused.
 store=false keeps a response from being followed by its id; memory is kept all the same, as that of chat completions is.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
@@ -26,6 +29,8 @@ from gateway.openai.response_schema import (
     text_of,
 )
 from gateway.openai.sampling import DEFAULT_TEMPERATURE, refuse_idle_stream_options
+from gateway.openai.tool_choice import held_calls
+from gateway.template_arguments import Effort, template_arguments
 
 DEFAULT_TOP_P = 1.0
 _LONGEST_TOLD = 64
@@ -39,7 +44,9 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     """
     _refuse_contradictions(request)
     tools = _tools(request)
-    beginning = Beginning.of(request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "")
+    beginning = Beginning.of(
+        request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "", _effort(request) or ""
+    )
     if request.previous_response_id is not None:
         _refuse_other_beginning(request.previous_response_id, beginning)
     number = number_of_key(incoming.turn) if incoming.turn else incoming.unique
@@ -63,8 +70,6 @@ def _refuse_contradictions(request: ResponseRequest) -> None:
     refuse_idle_stream_options(request)
     if request.top_logprobs and not _wants_logprobs(request):
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
-    if _tools(request) and _json_schema(request) is not None:
-        raise InvalidArgument("text.format", "cannot hold an answer that may call tools; leave out one of them")
 
 
 def _refuse_other_beginning(previous: str, beginning: Beginning) -> None:
@@ -92,6 +97,7 @@ def _turn(request: ResponseRequest, incoming: Incoming, tools: list[Json]) -> in
         top_logprobs=(request.top_logprobs or 0) if _wants_logprobs(request) else None,
         json_schema=_json_schema(request),
         tool_calls=bool(tools),
+        tool_choice=_held_calls(request, tools),
     )
     messages = to_messages(request.input)
     if request.previous_response_id is None:
@@ -103,6 +109,8 @@ def _turn(request: ResponseRequest, incoming: Incoming, tools: list[Json]) -> in
     told.messages.extend(messages)
     if tools:
         told.tools_json = json.dumps(tools, ensure_ascii=False)
+    if arguments := template_arguments(_effort(request)):
+        told.template_arguments_json = arguments
     return turn
 
 
@@ -180,12 +188,27 @@ def _definition(tool: FunctionTool) -> Json:
     return tool.model_dump(include={"name", "description", "parameters"}, exclude_none=True)
 
 
+def _held_calls(request: ResponseRequest, tools: list[Json]) -> inference_pb2.ToolChoice | None:
+    names = [tool["function"]["name"] for tool in tools]
+    strict = [tool.name for tool in request.tools or () if tool.strict and tool.name in names]
+    return held_calls(request.tool_choice, names, strict, parallel=request.parallel_tool_calls)
+
+
+def _effort(request: ResponseRequest) -> Effort | None:
+    return request.reasoning.effort if request.reasoning else None
+
+
 def _wants_logprobs(request: ResponseRequest) -> bool:
     return "message.output_text.logprobs" in (request.include or ())
 
 
 def _json_schema(request: ResponseRequest) -> str | None:
     return schema_of(request.text.format if request.text else None)
+
+
+def _told_choice(request: ResponseRequest) -> Json | str:
+    choice = request.tool_choice
+    return choice.model_dump() if isinstance(choice, BaseModel) else choice or "auto"
 
 
 def _head(request: ResponseRequest, identifier: str, created: int) -> Json:
@@ -200,16 +223,16 @@ def _head(request: ResponseRequest, identifier: str, created: int) -> Json:
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "metadata": request.metadata or {},
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
         "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": _effort(request), "summary": None},
         "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": request.store is not False,
         "temperature": DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
         "text": {"format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"}},
-        "tool_choice": request.tool_choice or "auto",
+        "tool_choice": _told_choice(request),
         "tools": [tool.model_dump() for tool in request.tools or ()],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": DEFAULT_TOP_P if request.top_p is None else request.top_p,

@@ -1,13 +1,18 @@
 """What a request to /v1/responses may hold; everything else is refused by name.
 
 Supported: model, input (text, or items: messages with text, reasoning, function_call, function_call_output),
-instructions, stream,
-max_output_tokens, temperature, top_p, previous_response_id, store, metadata (echoed), prompt_cache_key (which only
-narrows the search for the conversation), text.format, tools that are functions, tool_choice "auto" and "none",
-top_logprobs with include=["message.output_text.logprobs"]. Accepted without effect: user, safety_identifier, and what
-says no more than how it is anyway: parallel_tool_calls=true, truncation="disabled", background=false,
-service_tier "auto" and "default", stream_options.include_obfuscation=false, include=["reasoning.encrypted_content"]
-(reasoning is told as it is). A null counts as not given.
+instructions, stream, max_output_tokens, temperature, top_p, previous_response_id, store, metadata (echoed),
+prompt_cache_key (which only narrows the search for the conversation), text.format, tools that are functions,
+tool_choice, parallel_tool_calls, reasoning.effort (which reaches the model's chat template), top_logprobs with
+include=["message.output_text.logprobs"]. A null counts as not given.
+
+Accepted without effect, because they change nothing about an answer here: user, safety_identifier, service_tier,
+prompt_cache_retention, prompt_cache_options, max_tool_calls (of OpenAI's own tools), reasoning.summary,
+include=["reasoning.encrypted_content"] (reasoning is told as it is); and what says how it is anyway:
+truncation="disabled", background=false, stream_options.include_obfuscation=false, text.verbosity="medium".
+
+Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
+the model writes calls as JSON. A tool is strict if it says so.
 """
 
 from collections.abc import Iterable
@@ -23,14 +28,14 @@ from gateway.openai.schema import (
     Label,
     Name,
     No,
-    NotStrict,
-    ParallelToolCalls,
     Temperature,
-    ToolChoice,
     TopP,
+    Verbosity,
     without,
     without_nulls,
 )
+from gateway.openai.tool_choice import ResponseToolChoice
+from gateway.template_arguments import Effort
 
 MAX_METADATA = 16
 _UNSUPPORTED = frozenset(
@@ -39,12 +44,8 @@ _UNSUPPORTED = frozenset(
         "context_management",
         "conversation",
         "image",
-        "max_tool_calls",
         "moderation",
         "prompt",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning",
     }
 )
 """Parameters of OpenAI that are refused, unless they are null."""
@@ -176,13 +177,13 @@ Item: TypeAlias = Annotated[
 
 
 class FunctionTool(Strict):
-    """A function that the model may call; `parameters` is a JSON Schema, which calls are not held to."""
+    """A function that the model may call; `parameters` is a JSON Schema."""
 
     type: Literal["function"]
     name: Name
     description: Text | None = None
     parameters: JsonObject | None = None
-    strict: NotStrict = None
+    strict: bool | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -194,11 +195,15 @@ class TextConfig(Strict):
     """How the text is to be."""
 
     format: TextFormat | None = None
+    verbosity: Verbosity | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, data: Any) -> Any:
-        return without_nulls(data, {"verbosity"})
+
+class ReasoningConfig(Strict):
+    """How much the model thinks. What its reasoning is summed up in changes nothing."""
+
+    effort: Effort | None = None
+    summary: Text | None = None
+    generate_summary: Text | None = None
 
 
 class ResponseStreamOptions(Strict):
@@ -224,15 +229,19 @@ class ResponseRequest(Strict):
     prompt_cache_key: Label | None = None
     text: TextConfig | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: ToolChoice = None
+    tool_choice: ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningConfig | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     user: Text | None = None
     safety_identifier: Text | None = None
-    parallel_tool_calls: ParallelToolCalls = None
     truncation: Literal["disabled"] | None = None
     background: No | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: Text | None = None
+    prompt_cache_retention: Text | None = None
+    prompt_cache_options: JsonObject | None = None
+    max_tool_calls: Count | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from agentmem.keys import check_text
 from agentmem.limits import MAX_PENALTY, MAX_STOPS
@@ -19,24 +19,6 @@ def _false(value: bool) -> bool:
     return value
 
 
-def _not_strict(value: Any) -> Any:
-    if value is True:
-        raise ValueError("true cannot be honoured: the model may write arguments that do not fit; check them")
-    return value
-
-
-def _parallel(value: Any) -> Any:
-    if value is False:
-        raise ValueError("false cannot be honoured: the model may make several calls; answer all of them")
-    return value
-
-
-def _choice_of_model(value: Any) -> Any:
-    if value not in ("auto", "none", None):
-        raise ValueError('only "auto" and "none" can be honoured: the model chooses what it calls')
-    return value
-
-
 def _label(value: str) -> str:
     return check_text("prompt_cache_key", value)
 
@@ -45,9 +27,8 @@ No = Annotated[bool, AfterValidator(_false), Field(json_schema_extra={"const": F
 """false, and not 0, which Literal[False] takes."""
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-NotStrict = Annotated[bool | None, BeforeValidator(_not_strict)]
-ParallelToolCalls = Annotated[bool | None, BeforeValidator(_parallel)]
-ToolChoice = Annotated[Literal["auto", "none"] | None, BeforeValidator(_choice_of_model)]
+Verbosity = Literal["medium"]
+"""How templates know no other; what a model is told otherwise belongs into its instructions."""
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -59,6 +40,7 @@ class StreamOptions(Strict):
     """Options of a stream."""
 
     include_usage: bool | None = None
+    include_obfuscation: No | None = None
 
 
 class SampledRequest(Strict):

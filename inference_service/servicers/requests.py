@@ -7,7 +7,7 @@ from typing import Any, cast
 from google.protobuf.message import Message
 
 from agentmem import jsontext
-from agentmem.conversations import template_messages, template_tools
+from agentmem.conversations import template_arguments, template_messages, template_tools
 from agentmem.errors import InvalidArgument
 from agentmem.expiry import IdleTimes
 from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
@@ -153,11 +153,9 @@ def _text(field: str, text: str) -> TextInput:
 
 def _messages(field: str, chat: types_pb2.Messages) -> MessagesInput:
     messages, tools = template_messages(chat, field), template_tools(chat, field)
-    arguments: dict[str, Any] = {}
-    if chat.HasField("template_arguments_json"):
-        arguments = jsontext.parse(f"{field}.template_arguments_json", chat.template_arguments_json, dict)
-        if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
-            raise InvalidArgument(f"{field}.template_arguments_json", f"{', '.join(reserved)} cannot be set here")
+    arguments = template_arguments(chat, field)
+    if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
+        raise InvalidArgument(f"{field}.template_arguments_json", f"{', '.join(reserved)} cannot be set here")
     return MessagesInput(messages, tools, arguments)
 
 

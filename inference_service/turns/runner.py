@@ -341,7 +341,7 @@ def _conversation(turn: RunningTurn, said: inference_pb2.Delta) -> list[bytes]:
     if not isinstance(chat, MessagesInput):
         return []
     answer = (_message(said),) if turn.request.generates else ()
-    return message_hashes((*chat.messages, *answer), tools=chat.tools)
+    return message_hashes((*chat.messages, *answer), chat.tools, chat.template_arguments)
 
 
 def _message(said: inference_pb2.Delta) -> dict[str, Any]:

@@ -17,26 +17,33 @@ from agentmem.v1 import types_pb2
 HASH_BYTES = 16
 _PERSON = b"agentmem.message"
 _TOOLS_PERSON = b"agentmem.tools"
+_ARGUMENTS_PERSON = b"agentmem.args"
 
 
 def chain_of(messages: types_pb2.Messages) -> list[bytes]:
     """The hash chain of a chat as the contract has it. Raises InvalidArgument as `template_messages` does."""
-    return message_hashes(template_messages(messages), tools=template_tools(messages))
+    return message_hashes(template_messages(messages), template_tools(messages), template_arguments(messages))
 
 
-def message_hashes(messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] = ()) -> list[bytes]:
+def message_hashes(
+    messages: Iterable[Mapping[str, Any]], tools: Sequence[Any] = (), arguments: Mapping[str, Any] | None = None
+) -> list[bytes]:
     """One hash per message, 16 bytes: of the hash before, the role, the text and what else the message says.
 
-    The first message's hash before is that of the tools: the same words under other tools are another conversation,
-    because templates put the tools before them. Messages are JSON objects as chat templates take them. A content that
+    The first message's hash before is that of the tools and of the template's further `arguments`: the same words under
+    others are another conversation, because templates put both before the words (a reasoning effort stands in the
+    system message of gpt-oss). Arguments that a template uses at the end alone, or not at all, need no conversation of
+    their own; but one that begins anew there finds its KV by the names of its blocks, while two that share an agent
+    would take turns in replacing its memory. Messages are JSON objects as chat templates take them. A content that
     is a list of text parts equals their text joined, no content equals an empty one, a member that is null equals one
     that is not there, no calls equal an empty list of them, and a call's arguments equal the JSON text that spells
     them. The reasoning before an assistant's message is no part of it: clients send it back with the message or not.
     """
     chain: list[bytes] = []
-    before = hashlib.blake2b(_canonical(list(tools)), digest_size=HASH_BYTES, person=_TOOLS_PERSON).digest()
-    if not tools:
-        before = b""
+    before = b""
+    for beginning, person in ((list(tools), _TOOLS_PERSON), (dict(arguments or {}), _ARGUMENTS_PERSON)):
+        if beginning:
+            before = hashlib.blake2b(before + _canonical(beginning), digest_size=HASH_BYTES, person=person).digest()
     for message in messages:
         apart = ("role", "content", *(["reasoning_content"] if message.get("role") == "assistant" else []))
         rest = {name: value for name, value in message.items() if name not in apart and value is not None}
@@ -67,6 +74,16 @@ def template_tools(chat: types_pb2.Messages, field: str = "messages") -> tuple[M
     if not all(isinstance(tool, dict) for tool in tools):
         raise InvalidArgument(f"{field}.tools_json", "must be an array of objects")
     return tuple(tools)
+
+
+def template_arguments(chat: types_pb2.Messages, field: str = "messages") -> Mapping[str, Any]:
+    """The template's further arguments. Raises InvalidArgument."""
+    if not chat.HasField("template_arguments_json"):
+        return {}
+    arguments: Mapping[str, Any] = jsontext.parse(
+        f"{field}.template_arguments_json", chat.template_arguments_json, dict
+    )
+    return arguments
 
 
 def with_arguments(calls: Any) -> Any:

@@ -85,6 +85,20 @@ def test_tools_seed_the_chain_and_none_do_not() -> None:
     assert message_hashes([USER, USER], tools=(reordered,)) == seeded
 
 
+def test_arguments_of_the_template_seed_the_chain_and_none_do_not() -> None:
+    assert message_hashes([USER], arguments={}) == message_hashes([USER])
+    seeds: list[dict[str, Any]] = [
+        {},
+        {"arguments": {"reasoning_effort": "low"}},
+        {"arguments": {"reasoning_effort": "high"}},
+        {"tools": [TOOL]},
+        {"tools": [TOOL], "arguments": {"reasoning_effort": "low"}},
+    ]
+    assert len({each for seed in seeds for each in message_hashes([USER, USER], **seed)}) == 2 * len(seeds)
+    reordered = message_hashes([USER], arguments={"b": 1, "a": [2]})
+    assert reordered == message_hashes([USER], arguments={"a": [2], "b": 1})
+
+
 def called(arguments: Any) -> dict[str, Any]:
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]
     return {"role": "assistant", "content": "", "tool_calls": calls}
@@ -137,7 +151,7 @@ def test_the_chain_of_a_chat_is_that_of_its_template_messages() -> None:
     messages = [{**USER, "name": "a"}, called({"a": 1}), {"role": "tool", "content": "fine", "tool_call_id": "1"}]
     assert list(template_messages(chat)) == messages
     assert list(template_tools(chat)) == [TOOL]
-    assert chain_of(chat) == message_hashes(messages, tools=[TOOL])
+    assert chain_of(chat) == message_hashes(messages, [TOOL], {"enable_thinking": False})
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ class FindAgentRequest(_message.Message):
     @_builtins.property
     def message_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """One hash per message: hash of (the hash before, role, content), 16 bytes each; the first one's before is the hash of
-        the tools. At most 10000.
+        the tools and of the template's further arguments. At most 10000.
         """
 
     def __init__(

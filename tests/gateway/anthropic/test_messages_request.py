@@ -76,6 +76,46 @@ def test_tools(fields: dict[str, Any], told_apart: bool) -> None:
     assert request.messages.HasField("tools_json") == told_apart
 
 
+@pytest.mark.parametrize(
+    ("fields", "held"),
+    [
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": False}}, None),
+        ({"tool_choice": {"type": "none"}}, None),
+        ({"tool_choice": {"type": "any"}}, {"required": True}),
+        ({"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, {"required": True, "single": True}),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, {"single": True}),
+        ({"tool_choice": {"type": "tool", "name": "look"}}, {"required": True, "single": True, "names": ["look"]}),
+        ({"tools": [{**TOOLS[0], "strict": True}]}, {"strict": ["look"]}),
+        ({"tools": [{**TOOLS[0], "strict": True}], "tool_choice": {"type": "none"}}, None),
+    ],
+)
+def test_what_calls_are_held_to(fields: dict[str, Any], held: dict[str, Any] | None) -> None:
+    request = translate(**{"tools": TOOLS, **fields})
+    assert request.HasField("tool_choice") == (held is not None)
+    assert request.tool_choice == inference_pb2.ToolChoice(**(held or {}))
+    assert "strict" not in request.messages.tools_json, "which is not for the model"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "look"}, "tools": []}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "other"}, "tools": TOOLS}, "tool_choice.name"),
+    ],
+)
+def test_a_choice_of_no_tool_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        translate(**fields)
+    assert caught.value.field == field
+
+
+def test_effort_reaches_the_template() -> None:
+    request = translate(output_config={"effort": "low"})
+    assert json.loads(request.messages.template_arguments_json) == {"reasoning_effort": "low"}
+    assert not translate().messages.HasField("template_arguments_json")
+
+
 def test_a_format() -> None:
     schema = {"type": "object", "properties": {"é": {}}}
     asked = translate(output_config={"format": {"type": "json_schema", "schema": schema}})

@@ -1,0 +1,205 @@
+"""What frameworks ask of calls and templates, by a real worker: the model would say other things, and what it samples
+parses and fits; arguments of the template reach it, and conversations that differ in them are two.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import grpc
+import openai
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import inference_pb2, types_pb2
+from tests.json_schemas import Schema, fits
+from tests.scripted_model import TEMPLATE, write_scripted
+from tests.system.stack import Client, Stack, Turn, chat, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PARAMETERS: dict[str, Schema] = {
+    "get_weather": {
+        "type": "object",
+        "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+        "$defs": {"city": {"enum": ["Oslo", "Bern"]}},
+    },
+    "set_alarm": {
+        "type": "object",
+        "properties": {"at": {"type": "string", "pattern": "^[0-2][0-9]:[0-5][0-9]$"}},
+        "required": ["at"],
+        "additionalProperties": False,
+    },
+}
+FUNCTIONS: list[dict[str, Any]] = [{"name": name, "parameters": schema} for name, schema in PARAMETERS.items()]
+TOOLS: list[Any] = [{"type": "function", "function": function} for function in FUNCTIONS]
+STRICT: list[Any] = [{"type": "function", "function": {**function, "strict": True}} for function in FUNCTIONS]
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    effort = "<|im_start|>system\nEffort: {{ reasoning_effort | default('any') }}<|im_end|>\n{% if tools %}"
+    template = TEMPLATE.replace("{% if tools %}", effort, 1)
+    directory = write_scripted(tmp_path_factory.mktemp("held") / "m", special_markers=True, template=template)
+    async with running(f"scripted={directory}", "store", "worker", "gateway") as started:
+        yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(stack: Stack) -> Client:
+    return await stack.client()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def claude(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="none", max_retries=0) as claude:
+        yield claude
+
+
+def told(content: str = "hi") -> types_pb2.Messages:
+    messages = chat(("user", content))
+    messages.tools_json = json.dumps(TOOLS)
+    return messages
+
+
+async def held(client: Client, agent: str, content: str = "hi", seed: int = 1, **choice: Any) -> Turn:
+    warm = types_pb2.Sampling(temperature=1.0, seed=seed)
+    asked: Any = {"messages": told(content), "tool_calls": True, "tool_choice": inference_pb2.ToolChoice(**choice)}
+    return await client.turn(agent, **asked, sampling=warm, request_id=f"{agent}-{seed}")
+
+
+def fitting(turn: Turn) -> list[str]:
+    """The names of the calls, all of which fit."""
+    assert all(fits(call.arguments_json, PARAMETERS[call.name]) for call in turn.calls), turn.calls
+    return [call.name for call in turn.calls]
+
+
+async def test_a_call_that_the_model_opens_by_itself_fits_where_its_own_would_not(client: Client) -> None:
+    """The script calls get_weather for Paris, a city that the schema does not have."""
+    free = await client.turn("free", messages=told(), tool_calls=True)
+    assert [json.loads(call.arguments_json) for call in free.calls] == [{"city": "Paris"}]
+    turn = await held(client, "auto", strict=["get_weather"])
+    assert turn.text == "I look."
+    assert fitting(turn)[0] == "get_weather"
+    assert turn.finished.reason == types_pb2.FINISH_REASON_TOOL_CALLS
+
+
+async def test_required_calls_come_at_once_and_only_from_the_tools_that_are_named(client: Client) -> None:
+    turns = await asyncio.gather(
+        *(held(client, f"required-{seed}", seed=seed, required=True) for seed in range(4)),
+        *(
+            held(client, f"alarm-{seed}", seed=seed, required=True, single=True, names=["set_alarm"])
+            for seed in range(4)
+        ),
+    )
+    assert all(turn.text == "" and turn.calls for turn in turns)
+    assert {name for turn in turns[:4] for name in fitting(turn)} <= PARAMETERS.keys()
+    assert [fitting(turn) for turn in turns[4:]] == [["set_alarm"]] * 4
+    again = await held(client, "required-1", seed=1, required=True)
+    assert again.finished.replayed
+    assert again.calls == turns[1].calls
+
+
+async def test_what_was_called_is_found_again_and_goes_on(client: Client) -> None:
+    first = await held(client, "goes-on", required=True, single=True, names=["set_alarm"])
+    (call,) = first.calls
+    messages = told()
+    function = {"name": call.name, "arguments": call.arguments_json}
+    calls = json.dumps([{"id": call.id, "type": "function", "function": function}])
+    messages.messages.add(role="assistant", tool_calls_json=calls)
+    messages.messages.add(role="tool", tool_call_id=call.id, content="done")
+    second = await client.turn("goes-on", messages=messages, tool_calls=True)
+    assert second.text == "It rains in Paris!"
+    assert sum(second.cached.values()) >= first.finished.usage.prompt_tokens
+
+
+async def test_what_cannot_be_held_is_refused_in_words(client: Client) -> None:
+    broken = types_pb2.Messages(messages=chat(("user", "hi")).messages)
+    odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    broken.tools_json = json.dumps([{"type": "function", "function": {"name": "odd", "parameters": odd}}])
+    choice = inference_pb2.ToolChoice(strict=["odd"])
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await client.turn("nobody", messages=broken, tool_calls=True, tool_choice=choice)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "messages.tools_json[0]: uniqueItems cannot be honoured" in (refused.value.details() or "")
+    loose = await client.turn(
+        "loose", messages=broken, tool_calls=True, tool_choice=inference_pb2.ToolChoice(single=True)
+    )
+    assert loose.finished.reason in (types_pb2.FINISH_REASON_TOOL_CALLS, types_pb2.FINISH_REASON_LENGTH)
+
+
+async def test_the_sdk_requires_names_and_limits_calls(sdk: openai.AsyncOpenAI) -> None:
+    asked: Any = {"model": "scripted", "messages": HI, "seed": 5}
+    for tools, fields in (
+        (TOOLS, {"tool_choice": "required"}),
+        (TOOLS, {"tool_choice": {"type": "function", "function": {"name": "set_alarm"}}}),
+        (TOOLS, {"parallel_tool_calls": False}),
+        (STRICT, {}),
+    ):
+        answer = await sdk.chat.completions.create(**asked, tools=tools, **fields)
+        message = answer.choices[0].message
+        assert answer.choices[0].finish_reason == "tool_calls", fields
+        assert bool(message.content) == ("tool_choice" not in fields)
+        for call in message.tool_calls or ():
+            assert call.type == "function"
+            assert fits(call.function.arguments, PARAMETERS[call.function.name]), call
+        assert len(message.tool_calls or ()) == 1 or fields.get("tool_choice") == "required" or tools is STRICT
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["a", "b"]}, "strict": True}}
+    either = await sdk.chat.completions.create(**asked, tools=STRICT, response_format=wanted)
+    message = either.choices[0].message
+    assert message.tool_calls or fits(message.content or "", {"enum": ["a", "b"]})
+
+
+async def test_responses_and_messages_require_calls_too(
+    sdk: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
+) -> None:
+    tools: Any = [{"type": "function", **function, "strict": True} for function in FUNCTIONS]
+    named = await sdk.responses.create(
+        model="scripted", input="hi", tools=tools, tool_choice={"type": "function", "name": "set_alarm"}
+    )
+    (call,) = named.output
+    assert call.type == "function_call"
+    assert call.name == "set_alarm"
+    assert fits(call.arguments, PARAMETERS["set_alarm"])
+    ours: Any = [{"name": function["name"], "input_schema": function["parameters"]} for function in FUNCTIONS]
+    answer = await claude.messages.create(
+        model="scripted",
+        max_tokens=2000,
+        messages=HI,
+        tools=ours,
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    )
+    (block,) = answer.content
+    assert block.type == "tool_use"
+    assert fits(json.dumps(block.input), PARAMETERS[block.name])
+    assert answer.stop_reason == "tool_use"
+
+
+async def test_conversations_that_differ_in_the_templates_arguments_are_two(sdk: openai.AsyncOpenAI) -> None:
+    async def answer(said: list[Any], **fields: Any) -> tuple[str, int, int]:
+        made = await sdk.chat.completions.create(model="scripted", messages=said, **fields)
+        assert made.usage is not None and made.usage.prompt_tokens_details is not None
+        agent = (made.model_extra or {})["agentmem"]["agent_id"]
+        return agent, made.usage.total_tokens, made.usage.prompt_tokens_details.cached_tokens or 0
+
+    said: list[Any] = [{"role": "user", "content": "what is an effort?"}]
+    following = [*said, {"role": "assistant", "content": "Nobody knows."}, {"role": "user", "content": "and now?"}]
+    low: dict[str, Any] = {"reasoning_effort": "low", "service_tier": "flex", "store": True}
+    high: dict[str, Any] = {"extra_body": {"chat_template_kwargs": {"reasoning_effort": "high"}}}
+    first = {name: await answer(said, **fields) for name, fields in {"low": low, "high": high}.items()}
+    second = {name: await answer(following, **fields) for name, fields in {"low": low, "high": high}.items()}
+    assert first["low"][0] != first["high"][0]
+    for name in ("low", "high"):
+        assert second[name][0] == first[name][0], "each is found again"
+        assert second[name][2] == first[name][1], "with all of its memory"
