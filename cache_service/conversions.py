@@ -3,7 +3,8 @@
 What is wrong with a request by itself is an InvalidArgument from here, before anything is touched.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from agentmem.limits import MAX_RECORD_BYTES, MAX_SUMMARY_BYTES
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from cache_service.agents import DEFAULT_CONTEXT_POLICY, Agent, Conversation, Version
 from cache_service.files import FileName, Kind
+from cache_service.history import Entry
 from cache_service.ledger import Ledger, Part, TurnPlace, Uint32
 from cache_service.publication import Publication, Staged
 from cache_service.references import FileRow
@@ -233,6 +235,46 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
     message.create_time.FromNanoseconds(agent.created)
     message.update_time.FromNanoseconds(agent.updated)
     return message
+
+
+def turn_message(entry: Entry, *, text: bool) -> agent_pb2.Turn:
+    """A part of an agent's memory for a response; `text` adds what was said."""
+    message = agent_pb2.Turn(
+        version=entry.version,
+        first_token=entry.first_token,
+        tokens=entry.tokens,
+        generated_tokens=entry.generated_tokens,
+        cut=entry.cut,
+        request_id=entry.request_id,
+    )
+    if entry.created:
+        message.create_time.FromNanoseconds(entry.created)
+    if text:
+        message.messages.extend(_messages(entry))
+        message.text = entry.prompt + entry.generated
+    return message
+
+
+def _messages(entry: Entry) -> Iterator[types_pb2.ChatMessage]:
+    record = cache_store_pb2.TurnRecord.FromString(entry.record or b"")
+    places = [] if entry.cut else [p for p in record.messages if p.start_byte <= p.end_byte <= len(entry.prompt)]
+    for place in places:
+        content = entry.prompt[place.start_byte : place.end_byte]
+        yield types_pb2.ChatMessage(role=place.role, content=content.decode(errors="replace"))
+    if entry.prompt and not places:
+        yield types_pb2.ChatMessage(content=entry.prompt.decode(errors="replace"))
+    if entry.generated_tokens:
+        said = record.delta.text if entry.record else entry.generated.decode(errors="replace")
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+            for call in record.delta.tool_calls
+        ]
+        yield types_pb2.ChatMessage(
+            role="assistant",
+            content=said,
+            reasoning_content=record.delta.reasoning or None,
+            tool_calls_json=json.dumps(calls, ensure_ascii=False) if calls else None,
+        )
 
 
 def snapshot_message(key: AgentKey, snapshot: Snapshot) -> agent_pb2.Snapshot:

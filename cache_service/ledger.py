@@ -65,7 +65,7 @@ class TurnPlace(NamedTuple):
     generated_tokens: int
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """A segment in a chain, of which the first `kept` tokens count."""
 
     kept: int
@@ -141,7 +141,7 @@ def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
     """
     kept = [
         piece
-        for piece in _chain(connection, head, _A_LEDGER)
+        for piece in chain(connection, head, _A_LEDGER)
         if piece.parent_tokens < tokens or (piece.parent_tokens == tokens and not piece.tokens)
     ]
     if not kept:
@@ -155,14 +155,14 @@ def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
 
 def check(connection: sqlite3.Connection, head: Head) -> None:
     """Raise LedgerDamaged unless a head's ledger is what was written."""
-    _chain(connection, head, _A_LEDGER)
+    chain(connection, head, _A_LEDGER)
 
 
 def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
     """The whole content of a ledger. Raises LedgerDamaged, in which `what` says whose it is."""
     ids, texts, ends, turns = [_NONE], [], [_NONE], []
     made_by, opening, time = "", 0, ""
-    for piece in _chain(connection, head, what):
+    for piece in chain(connection, head, what):
         segment_ends = piece.offsets[: piece.kept]
         ids.append(piece.token_ids[: piece.kept])
         ends.append(segment_ends + np.uint32(piece.parent_bytes))
@@ -255,8 +255,8 @@ def shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
     connection.execute("UPDATE turns SET segment = NULL WHERE segment = ?", (segment,))
 
 
-def _chain(connection: sqlite3.Connection, head: Head, what: str) -> list[_Piece]:
-    """The segments of a ledger, oldest first, every byte verified. Raises LedgerDamaged."""
+def chain(connection: sqlite3.Connection, head: Head, what: str) -> list[Piece]:
+    """The segments of a ledger, oldest first, every byte verified. `what` names it. Raises LedgerDamaged."""
     rows = connection.execute(
         f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.opening_bytes, s.template_time, s.checksum, {_COLUMNS}"
         " FROM chain CROSS JOIN segments AS s ON s.id = chain.id",
@@ -267,7 +267,7 @@ def _chain(connection: sqlite3.Connection, head: Head, what: str) -> list[_Piece
         checksums.verify(what, *segment, found=found)
         *row, token_ids, text, offsets = segment
         pieces.append(
-            _Piece._make((kept, opening_bytes, template_time, *row, _unpack(token_ids), text, _unpack(offsets)))
+            Piece._make((kept, opening_bytes, template_time, *row, _unpack(token_ids), text, _unpack(offsets)))
         )
     pieces.sort(key=lambda piece: piece.id)
     follows = [None, *(piece.id for piece in pieces)]

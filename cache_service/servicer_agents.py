@@ -1,6 +1,7 @@
 """The storage half of AgentService, for the worker; what needs the model is the worker's own."""
 
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import grpc
@@ -9,12 +10,14 @@ from agentmem import paging
 from agentmem.errors import InvalidArgument, NotFound, Unavailable
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2 as pb
-from cache_service import agents, conversions, finding, objects
+from cache_service import agents, conversions, finding, history, objects
 from cache_service.servicer_branches import BranchServicer
 from cache_service.servicer_tiers import TierServicer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+MAX_PAGE_BYTES = 1 << 20
+"""Of text, after which a page of turns ends."""
 RETRY_SECONDS = 30.0
 """When to ask again for objects that could not be deleted yet."""
 
@@ -36,6 +39,18 @@ class AgentServicer(BranchServicer, TierServicer):
         return pb.ListAgentsResponse(
             agents=[conversions.agent_message(agent) for agent in page], next_page_token=following
         )
+
+    async def ListTurns(self, request: pb.ListTurnsRequest, context: Context) -> pb.ListTurnsResponse:
+        key = AgentKey.from_proto(request.key)
+        size = paging.asked_size(request)
+        after = paging.number(request.page_token)
+        found = await self._database.read(partial(history.page, key=key, after=after, limit=size + 1))
+        if request.include_text:
+            ends = accumulate(len(entry.prompt) + len(entry.generated) for entry in found)
+            size = min(size, max(1, sum(end <= MAX_PAGE_BYTES for end in ends)))
+        page, following = paging.cut(found, size, lambda entry: (str(entry.id),))
+        turns = [conversions.turn_message(entry, text=request.include_text) for entry in page]
+        return pb.ListTurnsResponse(turns=turns, next_page_token=following)
 
     async def FindAgent(self, request: pb.FindAgentRequest, context: Context) -> pb.FindAgentResponse:
         model_id = check_text("model_id", request.model_id)

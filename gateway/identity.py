@@ -31,6 +31,11 @@ _MOST_HASHES = 10_000
 _FOUND_BY_CONTENT = re.compile(r"conv-[0-9a-f]{32}")
 
 
+def is_anonymous(agent_id: str) -> bool:
+    """Whether an agent has an id of the form that agents have which are found by their conversation."""
+    return _FOUND_BY_CONTENT.fullmatch(agent_id) is not None
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a request says of its agent.
@@ -174,8 +179,7 @@ class Finder:
         agent_id = found.agent.key.agent_id
         if (wanted.namespace, wanted.model_id, agent_id) in self._busy:
             return self._new()  # a fork would wait for the turn that runs; blocks are shared without one, too
-        ours = _FOUND_BY_CONTENT.fullmatch(agent_id) is not None
-        if ours and found.version == found.agent.version:
+        if is_anonymous(agent_id) and found.version == found.agent.version:
             return Memory(How.CONTINUED, agent_id, found.version.version)
         try:
             return await self._fork(found)

@@ -6,7 +6,7 @@ from gateway.cli.lazy import LazyCommand, LazyGroup
 from gateway.cli.text import replace_letters_that_the_locale_lacks
 
 COMMANDS = {
-    "agents": LazyCommand("gateway.cli.agents:agents", "Show, move or erase agents."),
+    "agents": LazyCommand("gateway.cli.agents:agents", "Show, branch, move or erase agents."),
     "bench": LazyCommand("gateway.cli.bench:bench", "Measure this machine, by name (agentmem bench --help)."),
     "chat": LazyCommand("gateway.cli.chat:chat", "Talk with AGENT, line by line from standard input."),
     "doctor": LazyCommand(

@@ -11,10 +11,9 @@ import click
 import grpc
 
 from agentmem.blockfile import CHUNK_BYTES
-from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from gateway.cli.agents import find
+from gateway.cli.agents import only_memory
 from gateway.cli.client import agent_argument, ask, gateway_option, json_option, retrying, write_json
 from gateway.cli.text import printable
 
@@ -88,13 +87,7 @@ def import_agent(file: IO[bytes], agent: str, model: str, gateway: str, as_json:
 
 async def _export(channel: grpc.aio.Channel, agent: str, model: str, file: IO[bytes]) -> int:
     """Write the agent's file; its bytes."""
-    found = await find(channel, agent, model)
-    if not found:
-        raise NotFound("agent", agent)
-    if len(found) > 1:
-        names = ", ".join(printable(each.key.model_id) for each in found)
-        raise FailedPrecondition(f"{printable(agent)} has memories on {names}; name one with --model")
-    key = types_pb2.AgentKey(agent_id=agent, model_id=found[0].key.model_id)
+    key = await only_memory(channel, agent, model)
     stub = agent_pb2_grpc.AgentServiceStub(channel)
 
     async def attempt() -> int:

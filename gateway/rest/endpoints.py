@@ -144,6 +144,8 @@ def _table() -> Iterator[Endpoint]:
         "PUT", f"{one}/context-policy", agents["SetContextPolicy"], "What happens when the memory outgrows the context",
         body, frozenset({"context_policy"}),
     )  # fmt: skip
+    text = Parameter("include_text", "include_text", "true: also what was said.")
+    yield Endpoint("GET", f"{one}/turns", agents["ListTurns"], "Read a memory, oldest turn first", (model, text, *page))
     snapshots = f"{one}/snapshots"
     yield Endpoint("GET", snapshots, agents["ListSnapshots"], "List snapshots, newest first", (model, *page))
     yield Endpoint(

@@ -28,6 +28,10 @@ class AgentServicer(BranchServicer, TierServicer, PortableServicer):
             self._complete(agent)
         return response
 
+    async def ListTurns(self, request: agent_pb2.ListTurnsRequest, context: Any) -> agent_pb2.ListTurnsResponse:
+        AgentKey.from_proto(request.key)
+        return await self._store.list_turns(request)
+
     async def FindAgent(self, request: agent_pb2.FindAgentRequest, context: Any) -> agent_pb2.FindAgentResponse:
         response = await self._store.find_agent(request)
         if response.HasField("agent"):

@@ -309,6 +309,10 @@ class StoreClient:
         """The storage half of CreateSnapshot."""
         return await _answer(self._agents.CreateSnapshot(request, timeout=_TIMEOUT_SECONDS))
 
+    async def list_turns(self, request: agent_pb2.ListTurnsRequest) -> agent_pb2.ListTurnsResponse:
+        """The storage half of ListTurns."""
+        return await _answer(self._agents.ListTurns(request, timeout=_TIMEOUT_SECONDS))
+
     async def list_snapshots(self, request: agent_pb2.ListSnapshotsRequest) -> agent_pb2.ListSnapshotsResponse:
         """The storage half of ListSnapshots."""
         return await _answer(self._agents.ListSnapshots(request, timeout=_TIMEOUT_SECONDS))

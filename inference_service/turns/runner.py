@@ -40,6 +40,7 @@ from inference_service.models.serving import Models
 from inference_service.pool.admission import Demand, Room
 from inference_service.pool.hot import HotState
 from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto
+from inference_service.text.places import message_places
 from inference_service.turns.keeping import Keeper
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.measuring import TurnMeasures
@@ -298,22 +299,27 @@ class TurnRunner:
         turn.committing = True
         request, plan = turn.request, prepared.plan
         token_ids = (*plan.sequence[prepared.keep_tokens :], *generated.token_ids)
+        pieces = model.tokenizer.pieces(token_ids)
+        ledger, keep = prepared.ledger, prepared.keep_tokens
+        before = ledger.text[: ledger.offsets[keep - 1] if keep else 0]
+        prompt = b"".join(pieces[: len(pieces) - len(generated.token_ids)])
         record = cache_store_pb2.TurnRecord(
             started=started,
             delta=delta(turn.tokens, model.tokenizer, generated.rest),
             finished=finished,
+            messages=message_places(request.input, before, prompt, appended=prepared.appended),
         )
         commit = Commit(
             base=prepared.base,
             keep_tokens=prepared.keep_tokens,
             token_ids=token_ids,
-            pieces=model.tokenizer.pieces(token_ids),
+            pieces=pieces,
             tokenizer_hash=model.tokenizer.hash,
             generated_tokens=len(generated.token_ids),
             request_id=request.request_id,
             request_digest=request.digest,
             record=record,
-            message_hashes=_conversation(turn, record.delta),
+            message_hashes=[] if prepared.appended else _conversation(turn, record.delta),
             label=request.label,
             expiry=request.expiry,
             template_time=prepared.ledger.template_time,

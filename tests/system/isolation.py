@@ -157,6 +157,7 @@ RPCS: dict[str, list[Rpc]] = {
             lambda pages: not any(page.agents for page in pages),
         ),
     ],
+    f"{_AGENTS}/ListTurns": [_on_agent(agent_pb2.ListTurnsRequest, include_text=True)],
     f"{_AGENTS}/FindAgent": [
         Rpc(
             lambda ns: agent_pb2.FindAgentRequest(namespace=ns, model_id=MODEL, message_hashes=chain_of(PROMPT)),

@@ -193,6 +193,7 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
     ("PUT", "/v1/agents/{agent}/pin"): [_on_agent("/pin", {"pinned": True})],
     ("PUT", "/v1/agents/{agent}/ttl"): [_on_agent("/ttl", {"delete_after": 1})],
     ("PUT", "/v1/agents/{agent}/context-policy"): [_on_agent("/context-policy", {"context_policy": "refuse"})],
+    ("GET", "/v1/agents/{agent}/turns"): [_on_agent("/turns", bobs=True)],
     ("GET", "/v1/agents/{agent}/snapshots"): [_on_agent("/snapshots", bobs=True)],
     ("POST", "/v1/agents/{agent}/snapshots"): [_on_agent("/snapshots", {"name": "adas"})],
     ("POST", "/v1/agents/{agent}/snapshots/{name}/restore"): [_on_agent(f"/snapshots/{SNAPSHOT}/restore", {})],

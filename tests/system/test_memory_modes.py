@@ -215,6 +215,17 @@ async def test_a_retry_is_replayed_and_not_appended_again(stack: Stack, sdk: ope
     assert await memory(stack, named.agent) == before
 
 
+async def test_what_was_appended_is_no_conversation_of_its_own(sdk: openai.AsyncOpenAI) -> None:
+    """Who has only that conversation is not given a fork of all the rest."""
+    named = Named(sdk)
+    question = "Where is the boat, and what is its colour?"
+    await named.ask(user(FACT))
+    told = await named.ask(user(question))
+    messages = [user(question), assistant(told.text), user("Where is the key?")]
+    answer: Any = await sdk.chat.completions.create(**ASKED, messages=messages)
+    assert answer.model_extra["agentmem"]["match"] == "new"
+
+
 async def test_other_choices_have_the_memory_too(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     await named.ask(user(FACT))

@@ -368,6 +368,135 @@ class FindAgentResponse(_message.Message):
 Global___FindAgentResponse: _TypeAlias = FindAgentResponse  # noqa: Y015
 
 @_typing.final
+class ListTurnsRequest(_message.Message):
+    """ListTurnsRequest asks for a page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    INCLUDE_TEXT_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """At most 1000. Default 100."""
+    page_token: _builtins.str
+    """From the response before. Empty: from the first turn."""
+    include_text: _builtins.bool
+    """Also what was said: messages and text."""
+    @_builtins.property
+    def key(self) -> _types_pb2.AgentKey:
+        """Of which agent."""
+
+    def __init__(
+        self,
+        *,
+        key: _types_pb2.AgentKey | None = ...,
+        page_size: _builtins.int | None = ...,
+        page_token: _builtins.str = ...,
+        include_text: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_page_size", b"_page_size", "key", b"key", "page_size", b"page_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_page_size", b"_page_size", "include_text", b"include_text", "key", b"key", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__page_size: _TypeAlias = _typing.Literal["page_size"]  # noqa: Y015
+    _WhichOneofArgType__page_size: _TypeAlias = _typing.Literal["_page_size", b"_page_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__page_size) -> _WhichOneofReturnType__page_size | None: ...
+
+Global___ListTurnsRequest: _TypeAlias = ListTurnsRequest  # noqa: Y015
+
+@_typing.final
+class ListTurnsResponse(_message.Message):
+    """ListTurnsResponse is a page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURNS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
+        """Oldest first."""
+
+    def __init__(
+        self,
+        *,
+        turns: _abc.Iterable[Global___Turn] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTurnsResponse: _TypeAlias = ListTurnsResponse  # noqa: Y015
+
+@_typing.final
+class Turn(_message.Message):
+    """Turn is a part of an agent's memory that one commit has made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    GENERATED_TOKENS_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """The version that it made; of an agent that was forked from another, that of the other."""
+    first_token: _builtins.int
+    """Position of its first token in the ledger."""
+    tokens: _builtins.int
+    """Its tokens: the prompt's that were not there before, and those that were generated."""
+    generated_tokens: _builtins.int
+    """How many of them, at the end, were generated."""
+    cut: _builtins.bool
+    """Its end was dropped, by TrimAgent or by a turn that went on from its middle: what it generated is not known."""
+    request_id: _builtins.str
+    """The request_id that it was committed with, if any. Absent, as create_time, where the commit was another agent's that
+    is deleted, or the agent was imported.
+    """
+    text: _builtins.bytes
+    """The text that its tokens stand for, special tokens spelled out. It may begin and end inside a character."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was committed."""
+
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ChatMessage]:
+        """What was said, in order: the new messages of its prompt, and last, where it generated, the assistant's. One message
+        without a role stands for a prompt that was no messages, for what is not known, and for what is left of a cut turn:
+        its text with the markup of the model's template. The assistant's is what was answered, without special tokens.
+        """
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        first_token: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        generated_tokens: _builtins.int = ...,
+        cut: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        messages: _abc.Iterable[_types_pb2.ChatMessage] | None = ...,
+        text: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "cut", b"cut", "first_token", b"first_token", "generated_tokens", b"generated_tokens", "messages", b"messages", "request_id", b"request_id", "text", b"text", "tokens", b"tokens", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
 class DeleteAgentRequest(_message.Message):
     """DeleteAgentRequest names an agent."""
 

@@ -55,6 +55,11 @@ class AgentServiceStub:
                 request_serializer=agentmem_dot_v1_dot_agent__pb2.FindAgentRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_agent__pb2.FindAgentResponse.FromString,
                 _registered_method=True)
+        self.ListTurns = channel.unary_unary(
+                '/agentmem.v1.AgentService/ListTurns',
+                request_serializer=agentmem_dot_v1_dot_agent__pb2.ListTurnsRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_agent__pb2.ListTurnsResponse.FromString,
+                _registered_method=True)
         self.DeleteAgent = channel.unary_unary(
                 '/agentmem.v1.AgentService/DeleteAgent',
                 request_serializer=agentmem_dot_v1_dot_agent__pb2.DeleteAgentRequest.SerializeToString,
@@ -166,6 +171,14 @@ class AgentServiceServicer:
         state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
         to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
         has a conversation after a turn whose input was messages, and none after one that appended to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTurns(self, request, context):
+        """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of some.
+        A page ends early where its texts are long. It is of the state that the agent has when the page is read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -332,6 +345,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.FindAgent,
                     request_deserializer=agentmem_dot_v1_dot_agent__pb2.FindAgentRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_agent__pb2.FindAgentResponse.SerializeToString,
+            ),
+            'ListTurns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTurns,
+                    request_deserializer=agentmem_dot_v1_dot_agent__pb2.ListTurnsRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_agent__pb2.ListTurnsResponse.SerializeToString,
             ),
             'DeleteAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteAgent,
@@ -501,6 +519,33 @@ class AgentService:
             '/agentmem.v1.AgentService/FindAgent',
             agentmem_dot_v1_dot_agent__pb2.FindAgentRequest.SerializeToString,
             agentmem_dot_v1_dot_agent__pb2.FindAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTurns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.AgentService/ListTurns',
+            agentmem_dot_v1_dot_agent__pb2.ListTurnsRequest.SerializeToString,
+            agentmem_dot_v1_dot_agent__pb2.ListTurnsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,10 @@ class AgentServiceStub:
     to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
     has a conversation after a turn whose input was messages, and none after one that appended to it.
     """
+    ListTurns: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ListTurnsRequest, _agent_pb2.ListTurnsResponse]
+    """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of some.
+    A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+    """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]
     """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
     of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
@@ -149,6 +153,10 @@ class AgentServiceAsyncStub(AgentServiceStub):
     state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
     to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
     has a conversation after a turn whose input was messages, and none after one that appended to it.
+    """
+    ListTurns: _aio.UnaryUnaryMultiCallable[_agent_pb2.ListTurnsRequest, _agent_pb2.ListTurnsResponse]  # type: ignore[assignment]
+    """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of some.
+    A page ends early where its texts are long. It is of the state that the agent has when the page is read.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]  # type: ignore[assignment]
     """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
@@ -261,6 +269,15 @@ class AgentServiceServicer:
         state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
         to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
         has a conversation after a turn whose input was messages, and none after one that appended to it.
+        """
+
+    def ListTurns(
+        self,
+        request: _agent_pb2.ListTurnsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_pb2.ListTurnsResponse, _abc.Awaitable[_agent_pb2.ListTurnsResponse]]:
+        """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of some.
+        A page ends early where its texts are long. It is of the state that the agent has when the page is read.
         """
 
     def DeleteAgent(

@@ -182,14 +182,45 @@ class StoredFile(_message.Message):
 Global___StoredFile: _TypeAlias = StoredFile  # noqa: Y015
 
 @_typing.final
+class MessagePlace(_message.Message):
+    """MessagePlace says where the content of one of a turn's messages is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    START_BYTE_FIELD_NUMBER: _builtins.int
+    END_BYTE_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """The message's role."""
+    start_byte: _builtins.int
+    """Its first byte in the text of the commit."""
+    end_byte: _builtins.int
+    """The end of it."""
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        start_byte: _builtins.int = ...,
+        end_byte: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_byte", b"end_byte", "role", b"role", "start_byte", b"start_byte"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MessagePlace: _TypeAlias = MessagePlace  # noqa: Y015
+
+@_typing.final
 class TurnRecord(_message.Message):
-    """TurnRecord is what a turn answered, for its replay."""
+    """TurnRecord is what a turn answered, for its replay, and how its prompt is read, for ListTurns."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STARTED_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def started(self) -> _inference_pb2.Started:
         """As it was sent, with times of the first run."""
@@ -202,16 +233,21 @@ class TurnRecord(_message.Message):
     def finished(self) -> _inference_pb2.Finished:
         """As it was sent."""
 
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessagePlace]:
+        """The messages of its prompt that the commit brings, in order; those whose content the template changes are left out."""
+
     def __init__(
         self,
         *,
         started: _inference_pb2.Started | None = ...,
         delta: _inference_pb2.Delta | None = ...,
         finished: _inference_pb2.Finished | None = ...,
+        messages: _abc.Iterable[Global___MessagePlace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "finished", b"finished", "started", b"started"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "finished", b"finished", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "finished", b"finished", "messages", b"messages", "started", b"started"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

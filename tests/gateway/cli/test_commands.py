@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from agentmem import errors
 from agentmem.v1 import agent_pb2, types_pb2
+from gateway.cli.agents import agents_table
 from gateway.cli.main import main
 
 from ..scripted import ScriptedWorker, delta, finished, started
@@ -44,6 +48,31 @@ async def test_agents_over_all_pages(worker: ScriptedWorker, agentmem: Command) 
     assert [one["agent_id"] for one in told] == [f"agent-{number}" for number in range(5)]
     assert told[0]["tier"] == "warm"
     assert told[0]["warm_bytes"] == 9_437_184
+
+
+async def test_agents_without_a_name_are_hidden(worker: ScriptedWorker, agentmem: Command) -> None:
+    anonymous = [f"conv-{number:032x}" for number in range(2)]
+    worker.agents = [agent("conv-mine"), *map(agent, anonymous)]
+    for arguments in ([], ["list"]):
+        listed = await agentmem("agents", *arguments)
+        assert [line.split()[0] for line in listed.stdout.splitlines()] == ["agent", "conv-mine"]
+        assert listed.stderr == "2 agents without a name not shown; --all shows them too\n"
+        told = await agentmem("agents", *arguments, "--json")
+        assert [one["agent_id"] for one in json.loads(told.stdout)] == ["conv-mine"]
+        everyone = await agentmem("agents", *arguments, "--all")
+        assert all(name in everyone.stdout for name in anonymous) and not everyone.stderr
+    worker.agents = worker.agents[1:]
+    assert (await agentmem("agents")).output == "2 agents without a name not shown; --all shows them too\n"
+
+
+def test_the_table_of_agents_fits_80_columns() -> None:
+    """Names are folded, and figures are not."""
+    found = [agent("conv-" + 32 * "f", 12_345_678), agent("x" * 256)]
+    found[1].key.model_id = "mlx-community/Llama-3.2-3B-Instruct-4bit"
+    lines = io.StringIO()
+    Console(file=lines, width=80).print(agents_table(found, datetime.now(UTC)))
+    assert all(len(line) <= 80 for line in lines.getvalue().splitlines())
+    assert all(figure in lines.getvalue() for figure in ("12,345,678", "9.4 MB", "0 s ago"))
 
 
 async def test_no_agents(worker: ScriptedWorker, agentmem: Command) -> None:
@@ -255,7 +284,15 @@ async def test_errors_are_one_line(worker: ScriptedWorker, agentmem: Command) ->
 
 @pytest.mark.parametrize(
     "arguments",
-    [["agents"], ["agents", "show", "a"], ["models"], ["models", "load", "a"], ["chat", "a", "--message", "x"]],
+    [
+        ["agents"],
+        ["agents", "show", "a"],
+        ["agents", "fork", "a", "b"],
+        ["agents", "trim", "a", "1"],
+        ["models"],
+        ["models", "load", "a"],
+        ["chat", "a", "--message", "x"],
+    ],
 )
 def test_no_gateway(arguments: list[str]) -> None:
     said = CliRunner().invoke(main, [*arguments, "--gateway", "127.0.0.1:1"])

@@ -1,0 +1,45 @@
+"""Messages are found again in what templates made of them."""
+
+import pytest
+
+from agentmem.v1.cache_store_pb2 import MessagePlace
+from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput
+from inference_service.text.places import message_places
+from tests.inference_service.real_tokenizers import QWEN3_LIKE, STRIPS_THINKING, renderer
+
+
+def chat(*messages: tuple[str, str]) -> MessagesInput:
+    return MessagesInput(tuple({"role": role, "content": content} for role, content in messages))
+
+
+def said(places: list[MessagePlace], added: bytes) -> list[tuple[str, str]]:
+    return [(place.role, added[place.start_byte : place.end_byte].decode()) for place in places]
+
+
+EQUAL = (("system", "ok"), ("user", "ok"), ("assistant", "ok"), ("user", "ok é🙂"))
+
+
+@pytest.mark.parametrize("template", [QWEN3_LIKE, STRIPS_THINKING])
+def test_a_whole_chat_has_its_new_messages_in_what_is_added(template: str) -> None:
+    text = renderer(template).messages(chat(*EQUAL), cue=True, parse_special=False).text
+    assert said(message_places(chat(*EQUAL), b"", text, appended=False), text) == list(EQUAL)
+    cut = text.index(b"assistant")
+    assert said(message_places(chat(*EQUAL), text[:cut], text[cut:], appended=False), text[cut:]) == list(EQUAL[2:])
+    inside = text.rindex(b"k")  # as where an edited message begins like the one before
+    assert said(message_places(chat(*EQUAL), text[:inside], text[inside:], appended=False), text[inside:]) == [
+        ("user", "k é🙂")
+    ]
+
+
+def test_what_is_appended_is_not_looked_for_in_what_was_there() -> None:
+    before, added = b"<user>ok<end>", b"<user>ok<end><assistant>"
+    for given, appended in ((chat(("user", "ok")), True), (AppendInput(chat(("user", "ok"))), True)):
+        assert said(message_places(given, before, added, appended=appended), added) == [("user", "ok")]
+
+
+def test_a_content_that_is_changed_or_left_out_has_no_place() -> None:
+    given = chat(("user", " a \n"), ("assistant", "left out"), ("user", ""), ("user", "b"))
+    added = b"<user>a<end><user>b<end>"
+    assert said(message_places(given, b"", added, appended=True), added) == [("user", "a"), ("user", "b")]
+    for other in (TextInput("a"), AppendInput(TextInput("a")), TokensInput((1,))):
+        assert message_places(other, b"", b"a", appended=True) == []

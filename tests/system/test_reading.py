@@ -1,0 +1,142 @@
+"""Reading and branching memories from the command line, REST and gRPC, on a real stack."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from click.testing import CliRunner
+
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from gateway.cli.main import main
+from tests.system.stack import Stack, chat, running
+
+FACT = "The colour of the boat is green."
+QUESTION = "What is the colour of the boat?"
+ANSWER = "The colour of the boat is green."
+SYSTEM = "You are marco."
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    async with running("demo", "store", "worker", "gateway") as started:
+        client = await started.client("gateway")
+        await client.turn("marco", messages=chat(("system", SYSTEM), ("user", FACT)), max_tokens=20)
+        await client.turn("marco", append=types_pb2.Append(messages=chat(("user", QUESTION))), request_id="asked")
+        yield started
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def agentmem(stack: Stack, *arguments: str, fails: bool = False) -> str:
+    """What `agentmem agents …` writes to standard output."""
+    given = ["agents", *arguments, "--gateway", f"127.0.0.1:{stack.ports['grpc']}"]
+    said = await asyncio.to_thread(CliRunner().invoke, main, given)
+    assert said.exit_code == (1 if fails else 0), said.output
+    return said.output if fails else said.stdout
+
+
+async def told(stack: Stack, *arguments: str) -> Any:
+    return json.loads(await agentmem(stack, *arguments, "--json"))
+
+
+async def test_a_memory_is_read_turn_by_turn(stack: Stack) -> None:
+    lines = (await agentmem(stack, "show", "marco", "--text")).splitlines()
+    first, second = (number for number, line in enumerate(lines) if line.startswith("version ") and "·" in line)
+    assert lines[first + 1 : first + 3] == [f"system: {SYSTEM}", f"user: {FACT}"]
+    assert "asked" in lines[second]
+    assert lines[second + 1 :] == [f"user: {QUESTION}", f"assistant: {ANSWER}"]
+    assert not any("<|im_" in line for line in lines), "markup of the template"
+    assert FACT not in await agentmem(stack, "show", "marco")
+
+
+async def test_json_has_the_exact_text_too(stack: Stack) -> None:
+    (marco,) = await told(stack, "show", "marco", "--text")
+    ledger = await stack.ledger("marco")
+    assert "".join(turn["text"] for turn in marco["history"]).encode() == ledger.text
+    assert [turn["first_token"] for turn in marco["history"]] == [0, ledger.turns[0].end_token]
+    assert [turn["generated_tokens"] for turn in marco["history"]] == [t.generated_tokens for t in ledger.turns]
+    roles = [[message["role"] for message in turn["messages"]] for turn in marco["history"]]
+    assert roles == [["system", "user", "assistant"], ["user", "assistant"]]
+
+
+async def test_rest_reads_it_in_pages(stack: Stack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url) as http:
+        query = {"model": "demo", "include_text": "true", "page_size": "1"}
+        first = (await http.get("/v1/agents/marco/turns", params=query)).json()
+        query["page_token"] = first["next_page_token"]
+        second = (await http.get("/v1/agents/marco/turns", params=query)).json()
+    assert [message["content"] for message in second["turns"][0]["messages"]] == [QUESTION, ANSWER]
+    assert second["turns"][0]["request_id"] == "asked"
+    assert not second["next_page_token"]
+
+
+async def test_a_whole_chat_and_what_it_left_behind(stack: Stack) -> None:
+    """Each turn shows what is new in it; a raw prompt and what is left of a turn are shown as they were rendered."""
+    client = await stack.client("gateway")
+    noted = await client.turn("lena", messages=chat(("user", FACT)), max_tokens=20)
+    whole = chat(("user", FACT), ("assistant", noted.text), ("user", QUESTION))
+    await client.turn("lena", messages=whole, max_tokens=20)
+    edited = chat(("user", FACT), ("assistant", noted.text), ("user", "Where is the key?"))
+    await client.turn("lena", messages=edited, max_tokens=20)
+    (lena,) = await told(stack, "show", "lena", "--text")
+    said = [[(m["role"], m["content"]) for m in turn["messages"]] for turn in lena["history"]]
+    assert said[0] == [("user", FACT), ("assistant", noted.text)]
+    assert said[-1][0] == ("user", "Where is the key?")
+    assert not any(QUESTION in content for turn in said for _, content in turn)
+    key = client.key("raw")
+    await client.inference.Prefill(inference_pb2.PrefillRequest(key=key, prompt=FACT))
+    (raw,) = await told(stack, "show", "raw", "--text")
+    assert [(m["role"], FACT in m["content"]) for m in raw["history"][0]["messages"]] == [("", True)]
+
+
+async def test_branches(stack: Stack) -> None:
+    assert "has the memory of marco" in await agentmem(stack, "fork", "marco", "polo")
+    assert "exists" in await agentmem(stack, "fork", "marco", "polo", fails=True)
+    before = (await told(stack, "show", "polo"))[0]["tokens"]
+    assert (await told(stack, "snapshot", "polo", "first"))["tokens"] == before
+    trimmed = await agentmem(stack, "trim", "polo", "7")
+    assert trimmed == f"polo has 7 tokens of {before}; the snapshot auto-1 keeps what it had\n"
+    assert await agentmem(stack, "trim", "polo", "7") == "polo has 7 tokens\n"
+    assert "the ledger has 7 tokens" in await agentmem(stack, "trim", "polo", "8", fails=True)
+    assert [each["name"] for each in await told(stack, "snapshots", "polo")] == ["auto-1", "first"]
+    (polo,) = await told(stack, "show", "polo", "--text")
+    assert [turn["cut"] for turn in polo["history"]] == [True]
+    assert "is as in first" in await agentmem(stack, "restore", "polo", "first")
+    assert (await told(stack, "show", "polo"))[0]["tokens"] == before
+    assert "'none' does not exist" in await agentmem(stack, "restore", "polo", "none", fails=True)
+    assert [each["name"] for each in await told(stack, "snapshots", "polo", "--delete", "auto-1")] == ["first"]
+    at = await told(stack, "fork", "marco", "young", "--at-version", "1")
+    assert at["turns"] == 1
+    assert "no snapshots" in await agentmem(stack, "snapshots", "young")
+
+
+async def test_pins_and_probes(stack: Stack) -> None:
+    assert await agentmem(stack, "pin", "marco") == "marco is pinned\n"
+    assert (await told(stack, "show", "marco"))[0]["pinned"]
+    assert not (await told(stack, "unpin", "marco"))["pinned"]
+    held = (await told(stack, "show", "marco"))[0]["tokens"]
+    assert (await agentmem(stack, "probe", "marco", QUESTION)).startswith(f"EXTEND · would reuse {held} of ")
+    assert (await told(stack, "probe", "marco", QUESTION))["match"] == "extend"
+    assert (await told(stack, "show", "marco"))[0]["tokens"] == held
+    assert "agent 'nobody' does not exist" in await agentmem(stack, "probe", "nobody", "x", fails=True)
+
+
+async def test_agents_without_a_name_are_hidden(stack: Stack) -> None:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        body = {"model": "demo", "messages": [{"role": "user", "content": FACT}], "max_tokens": 2}
+        made = (await http.post("/v1/chat/completions", json=body)).json()["agentmem"]["agent_id"]
+    client = await stack.client("gateway")
+    everyone = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(), timeout=10)
+    given = ["agents", "--gateway", f"127.0.0.1:{stack.ports['grpc']}"]
+    said = await asyncio.to_thread(CliRunner().invoke, main, given)
+    assert made not in said.stdout and "marco" in said.stdout
+    assert said.stderr == "1 agent without a name not shown; --all shows them too\n"
+    assert made in await agentmem(stack, "--all")
+    assert len(await told(stack, "list", "--all")) == len(everyone.agents) == len(await told(stack, "list")) + 1
