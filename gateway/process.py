@@ -94,7 +94,6 @@ class Gateway:
                 await asyncio.to_thread(self._exposition.stop)
             raise
         self._serving = asyncio.create_task(self._http.serve([http]))
-        self._watching = asyncio.create_task(self._watch())
         await self._peers.look()
         self._looking = asyncio.create_task(self._peers.watch())
         self.addresses = {
@@ -112,6 +111,7 @@ class Gateway:
                 **settings.public,
             )
         await asyncio.to_thread(_publish, self._address_file, self.addresses)
+        self._watching = asyncio.create_task(self._watch())
         fields: dict[str, Any] = dict(self.addresses)
         event(log, "listening", worker=settings.worker_target, store=settings.store_target, **fields)
 
@@ -156,6 +156,17 @@ class Gateway:
                 event(log, "requests of revoked keys ended", requests=ended)
             if self._tls is not None:
                 self._tls.reload()
+            if not self._door.draining and not self._address_file.exists():
+                self._publish_again()
+
+    def _publish_again(self) -> None:
+        """The file was removed, and who looks for this gateway asks there. Not on a thread: `stop` may unlink it."""
+        try:
+            _publish(self._address_file, self.addresses)
+        except AddressError as error:
+            event(log, "the file of addresses was removed", logging.ERROR, error=str(error))
+            return
+        event(log, "the file of addresses was removed, and is there again", logging.WARNING)
 
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings

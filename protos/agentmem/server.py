@@ -1,18 +1,17 @@
 """A gRPC server as all three processes start it: health, reflection, metrics, tracing, errors, and a socket of its own.
 
-A second grpc server silently steals a Unix socket and unlinks it when it stops; so the socket is guarded by a lock on
-`<socket>.lock`, held as long as the process lives.
+A Unix socket that is removed is made again, within WATCH_SECONDS: connections that are there go on, and new ones find
+the new socket.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import logging
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -22,10 +21,14 @@ from grpc_reflection.v1alpha import reflection
 from agentmem.addresses import AddressError
 from agentmem.channels import SERVER_OPTIONS
 from agentmem.interceptors import ErrorInterceptor
+from agentmem.logs import event
 from agentmem.process_metrics import ProcessMetrics
+from agentmem.socket_guard import SocketGuard
 from agentmem.traced_calls import TracingInterceptor
 
-MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 1.0
 
 Register = Callable[[Any, grpc.aio.Server], None]
 
@@ -52,39 +55,26 @@ class GrpcServer:
         self.address = address
         self._credentials = credentials
         self.port = 0
-        self._lock: IO[str] | None = None
         self._names = [name for name, _, _ in services]
         self._metrics = metrics
         counting = () if metrics is None else (metrics.rpcs.interceptor,)
         if metrics is not None:
             metrics.rpcs.serve(self._names)
-        self._server = grpc.aio.server(
-            interceptors=(*counting, TracingInterceptor(door=door), *interceptors, ErrorInterceptor()),
-            options=list({**dict(SERVER_OPTIONS), **(options or {})}.items()),
-        )
+        self._interceptors = (*counting, TracingInterceptor(door=door), *interceptors, ErrorInterceptor())
+        self._options = list({**dict(SERVER_OPTIONS), **(options or {})}.items())
+        self._services = [(register, servicer) for _, register, servicer in services]
         self._health = HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        for _, register, servicer in services:
-            register(servicer, self._server)
-        names = (*self._names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        self._servers: list[grpc.aio.Server] = []
+        path = Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
+        self._guard = None if path is None else SocketGuard(path)
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Bind and listen. Raises AddressError where the address is taken or too long."""
         await self.set_serving(False)
-        if self.address.startswith("unix:"):
-            self._lock = _lock_socket(Path(self.address.removeprefix("unix:")))
-        previous = os.umask(0o177)
-        try:
-            if self._credentials is None:
-                self.port = self._server.add_insecure_port(self.address)
-            else:
-                self.port = self._server.add_secure_port(self.address, self._credentials)
-        except RuntimeError as error:
-            raise AddressError(f"cannot listen on {self.address}: is another process using it?") from error
-        finally:
-            os.umask(previous)
-        await self._server.start()
+        await self._listen(0o177)
+        if self._guard is not None:
+            self._watching = asyncio.create_task(self._watch(self._guard))
 
     async def set_serving(self, serving: bool) -> None:
         """Set the health of the server ("") and of each of its services."""
@@ -97,28 +87,60 @@ class GrpcServer:
         """Health NOT_SERVING, no new calls, running ones get `grace` seconds; then the socket's lock is let go."""
         await self._health.enter_graceful_shutdown()
         self._tell(False)
-        await self._server.stop(grace)
-        if self._lock is not None:
-            await asyncio.to_thread(self._lock.close)
-            self._lock = None
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
+        if self._guard is not None:
+            await asyncio.to_thread(self._guard.release)
+
+    async def _listen(self, umask: int | None = None) -> None:
+        """A server of its own on the address, beside those whose socket is gone. A mask is for the whole process."""
+        if self._guard is not None:
+            self._guard.take()
+        server = self._made()
+        previous = None if umask is None else os.umask(umask)
+        try:
+            if self._credentials is None:
+                self.port = server.add_insecure_port(self.address)
+            else:
+                self.port = server.add_secure_port(self.address, self._credentials)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise AddressError(f"cannot listen on {self.address}: is another process using it?") from error
+        finally:
+            if previous is not None:
+                os.umask(previous)
+        if self._guard is not None:
+            self._guard.bound()
+        await server.start()
+        self._servers.append(server)
+
+    def _made(self) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=self._interceptors, options=self._options)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        for register, servicer in self._services:
+            register(servicer, server)
+        names = (*self._names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        return server
+
+    async def _watch(self, guard: SocketGuard) -> None:
+        """Make the socket again where it was removed. Who has taken the address meanwhile keeps it."""
+        problem = ""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if not guard.is_lost():
+                continue
+            try:
+                await self._listen()
+                event(log, "its socket was removed, and is there again", logging.WARNING, address=self.address)
+                problem = ""
+            except AddressError as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    event(log, "its socket was removed", logging.ERROR, address=self.address, error=problem)
 
     def _tell(self, serving: bool) -> None:
         if self._metrics is not None:
             self._metrics.serving(serving)
-
-
-def _lock_socket(path: Path) -> IO[str]:
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-        raise AddressError(f"the socket path {path} is over {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter --run-dir")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = open(f"{path}.lock", "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
-    except OSError as error:
-        raise AddressError(f"cannot make the socket {path}: {error.strerror}; choose another --run-dir") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.close()
-        raise AddressError(f"another server holds {path}; stop it, or choose another --run-dir") from error
-    path.unlink(missing_ok=True)
-    return lock

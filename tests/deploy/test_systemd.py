@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentmem import layout
-from agentmem.server import MAX_SOCKET_PATH_BYTES
 from agentmem.service import CANNOT_SERVE, WRONG_SETTING
+from agentmem.socket_guard import MAX_SOCKET_PATH_BYTES
 
 from .commands import DEPLOY, settings_of
 from .unit_file import UnitFile

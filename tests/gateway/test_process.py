@@ -53,6 +53,14 @@ async def test_listens_tells_where_and_ends(run_dir: Path) -> None:
     assert not (run_dir / GATEWAY_FILE).exists()
 
 
+async def test_a_file_of_addresses_that_is_removed_is_written_again(gateway: Gateway, run_dir: Path) -> None:
+    file = run_dir / GATEWAY_FILE
+    published = file.read_text()
+    file.unlink()
+    await eventually(file.exists)
+    assert file.read_text() == published
+
+
 async def test_sigterm_lets_streams_end(worker: ScriptedWorker, run_dir: Path) -> None:
     go_on = asyncio.Event()
 

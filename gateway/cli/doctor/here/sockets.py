@@ -8,7 +8,7 @@ from shlex import quote
 
 from agentmem import layout
 from agentmem.checkup import Finding, existing, ok, problem, warning
-from agentmem.server import MAX_SOCKET_PATH_BYTES
+from agentmem.socket_guard import MAX_SOCKET_PATH_BYTES
 
 _NAME = "run directory"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.checkup import Finding, State
-from agentmem.server import MAX_SOCKET_PATH_BYTES
+from agentmem.socket_guard import MAX_SOCKET_PATH_BYTES
 from gateway.cli.doctor.here.sockets import run_directory
 
 
