@@ -1,5 +1,6 @@
 """`agentmem chat AGENT`: a conversation in which every turn says only what is new."""
 
+import os
 import sys
 import uuid
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from gateway.cli.client import (
     write_json,
 )
 from gateway.cli.models import registered
+from gateway.cli.text import printable
 from gateway.cli.turn_line import turn_line
 from gateway.finish_reasons import finish_reason
 from gateway.memory_report import memory_report
@@ -35,7 +37,7 @@ _INTERRUPTED = 130
 
 @dataclass
 class Conversation:
-    """One agent on one model. `is_new` is None until it was asked for.
+    """One agent on one model. `is_new` is None where it is not known.
 
     An agent without a memory gets a whole chat, on condition that it has none yet: who opened the same agent may have
     spoken meanwhile, and a whole chat would replace what they said.
@@ -124,7 +126,10 @@ def chat(
     gateway: str,
     as_json: bool,
 ) -> None:
-    """Talk with AGENT, line by line from standard input. What was said before is remembered by the server."""
+    """Talk with AGENT, line by line from standard input. What was said before is remembered by the server.
+
+    At a terminal lines are edited, /help says how, and Ctrl-C stops an answer, of which nothing is remembered then.
+    """
     sampling = types_pb2.Sampling(temperature=temperature)
     conversation = Conversation(agent, model, system, sampling, max_tokens)
     try:
@@ -135,14 +140,48 @@ def chat(
 
 
 def _talk(gateway: str, conversation: Conversation, messages: tuple[str, ...], *, as_json: bool) -> None:
-    ask(gateway, lambda channel: open_conversation(channel, conversation))
+    ask(gateway, partial(open_conversation, conversation=conversation))
+    if not messages and not as_json and _at_terminal():
+        talk_at_terminal(gateway, conversation)
+        return
     for text in messages or _lines():
         turn = ask(gateway, partial(take_turn, conversation=conversation, text=text, echo=not as_json))
         if as_json:
             write_json(turn.as_dict())
         else:
+            _end_with_summary(turn)
+
+
+def talk_at_terminal(gateway: str, conversation: Conversation) -> None:
+    """Turn by turn; one that fails, or that Ctrl-C stops, does not end the conversation."""
+    from gateway.cli import chat_terminal  # the line editor takes as long to import as all the rest
+
+    known = "a new agent" if conversation.is_new else "an agent with a memory"
+    about = f"{printable(conversation.agent_id)} on {printable(conversation.model_id)}, {known}"
+    click.secho(f"{about} · /help for help, /bye to end", dim=True)
+    for text in chat_terminal.messages(chat_terminal.history_file()):
+        try:
+            if conversation.is_new is None:
+                ask(gateway, partial(look_again, conversation=conversation))
+            _end_with_summary(ask(gateway, partial(take_turn, conversation=conversation, text=text, echo=True)))
+            continue
+        except KeyboardInterrupt:
+            click.secho("\nstopped", dim=True)
+        except click.ClickException as error:
             click.echo()
-            click.secho(turn.summary(), dim=True)
+            error.show()
+        if conversation.is_new:
+            conversation.is_new = None
+
+
+def _end_with_summary(turn: Turn) -> None:
+    click.echo()
+    click.secho(turn.summary(), dim=True)
+
+
+def _at_terminal() -> bool:
+    """Whether a line editor has what it needs."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 async def open_conversation(channel: grpc.aio.Channel, conversation: Conversation) -> None:
@@ -157,6 +196,11 @@ async def open_conversation(channel: grpc.aio.Channel, conversation: Conversatio
             raise NotFound("model", "", "none is registered")
         conversation.model_id = models[0].model_id
     conversation.opened(known=bool(await find(channel, conversation.agent_id, conversation.model_id)))
+
+
+async def look_again(channel: grpc.aio.Channel, *, conversation: Conversation) -> None:
+    """Find out whether the agent has a memory after a first turn that did not end well here: it may have been kept."""
+    conversation.is_new = not await find(channel, conversation.agent_id, conversation.model_id)
 
 
 async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, text: str, echo: bool) -> Turn:
@@ -208,11 +252,11 @@ async def _generate(
 
 
 def _lines() -> Iterator[str]:
-    """What the user says, until the end of input; empty lines are skipped."""
+    """What the user says, a line at a time, until the end of input; empty lines are skipped."""
     interactive = sys.stdin.isatty()
     while True:
         if interactive:
-            click.secho("> ", nl=False, bold=True)
+            click.secho("> ", nl=False, bold=True, err=True)
         line = sys.stdin.readline()
         if not line:
             return

@@ -1,7 +1,11 @@
 """`agentmem chat` at two terminals."""
 
+import asyncio
+from pathlib import Path
+
 from gateway.cli.chat import Conversation, open_conversation, take_turn
 from tests.system.stack import Stack
+from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
 
 
 async def test_two_who_begin_at_once_talk_with_one_agent(stack: Stack) -> None:
@@ -15,3 +19,40 @@ async def test_two_who_begin_at_once_talk_with_one_agent(stack: Stack) -> None:
     ledger = await stack.ledger("ada")
     assert b"the boat is green" in ledger.text
     assert b"the key is red" in ledger.text
+
+
+TALK = """
+import sys
+from agentmem.v1 import types_pb2
+import asyncio
+from pathlib import Path
+
+from gateway.cli.chat import Conversation, talk_at_terminal
+sampling = types_pb2.Sampling(ignore_eos=True)
+talk_at_terminal(sys.argv[1], Conversation(sys.argv[2], "tiny", sampling=sampling, max_tokens=3500, is_new=False))
+"""
+"""`agentmem chat` whose answers do not end by themselves."""
+
+
+async def test_an_answer_that_ctrl_c_stops_leaves_the_memory_as_it_was(stack: Stack, tmp_path: Path) -> None:
+    client = await stack.client("gateway")
+    before = await client.say("eve", "the boat is green", max_tokens=4)
+    ledger = await stack.ledger("eve")
+    cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
+    async with terminal("-c", TALK, f"127.0.0.1:{stack.ports['grpc']}", "eve", XDG_DATA_HOME=str(tmp_path)) as shown:
+        await shown.until(">")
+        shown.type(f"go on{ENTER}")
+        async with asyncio.timeout(60):
+            while not await stack.metric("worker", "agentmem_num_requests_running"):
+                await asyncio.sleep(0.01)
+        shown.type(CTRL_C)
+        await shown.until("stopped", ">")
+        async with asyncio.timeout(60):
+            while await stack.metric("worker", "agentmem_num_requests_running"):
+                await asyncio.sleep(0.01)
+        assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 1
+        assert await stack.ledger("eve") == ledger
+        shown.type(CTRL_D)
+        assert await shown.ended() == 0
+    after = await client.say("eve", "And?", max_tokens=3)
+    assert after.finished.version.version == before.finished.version.version + 1

@@ -1,0 +1,110 @@
+"""`agentmem chat` at a terminal: a line editor with a history, and what is typed that is no turn."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+from prompt_toolkit import PromptSession
+from prompt_toolkit.formatted_text import HTML
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import Output
+
+from gateway.cli.suggestions import did_you_mean
+
+COMMANDS: Final = ("/help", "/bye")
+_COMMAND: Final = re.compile(r"/[a-zA-Z?]*")
+"""What is a command or a slip: one word. "/etc/hosts is empty" is for the agent."""
+
+_HELP: Final = """\
+/help        this text
+/bye         ends the chat, as Ctrl-D does
+Enter        sends; a paste of several lines is one message
+Alt-Enter    a new line in the message; or Esc, then Enter
+Up, Ctrl-R   what you said before; it is kept in {history}
+Ctrl-C       stops an answer: the agent remembers nothing of that turn; at the prompt, clears the message"""
+
+
+def history_file() -> Path:
+    """Where what the user says is kept for the next chat."""
+    data = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(data) if os.path.isabs(data) else Path("~/.local/share").expanduser()) / "agentmem" / "chat_history"
+
+
+def messages(file: Path, *, source: Input | None = None, to: Output | None = None) -> Iterator[str]:
+    """What the user says, message by message, until /bye or the end of input. Commands are answered here.
+
+    `file` is the history; `source` and `to` are the terminal's two directions, by default this process's.
+    """
+    history, place = _history(file)
+    session: PromptSession[str] = PromptSession(
+        HTML("<b>&gt;</b> "),
+        history=history,
+        multiline=True,
+        prompt_continuation="  ",
+        key_bindings=_keys(),
+        enable_suspend=True,
+        input=source,
+        output=to,
+    )
+    while True:
+        try:
+            text = session.prompt().strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if text == "/bye":
+            return
+        if text == "/help":
+            click.echo(_HELP.format(history=place))
+        elif _COMMAND.fullmatch(text):
+            click.echo(f"there is no command {text}{did_you_mean(text, COMMANDS) or '; /help lists them'}")
+        elif text:
+            yield text
+
+
+def _keys() -> KeyBindings:
+    """Enter sends, also what has several lines, and Alt-Enter begins another."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _send(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    return keys
+
+
+class _PrivateHistory(FileHistory):
+    """A file for its owner alone. What cannot be kept there is known until the chat ends."""
+
+    def load_history_strings(self) -> Iterable[str]:
+        try:
+            yield from super().load_history_strings()
+        except OSError:
+            return
+
+    def store_string(self, string: str) -> None:
+        try:
+            super().store_string(string)
+        except OSError:
+            return
+
+
+def _history(file: Path) -> tuple[History, str]:
+    """The history, and where it is, for people."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(file, os.O_RDWR | os.O_CREAT, 0o600)) as opened:
+            os.fchmod(opened.fileno(), 0o600)
+    except OSError as error:
+        return InMemoryHistory(), f"no file: {file}: {error.strerror}"
+    return _PrivateHistory(file), str(file)
