@@ -173,7 +173,7 @@ class BlockStore:
         rows = {
             row.name for row in self._database.read_blocking(partial(references.find, namespace=namespace, names=names))
         }
-        if vanished := {name for name in rows if not self._directory.path(name).exists()}:
+        if vanished := {name for name in rows if not self._directory.has(name)}:
             event(log, "files have vanished", logging.WARNING, files=len(vanished))
             self._database.write_blocking(partial(references.forget, names=vanished))
         missing = [name for name in names if name not in rows - vanished]
@@ -236,7 +236,7 @@ class BlockStore:
 
     def _exists(self, namespace: str, name: FileName) -> bool:
         found = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
-        return bool(found) and self._directory.path(name).exists()
+        return bool(found) and self._directory.has(name)
 
     def _verify_and_place(self, staged: Staged, publication: Publication) -> FileOrigin:
         name = staged.file.name
@@ -255,9 +255,7 @@ class BlockStore:
 
     def _quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
         path = self._directory.path(name)
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
+        if not self._directory.has(name):
             self._database.write_blocking(partial(references.forget, names=[name], namespace=namespace))
             return
         kept = self._directory.new_quarantine_name(name)
@@ -269,6 +267,7 @@ class BlockStore:
         target, note_path = self._directory.quarantine_paths(kept)
         try:
             path.replace(target)
+            size = target.stat().st_size
             note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
             write_private(note_path, json.dumps(note).encode())
         except FileNotFoundError:
@@ -280,7 +279,7 @@ class BlockStore:
     def _adopt(self, each: Object, staged: Path) -> FileRow | None:
         namespace, name = each.origin.key.namespace, each.file.name
         present = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
-        if present and self._directory.path(name).exists():
+        if present and self._directory.has(name):
             return present[0]
         verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
         with disk_errors():

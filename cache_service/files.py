@@ -128,12 +128,16 @@ class DataDirectory:
     def place(self, staged: Path, name: FileName) -> None:
         """Move a staged file to its place; it is on the disk under its name when this returns.
 
-        Raises OSError; then it is not there.
+        Whatever is there that no store makes goes to quarantine/, where it stays. Raises OSError; then it is not there.
         """
         folder = self.folder(name)
         if not folder.is_dir():
+            if os.path.lexists(folder):
+                self._set_aside(folder)
             _make_private(folder)
         target = self.path(name)
+        if target.is_dir():
+            self._set_aside(target)
         staged.replace(target)
         self.removal.needed(target)
         try:
@@ -141,6 +145,18 @@ class DataDirectory:
         except OSError:
             self.removal.remove([target])
             raise
+
+    def has(self, name: FileName) -> bool:
+        """Whether a published file is there, and a file."""
+        try:
+            return stat.S_ISREG(self.path(name).lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _set_aside(self, path: Path) -> None:
+        kept = self.quarantine / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}.stray"
+        path.replace(kept)
+        event(log, "moved aside what was in a file's place", logging.WARNING, path=str(path), now=str(kept))
 
     def remove(self, names: Iterable[FileName]) -> int:
         """Delete published files whose rows are gone; how many of them the disk has kept for now."""

@@ -113,8 +113,8 @@ class GrpcServer:
                 os.umask(previous)
         if self._guard is not None:
             self._guard.bound()
-        await server.start()
         self._servers.append(server)
+        await server.start()
 
     def _made(self) -> grpc.aio.Server:
         server = grpc.aio.server(interceptors=self._interceptors, options=self._options)
