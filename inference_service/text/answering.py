@@ -1,5 +1,6 @@
 """Generated tokens as an answer: text, and reasoning and calls of tools told apart from it."""
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from inference_service.text.streaming import TextStream
 from inference_service.text.tool_calls import CallSyntax, Tools
 
 _LAYOUT = " \t\r\n"
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _BETWEEN = "\n\n"
 """Stands between two blocks of reasoning, and between two messages of one answer."""
 
@@ -67,7 +69,9 @@ class AnswerStream:
         """The bytes of the pending pieces."""
         self._in_call = False
         """The pending bytes begin with the start marker."""
-        self._searched = 0
+        self._searched = self._quoted = 0
+        self._in_string = False
+        """Whether a string of JSON is open at `_quoted`."""
         self._texts: list[str] = []
         self._space = ""
         """White space that might stand before a call."""
@@ -113,6 +117,7 @@ class AnswerStream:
             self._take_segment(segment)
         while ended and self._in_call and self.matched is None:
             self._end_call(len(self._raw), len(self._raw))
+            self._decide()
         self._release(len(self._raw))
         self._say(self._text.finish())
         self._texts.append(self._space)
@@ -161,9 +166,8 @@ class AnswerStream:
             return
         while self.matched is None:
             if self._in_call:
-                end = self._raw.find(syntax.end, self._searched) if syntax.end else -1
+                end = self._find_end(syntax)
                 if end < 0:
-                    self._searched = max(len(syntax.start), len(self._raw) - len(syntax.end) + 1)
                     return
                 self._end_call(end, end + len(syntax.end))
                 continue
@@ -176,7 +180,20 @@ class AnswerStream:
 
     def _begin_call(self) -> None:
         assert self._syntax is not None
-        self._in_call, self._searched = True, len(self._syntax.start)
+        self._in_call, self._in_string = True, False
+        self._searched = self._quoted = len(self._syntax.start)
+
+    def _find_end(self, syntax: CallSyntax) -> int:
+        """Where the marker of the call's end is, -1 while there is none. In a string of JSON it is what that says."""
+        while syntax.end and (end := self._raw.find(syntax.end, self._searched)) >= 0:
+            if syntax.form is not None:
+                quotes = _ESCAPED.sub(b"", self._raw[self._quoted : end]).count(b'"')
+                self._in_string, self._quoted = self._in_string ^ (quotes % 2 == 1), end
+            if not self._in_string:
+                return end
+            self._searched = end + 1
+        self._searched = max(self._searched, len(self._raw) - len(syntax.end) + 1)
+        return -1
 
     def _end_call(self, end: int, size: int) -> None:
         """The call that began is over: its text ends at `end`, and with its marker at `size`."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inference_service.text.answering import AnswerStream, Said
 from inference_service.text.streaming import TextStream
-from inference_service.text.tool_calls import CallSyntax
+from inference_service.text.tool_calls import CallSyntax, Form
 
 
 def parse(text: str, _tools: Any) -> Any:
@@ -22,6 +22,9 @@ def parse(text: str, _tools: Any) -> Any:
 
 CLOSED = CallSyntax("test", b"<c>", b"</c>", parse)
 OPEN = CallSyntax("test", b"[C]", b"", parse)
+
+
+JSON = CallSyntax("test", b"<c>", b"</c>", lambda text, _: json.loads(text), Form.OBJECT)
 
 
 class Answer(NamedTuple):
@@ -199,3 +202,28 @@ def test_ids_are_unique_in_a_turn() -> None:
     ids = [call.id for _ in range(3) for call in stream.feed(piece).calls]
     assert ids[0] == "x"
     assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize("said", ["</c>", '\\" </c> <c> \\"', "\\\\", '\\\\\\"</c>', "a<c>b</c>c</c>"])
+@given(places=st.lists(st.integers(0, 200), max_size=8))
+def test_a_marker_in_a_string_of_a_call_is_what_the_call_says(said: str, places: list[int]) -> None:
+    call = f'<c>{{"name": "f", "arguments": {{"text": "{said}"}}}}</c>'
+    stream, heard = AnswerStream((), JSON), []
+    for piece in cut(f"so {call} and {call}.".encode(), places):
+        heard.append(stream.feed(piece))
+    heard.append(stream.finish(ended=True))
+    calls = [call for part in heard for call in part.calls]
+    assert [json.loads(call.arguments_json) for call in calls] == [{"text": json.loads(f'"{said}"')}] * 2
+    assert "".join(part.text for part in heard) == "soand."
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_call_behind_one_whose_string_never_ends_is_found(ended: bool) -> None:
+    broken, good = '<c>{"name": "f</c>', '<c>{"name": "g", "arguments": {}}</c>'
+    stream = AnswerStream((), JSON)
+    said = [stream.feed(f"{broken} and {good} so".encode()), stream.finish(ended=ended)]
+    text = "".join(part.text for part in said)
+    if ended:
+        assert (text, [call.name for part in said for call in part.calls]) == (f"{broken} andso", ["g"])
+    else:
+        assert text == f"{broken} and {good} so"

@@ -31,7 +31,7 @@ WEATHER: Schema = {
 }
 TIME: Schema = {
     "type": "object",
-    "properties": {"zone": {"type": "string", "maxLength": 5}},
+    "properties": {"zone": {"enum": ["CET", "</tool_call>", '"</tool_call>\\']}},
     "required": ["zone"],
     "additionalProperties": False,
 }
@@ -89,7 +89,8 @@ def understood(token_ids: list[int], name: str, made: Tokenizer) -> Said:
     stream = AnswerStream((), syntax(name))
     said = [stream.feed(b"" if i == END else made.token_bytes(i), visible=i not in made.special_ids) for i in token_ids]
     said.append(stream.finish(ended=True))
-    return Said("".join(part.text for part in said), tuple(call for part in said for call in part.calls))
+    calls = tuple(call for part in said for call in part.calls)
+    return Said(text="".join(part.text for part in said), calls=calls)
 
 
 def follows(grammar: Grammar, token_ids: list[int]) -> int:
