@@ -257,21 +257,28 @@ def turn_message(entry: Entry, *, text: bool) -> agent_pb2.Turn:
 
 def _messages(entry: Entry) -> Iterator[types_pb2.ChatMessage]:
     record = cache_store_pb2.TurnRecord.FromString(entry.record or b"")
-    places = [] if entry.cut else [p for p in record.messages if p.start_byte <= p.end_byte <= len(entry.prompt)]
+    end = len(entry.prompt)
+    places = [
+        place
+        for place in record.messages
+        if place.start_byte < place.end_byte and (place.end_byte <= end or (entry.cut and place.start_byte < end))
+    ]
     for place in places:
         content = entry.prompt[place.start_byte : place.end_byte]
         yield types_pb2.ChatMessage(role=place.role, content=content.decode(errors="replace"))
     if entry.prompt and not places:
         yield types_pb2.ChatMessage(content=entry.prompt.decode(errors="replace"))
     if entry.generated_tokens:
-        said = record.delta.text if entry.record else entry.generated.decode(errors="replace")
+        if entry.cut or entry.record is None:
+            yield types_pb2.ChatMessage(role="assistant", content=entry.generated.decode(errors="replace"))
+            return
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
             for call in record.delta.tool_calls
         ]
         yield types_pb2.ChatMessage(
             role="assistant",
-            content=said,
+            content=record.delta.text,
             reasoning_content=record.delta.reasoning or None,
             tool_calls_json=json.dumps(calls, ensure_ascii=False) if calls else None,
         )

@@ -40,8 +40,10 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: int | None, limit
 
 
 def _entry(connection: sqlite3.Connection, piece: Piece) -> Entry:
-    cut = piece.kept < piece.tokens or piece.generated_tokens == FRAGMENT
-    generated_tokens = 0 if cut else piece.generated_tokens
+    fragment = piece.generated_tokens == FRAGMENT
+    cut = fragment or piece.kept < piece.tokens
+    # What is cut off is the end, and what was generated is at the end.
+    generated_tokens = 0 if fragment else max(0, piece.generated_tokens - (piece.tokens - piece.kept))
     ends = [0, *piece.offsets[: piece.kept]]
     generated_at, end = int(ends[piece.kept - generated_tokens]), int(ends[piece.kept])
     entry = Entry(

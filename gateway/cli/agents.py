@@ -37,7 +37,9 @@ _FURTHER = {
     "trim": LazyCommand("gateway.cli.branches:trim", "Drop AGENT's memory behind its first TOKENS tokens."),
     "pin": LazyCommand("gateway.cli.branches:pin", "Keep AGENT's KV on disk, whoever needs room."),
     "unpin": LazyCommand("gateway.cli.branches:unpin", "Let AGENT's KV make room on disk again."),
-    "probe": LazyCommand("gateway.cli.branches:probe", "Show what a turn with MESSAGE would reuse of AGENT's memory."),
+    "probe": LazyCommand(
+        "gateway.cli.branches:probe", "Show what a turn with MESSAGE would reuse of AGENT's memory, and from where."
+    ),
 }
 
 

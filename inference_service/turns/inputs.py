@@ -128,8 +128,8 @@ class _Turn:
             return chat
         if system and self._mode == inference_pb2.MEMORY_MODE_AUTO:
             raise FailedPrecondition(
-                "the agent's memory does not begin with this system message under these tools; leave it out, send the "
-                f"conversation as it was, or say what is meant: {_WHAT_ELSE}"
+                "the agent's memory does not begin with this system message, under these tools and template arguments; "
+                f"leave it out, send the conversation as it was, or say what is meant: {_WHAT_ELSE}"
             )
         if unknown := [name for name in _tool_names(chat) if name.encode() not in self._ledger.text]:
             raise FailedPrecondition(

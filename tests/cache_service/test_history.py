@@ -80,15 +80,25 @@ async def test_what_has_no_places_is_shown_as_it_is_rendered(store: Running) -> 
     ]
 
 
-async def test_what_a_trim_left_is_cut(store: Running) -> None:
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        (4, [("user", "11")]),
+        (5, [("user", "1121"), ("system", "5")][:1]),
+        (6, [("user", "1121"), ("system", "5")]),
+        (7, [("user", "1121"), ("system", "5"), ("assistant", "6")]),
+    ],
+)
+async def test_what_a_trim_left_is_cut(store: Running, keep: int, left: list[tuple[str, str]]) -> None:
     await commit(store, [10, 20, 3], record=said("three", ("user", 0, 4)))
-    await commit(store, [11, 21, 4], record=said("four", ("user", 0, 4)))
-    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=4))
-    for _ in range(2):  # the second time, nothing else has the rest any more
+    places = (("user", 0, 4), ("system", 4, 5))
+    await commit(store, [11, 21, 5, 6, 7], record=said("six seven", *places), generated_tokens=2)
+    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=keep))
+    for known in (True, False):  # the second time, nothing else has the rest any more
         whole, rest = await turns(store)
         assert not whole.cut and spoken(whole) == [("user", "1020"), ("assistant", "three")]
-        assert rest.cut and spoken(rest) == [("", "11")]
-        assert (rest.tokens, rest.generated_tokens) == (1, 0)
+        assert rest.cut and spoken(rest) == (left if known else [("", rest.text.decode())])
+        assert (rest.tokens, rest.generated_tokens) == (keep - 3, int(known and keep == 7))
         for kept in (await store.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=kv.key()))).snapshots:
             await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name=kept.name))
 

@@ -457,7 +457,7 @@ class Turn(_message.Message):
     generated_tokens: _builtins.int
     """How many of them, at the end, were generated."""
     cut: _builtins.bool
-    """Its end was dropped, by TrimAgent or by a turn that went on from its middle: what it generated is not known."""
+    """Its end was dropped, by TrimAgent or by a turn that went on from its middle."""
     request_id: _builtins.str
     """The request_id that it was committed with, if any. Absent, as create_time, where the commit was another agent's that
     is deleted, or the agent was imported.
@@ -471,8 +471,8 @@ class Turn(_message.Message):
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ChatMessage]:
         """What was said, in order: the new messages of its prompt, and last, where it generated, the assistant's. One message
-        without a role stands for a prompt that was no messages, for what is not known, and for what is left of a cut turn:
-        its text with the markup of the model's template. The assistant's is what was answered, without special tokens.
+        without a role stands for a prompt that was no messages, or whose messages are not known: its text with the markup of
+        the model's template. The assistant's is what was answered; of a cut or an imported turn, the text of its tokens.
         """
 
     def __init__(
