@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -24,7 +23,7 @@ from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
 from inference_service.engine.tensors import Arenas
-from inference_service.models.opening import ModelSpec, Quantization, measure, q4_caches
+from inference_service.models.capability import Quantization, judged
 
 ENDLESS = 1 << 30
 """Tokens that nobody generates."""
@@ -113,9 +112,7 @@ class Ours:
     def __init__(self, model: nn.Module, speeds: PathSpeeds | None = None) -> None:
         seam = AttentionSeam()
         seam.install(model)
-        quantization = Quantization()
-        spec = ModelSpec(self.name, Path(), quantization=quantization)
-        self.geometry, _ = measure(self.name, model, seam, q4_caches(spec, model), quantization)
+        self.geometry, _ = judged(self.name, model, seam, Quantization())
         self.paths = seam.self_test(self.geometry, speeds)
         weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
         self.engine = BatchEngine(

@@ -43,7 +43,9 @@ class WorkerSettings(ModelSettings):
         "auto", description="compute dtype; auto is float32 on CPU and the model's own elsewhere"
     )
     kv_bits: Literal[4, 8] = Field(4, description="bits per KV element")
-    kv_group_size: Literal[32, 64] = Field(64, description="elements per quantization group")
+    kv_group_size: Literal[32, 64] | None = Field(
+        None, description="elements per quantization group; 64, or 32 where heads are no multiple of 64 wide"
+    )
     quality_check: bool = Field(
         True, description="compare quantized KV with unquantized KV when a model is loaded for the first time"
     )

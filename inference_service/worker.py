@@ -133,12 +133,18 @@ class Worker:
         return self._engine.alive
 
     async def start(self) -> None:
-        """Listen, load the default model, and say SERVING when a turn could run. Raises what loading raises."""
+        """Listen, load the default model, and report SERVING when a turn could run.
+
+        Where the default model cannot be loaded the others are served; a request for it tries again.
+        """
         await self._server.start()
         self._engine.start()
         logs.event(log, "listening", address=self._settings.address)
         self._manager.status("loading the model")
-        await self._models.start()
+        try:
+            await self._models.start()
+        except AgentmemError as error:
+            logs.event(log, "cannot load the default model", logging.ERROR, error=error.message)
         for work in (self._watch_health(), self._watch_engine(), self._watch_pools()):
             self._background.append(asyncio.create_task(work))
 

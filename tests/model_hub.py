@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 _API = re.compile(r"/api/models/([^/]+/[^/]+?)(/revision/main|/tree/[0-9a-f]{40})?")
-_FILE = re.compile(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)")
+_FILE = re.compile(r"/([^/]+/[^/]+)/resolve/(main|[0-9a-f]{40})/(.+)")
 
 
 @dataclass

@@ -18,8 +18,8 @@ import numpy.typing as npt
 class _DequantizedCache:
     """Holds what quantization leaves of K and V. `bits` must not be an attribute: mlx-lm would take the Q4 path."""
 
-    def __init__(self, kv_bits: int, group: int) -> None:
-        self._quantization = {"group_size": group, "bits": kv_bits}
+    def __init__(self, kv_bits: int, group: int | None) -> None:
+        self._bits, self._group = kv_bits, group
         self.offset = 0
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
@@ -35,13 +35,17 @@ class _DequantizedCache:
         return (at >= seen) & (at < seen + (window_size or n))
 
     def _rounded(self, x: mx.array) -> mx.array:
-        return mx.dequantize(*mx.quantize(x, **self._quantization), **self._quantization)
+        """In groups of 64, or of 32 where heads are of another width; the last group filled up with zeros."""
+        width = x.shape[-1]
+        how = {"group_size": self._group or (32 if width % 64 else 64), "bits": self._bits}
+        filled = mx.pad(x, [(0, 0), (0, 0), (0, 0), (0, -width % how["group_size"])])
+        return mx.dequantize(*mx.quantize(filled, **how), **how)[..., :width]
 
 
 class Oracle:
     """Log-probabilities of every next token of a sequence, computed in float32 in one go, and remembered."""
 
-    def __init__(self, directory: Path, kv_bits: int = 4, group: int = 64) -> None:
+    def __init__(self, directory: Path, kv_bits: int = 4, group: int | None = None) -> None:
         self._model, _ = mlx_lm.load(str(directory))
         self._model.set_dtype(mx.float32)
         self._new_cache = lambda: _DequantizedCache(kv_bits, group)

@@ -77,6 +77,11 @@ def write_llama(
     return _write(directory, llama, extra, seed, template, context)
 
 
+def write_llama_80(directory: Path, seed: int = 0) -> Path:
+    """A Llama whose heads are 80 elements wide, as in Phi-2 and StableLM: no number of groups."""
+    return write_llama(directory, seed, head_dim=80)
+
+
 def write_qwen3(directory: Path, seed: int = 0) -> Path:
     """A Qwen 3 of two layers: norms on queries and keys."""
     return _write(directory, qwen3, {"model_type": "qwen3", "rope_theta": 10000.0}, seed, CHATML, 4096)

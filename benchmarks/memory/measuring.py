@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -26,7 +25,7 @@ from inference_service.engine.tensors import Arenas
 from inference_service.engine.windows import captured
 from inference_service.memory.ledger import Ledger, Version
 from inference_service.memory.restore import headers
-from inference_service.models.opening import ModelSpec, measure, q4_caches
+from inference_service.models.capability import Quantization, judged
 from inference_service.pool.admission import Demand
 from inference_service.pool.hot import HotState
 from inference_service.pool.kv import Space
@@ -53,9 +52,9 @@ def model_of(name: str, dtype: mx.Dtype) -> Model:
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     network = module.Model(module.ModelArgs.from_dict(config))
     network.set_dtype(dtype)
-    spec, seam = ModelSpec(name, Path()), AttentionSeam()
+    seam = AttentionSeam()
     seam.install(network)
-    geometry, _ = measure(name, network, seam, q4_caches(spec, network), spec.quantization)
+    geometry, _ = judged(name, network, seam, Quantization())
     return Model(name, network, geometry)
 
 

@@ -15,9 +15,9 @@ from benchmarks.quality.engine import LogProbs, quantized, unquantized
 from benchmarks.quality.scores import DECODE, PHASES, PREFILL, Answer, Sample, Sums
 from benchmarks.quality.texts import Text, check, make_texts
 from inference_service.engine import quality
+from inference_service.models.capability import Quantization
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel, load
-from inference_service.models.opening import Quantization
 
 BITS = (4, 8)
 _POOL_BYTES = 512 << 20

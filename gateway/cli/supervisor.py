@@ -1,5 +1,6 @@
 """Keeps services running: started in order, each when the one before is ready; restarted when they die; stopped in
-reverse order. A service that ends with a status of FINAL_STATUSES cannot work as it is set up, and ends all.
+reverse order. A service that ends with a status of FINAL_STATUSES cannot work as it is set up, and ends all, unless
+it was ready before and its settings are right.
 
 Children have process groups of their own, so that a terminal's Ctrl-C reaches only this process, and they notice its
 end by a pipe (agentmem.parent), so that they are gone when it is, even after SIGKILL.
@@ -138,13 +139,15 @@ class _Kept:
                 status = await process.wait()
             finally:
                 probing.cancel()
-            if self.ready.is_set():
+            was_ready = self.ready.is_set()
+            if was_ready:
                 deaths, ever_ready = 0, True
                 self.ready.clear()
             deaths += 1
             said = f"{self.service.name} ended with {_outcome(status)}"
             self._log("service ended", process.pid, logging.WARNING, outcome=_outcome(status))
-            if status in FINAL_STATUSES:
+            # What it is to serve could be served a moment ago, so no one model or request may end the others' services.
+            if status in FINAL_STATUSES and not (was_ready and status == CANNOT_SERVE):
                 raise ServiceFailed(f"{said}; it wrote:\n{await self._last_lines()}")
             if not ever_ready and deaths >= MAX_EARLY_DEATHS:
                 again = f"{said}, the {deaths}th time, and was never ready"

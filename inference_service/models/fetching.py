@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils import logging as hub_logging
 from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
@@ -49,6 +49,22 @@ def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> P
         path = cached(source) or _fetched(source, offline, progress)
     progress(1.0)
     return path
+
+
+def fetch_config(source: str) -> dict[str, Any] | None:
+    """A hub's config.json, a few kilobytes, for a model of which not all is here; None for others, and offline.
+
+    Raises FailedPrecondition and Unavailable, as `fetch`.
+    """
+    if is_path(source) or expanded(source).is_dir() or cached(source) or constants.is_offline_mode():
+        return None
+    hub_logging.set_verbosity(logging.ERROR)
+    try:
+        place = hf_hub_download(source, _CONFIG, etag_timeout=_TIMEOUT)
+        config: dict[str, Any] = json.loads(Path(place).read_text(encoding="utf-8"))
+    except HUB_ERRORS as error:
+        raise refusal(source, error) from None
+    return config
 
 
 def go_offline() -> None:

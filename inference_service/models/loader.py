@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
@@ -15,7 +16,8 @@ from inference_service.engine.attention import AttentionSeam, PathSpeeds
 from inference_service.engine.device import usable_bytes
 from inference_service.engine.quality import QualityChecks
 from inference_service.engine.thread import EngineThread
-from inference_service.models.fetching import fetch
+from inference_service.models.capability import Quantization, check_config
+from inference_service.models.fetching import fetch, fetch_config
 from inference_service.models.fingerprint import ContentHashes, identity
 from inference_service.models.loading import (
     LoadedModel,
@@ -32,7 +34,6 @@ from inference_service.models.opening import (
     ModelText,
     OpenedModel,
     Outline,
-    Quantization,
     open_network,
     open_text,
 )
@@ -40,6 +41,7 @@ from inference_service.models.residency import Limits, Needs, Resident, kv_bytes
 from inference_service.pool.sizing import Sizes, sizes
 from inference_service.settings import WorkerSettings
 
+_T = TypeVar("_T")
 _Files = tuple[ModelSpec, frozenset[tuple[str, str]]]
 
 Progress = Callable[[str, float], object]
@@ -58,6 +60,10 @@ class Opening:
     model: OpenedModel
     fingerprint: str
     needs: Needs
+
+
+class NotFetched(FailedPrecondition):
+    """A hub's model that is not here, and that nothing speaks against."""
 
 
 class Loader:
@@ -86,7 +92,16 @@ class Loader:
         self._downloads.shutdown(wait=False, cancel_futures=True)
 
     async def outline(self, registered: RegisteredModel) -> Outline:
-        """What is known of a model without its weights; nothing is fetched for that. Raises FailedPrecondition."""
+        """What is known of a model without its weights, of which none are fetched.
+
+        Of a hub's model that is not here config.json is, so that one which cannot run is refused before a download.
+        Raises FailedPrecondition: NotFetched for one of which nothing more is known. Unavailable where the hub is.
+        """
+        if await self._check_config(registered):
+            raise NotFetched(
+                f"model {registered.model_id!r} is not on this machine yet; load it (`agentmem models load`), which "
+                "fetches it, and so does its first turn"
+            )
         return (await self._open(registered, lambda _stage, _share: None, offline=True)).outline
 
     async def open(self, registered: RegisteredModel, progress: Progress) -> Opening:
@@ -94,6 +109,7 @@ class Loader:
 
         Raises FailedPrecondition for what cannot run in Q4 and for files that are missing or damaged.
         """
+        await self._check_config(registered)
         model = await self._open(registered, progress, offline=self._settings.offline)
         outline = model.outline
         fingerprint = await self._fingerprint(outline)
@@ -123,7 +139,8 @@ class Loader:
 
         Raises FailedPrecondition; then nothing of it is left in memory.
         """
-        call, outline = self._engine.call, opening.model.outline
+        outline = opening.model.outline
+        call = partial(self._call, outline.spec)
         check_sizes(outline, self.sizes(outline, opening.needs, residents))
         pieces = read_weights(opening.model)
         progress(READ, 0.0)
@@ -149,6 +166,30 @@ class Loader:
         loaded = await call(lambda: finish(opening.model, paths, quality, memory, *given))
         await asyncio.to_thread(loaded.grammars.prepare)
         return loaded
+
+    async def _check_config(self, registered: RegisteredModel) -> bool:
+        """Whether the model would have to be fetched; raises FailedPrecondition for one that could not run then."""
+        if self._settings.offline:
+            return False
+        loop = asyncio.get_running_loop()
+        config = await loop.run_in_executor(self._downloads, fetch_config, registered.source)
+        if config is not None:
+            quantization = self._quantization(registered)
+            await self._engine.call(lambda: check_config(registered.model_id, config, quantization))
+        return config is not None
+
+    def _quantization(self, registered: RegisteredModel) -> Quantization:
+        settings = self._settings
+        return Quantization(registered.kv_bits or settings.kv_bits, registered.kv_group_size or settings.kv_group_size)
+
+    async def _call(self, spec: ModelSpec, function: Callable[[], _T]) -> _T:
+        """Run a step of a load, which runs the model's code, on the engine thread."""
+
+        def step() -> _T:
+            with spec.refused:
+                return function()
+
+        return await self._engine.call(step)
 
     async def _open(self, registered: RegisteredModel, progress: Progress, *, offline: bool) -> OpenedModel:
         spec = await self._spec(registered, progress, offline)
@@ -178,9 +219,7 @@ class Loader:
             directory=directory,
             adapter=Path(registered.adapter) if registered.adapter else None,
             dtype=settings.dtype,
-            quantization=Quantization(
-                registered.kv_bits or settings.kv_bits, registered.kv_group_size or settings.kv_group_size
-            ),
+            quantization=self._quantization(registered),
             context_length=registered.context_length or settings.context_length,
         )
 

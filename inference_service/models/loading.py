@@ -24,8 +24,9 @@ from inference_service.engine.geometry import Caches, Geometry, merged
 from inference_service.engine.quality import Quality
 from inference_service.engine.tensors import Arenas
 from inference_service.memory.chunks import LARGEST_CHUNK
+from inference_service.models.capability import Quantization
 from inference_service.models.fingerprint import ContentHashes, fingerprint
-from inference_service.models.opening import ModelSpec, OpenedModel, Outline, Quantization, open_network, open_text
+from inference_service.models.opening import ModelSpec, OpenedModel, Outline, open_network, open_text
 from inference_service.models.residency import Needs
 from inference_service.pool.memory import ModelMemory
 from inference_service.pool.sizing import TYPICAL_TOKENS, Sizes, sizes

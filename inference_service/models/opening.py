@@ -5,8 +5,7 @@ logits, and computes nothing.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import tokenizers
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_adapters, load_config, load_model, load_tokenizer
 from safetensors import SafetensorError, safe_open
@@ -24,25 +22,16 @@ from transformers import PreTrainedTokenizerFast
 from agentmem.errors import FailedPrecondition
 from agentmem.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionSeam
-from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
-from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
+from inference_service.engine.geometry import Geometry
+from inference_service.models.capability import Quantization, judged, refusing
 from inference_service.models.reasoning import chat_template, reasoning_format
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import ChatTemplate, Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax, form_of
 
+_FOUR_BITS = Quantization()
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-
-_FAULTS = (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, SafetensorError)
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """How KV is quantized."""
-
-    bits: int = 4
-    group_size: int = 64
 
 
 @dataclass(frozen=True)
@@ -56,8 +45,14 @@ class ModelSpec:
     directory: Path
     adapter: Path | None = None
     dtype: str = "auto"
-    quantization: Quantization = Quantization()
+    quantization: Quantization = _FOUR_BITS
     context_length: int | None = None
+
+    @property
+    def refused(self) -> AbstractContextManager[None]:
+        """Turns whatever loading the model raises into FailedPrecondition that says which model, where, and why."""
+        adapter = f" with adapter {self.adapter}" if self.adapter else ""
+        return refusing(f"model {self.model_id!r} cannot be loaded from {self.directory}{adapter}")
 
     @property
     def files(self) -> list[Path]:
@@ -130,20 +125,18 @@ def open_text(spec: ModelSpec) -> ModelText:
 
     Takes a second for a large vocabulary. Raises FailedPrecondition.
     """
-    with _refusing(spec):
+    with spec.refused:
         check_weights(spec.directory)
         config = load_config(spec.directory)
         wrapper = load_tokenizer(spec.directory, eos_token_ids=config.get("eos_token_id"))
-        backend = _backend(spec.directory, wrapper)
-        call_syntax = _call_syntax(wrapper)
-    tokenizer = Tokenizer(backend, wrapper.eos_token_ids)
-    return ModelText(
-        tokenizer=tokenizer,
-        template=chat_template(wrapper),
-        call_syntax=call_syntax,
-        reasoning=reasoning_format(wrapper, tokenizer),
-        context_length=spec.context_length or _context_length(config),
-    )
+        tokenizer = Tokenizer(_backend(spec.directory, wrapper), wrapper.eos_token_ids)
+        return ModelText(
+            tokenizer=tokenizer,
+            template=chat_template(wrapper),
+            call_syntax=_call_syntax(wrapper),
+            reasoning=reasoning_format(wrapper, tokenizer),
+            context_length=spec.context_length or _context_length(config),
+        )
 
 
 def open_network(spec: ModelSpec, text: ModelText, seam: AttentionSeam) -> OpenedModel:
@@ -151,29 +144,28 @@ def open_network(spec: ModelSpec, text: ModelText, seam: AttentionSeam) -> Opene
 
     Raises FailedPrecondition for a model that cannot run in Q4, naming what it is that cannot.
     """
-    with _refusing(spec):
+    with spec.refused:
         network, config = load_model(spec.directory, lazy=True)
         if spec.adapter is not None:
             network = load_adapters(network, str(spec.adapter))
             network.eval()
-    caches = q4_caches(spec, network)
-    dtype = spec.dtype
-    if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
-        dtype = "float32"
-    if dtype != "auto":
-        network.set_dtype(DTYPES[dtype])
-    seam.install(network)
-    geometry, vocab_size = measure(spec.model_id, network, seam, caches, spec.quantization)
-    outline = Outline(
-        spec=spec,
-        text=text,
-        architecture=str(config.get("model_type", type(network).__module__)),
-        geometry=geometry,
-        vocab_size=vocab_size,
-        weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
-        layer_width=_layer_width(network),
-    )
-    return OpenedModel(outline, network)
+        dtype = spec.dtype
+        if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
+            dtype = "float32"
+        if dtype != "auto":
+            network.set_dtype(DTYPES[dtype])
+        seam.install(network)
+        geometry, vocab_size = judged(spec.model_id, network, seam, spec.quantization)
+        outline = Outline(
+            spec=spec,
+            text=text,
+            architecture=str(config.get("model_type", type(network).__module__)),
+            geometry=geometry,
+            vocab_size=vocab_size,
+            weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
+            layer_width=_layer_width(network),
+        )
+        return OpenedModel(outline, network)
 
 
 def check_weights(directory: Path) -> None:
@@ -189,59 +181,6 @@ def check_weights(directory: Path) -> None:
                 pass
         except SafetensorError as error:
             raise SafetensorError(f"{path.name} is damaged or cut short ({error}); fetch it again") from error
-
-
-def measure(
-    model_id: str, network: Any, seam: AttentionSeam, caches: Caches, quantization: Quantization
-) -> tuple[Geometry, int]:
-    """The geometry and the number of logits; proves that every layer comes through the seam. Computes nothing."""
-    before = seam.calls
-    try:
-        for tokens in ([[0, 0]], [[0]]):
-            logits = network(mx.array(tokens), cache=caches)
-        network(mx.array([[0]]), cache=merged(caches))
-        full, sliding = group_layers(caches)
-    except (ValueError, NotImplementedError, AttributeError, TypeError) as error:
-        raise FailedPrecondition(f"model {model_id!r} cannot run over a Q4 cache: {error}") from error
-    if seam.calls - before != 3 * len(caches):
-        raise FailedPrecondition(f"model {model_id!r} computes attention outside the Q4 path on some layers")
-    dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
-    geometry = Geometry(seam.heads, dtype, quantization.bits, quantization.group_size, full, sliding)
-    return geometry, int(logits.shape[-1])
-
-
-@contextmanager
-def _refusing(spec: ModelSpec) -> Iterator[None]:
-    try:
-        yield
-    except _FAULTS as error:
-        adapter = f" with adapter {spec.adapter}" if spec.adapter else ""
-        raise FailedPrecondition(
-            f"model {spec.model_id!r} cannot be loaded from {spec.directory}{adapter}: {error}"
-        ) from error
-
-
-def q4_caches(spec: ModelSpec, network: Any) -> Caches:
-    """Empty Q4 caches for the network's layers, by the kinds of cache that it would make itself."""
-    bits, group_size = spec.quantization.bits, spec.quantization.group_size
-    caches: Caches = []
-    for layer, cache in enumerate(make_prompt_cache(network)):
-        if type(cache) is KVCache:
-            caches.append(QuantizedKVCache(bits, group_size))
-        elif type(cache) is RotatingKVCache and not cache.keep:
-            caches.append(SlidingQuantizedKVCache(cache.max_size, bits, group_size))
-        else:
-            raise FailedPrecondition(
-                f"model {spec.model_id!r} has layers of a kind ({_kind(network, layer)}, whose cache is "
-                f"{type(cache).__name__}) that cannot run in Q4; models whose layers have full or sliding-window "
-                "attention can"
-            )
-    return caches
-
-
-def _kind(network: Any, layer: int) -> str:
-    layers = getattr(network, "layers", ())
-    return type(layers[layer]).__name__ if layer < len(layers) else f"layer {layer}"
 
 
 def _layer_width(network: Any) -> int:

@@ -35,7 +35,7 @@ class Models:
         self._wait = wait
 
     async def start(self) -> LoadedModel:
-        """Load the default model. Raises what loading raises."""
+        """Begin to serve, and load the default model. Raises what loading raises; the others are served even so."""
         self._swapper.start(self.seats.values())
         return await self._brought(self.seats[self.default])
 

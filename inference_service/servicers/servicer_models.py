@@ -1,14 +1,14 @@
 """ModelService on the worker."""
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 
 from agentmem import paging
-from agentmem.errors import FailedPrecondition
+from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.keys import check_text
 from agentmem.v1 import model_pb2, model_pb2_grpc
-from inference_service.models.loader import Loader
+from inference_service.models.loader import Loader, NotFetched
 from inference_service.models.seats import READY, Seat
 from inference_service.models.serving import Models
 from inference_service.servicers.model_messages import describe, loaded_memory, planned_memory
@@ -35,10 +35,17 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
         seat = self._models.seat(request.model_id or self._models.default)
+        problem = ""
         if seat.loaded is None:
-            with suppress(FailedPrecondition):  # Its files are not here, or not right: a load would say so.
+            try:
                 await self._models.outline(seat.model_id)
-        return model_pb2.GetModelResponse(model=self._describe(seat))
+            except (NotFetched, Unavailable):  # A load would find out more.
+                pass
+            except FailedPrecondition as error:
+                problem = error.message
+        model = self._describe(seat)
+        model.error = model.error or problem
+        return model_pb2.GetModelResponse(model=model)
 
     async def LoadModel(
         self, request: model_pb2.LoadModelRequest, context: Any

@@ -17,6 +17,7 @@ from tests.system.stack import chat
 from tests.tiny_models import write_gemma3, write_llama, write_mamba
 
 NO_SHARD, CUT, UNREADABLE, MAMBA, LARGE, LIES = "no-shard", "cut", "unreadable", "mamba", "large", "lies"
+EXITS = "exits"
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     for seed, name in enumerate((NO_SHARD, CUT, UNREADABLE, LIES), start=1):
         models[name] = write_llama(root / name, seed=seed)
     models[MAMBA] = write_mamba(root / MAMBA)
+    models[EXITS] = write_olmo(root / EXITS)
     models[LARGE] = write_gemma3(root / LARGE, window=2048)  # its least KV is more than the pool
     several = Several(models, ("--batch-bytes", str(1 << 25), "--pool-bytes", str(1 << 18)))
     asyncio.run(several.stack.up())
@@ -34,6 +36,14 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
         break_weights(name, models[name] / "model.safetensors")
     yield several
     several.close()
+
+
+def write_olmo(directory: Path) -> Path:
+    """A model whose code in mlx-lm ends the process, because it wants a package that is not installed."""
+    write_llama(directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "model_type": "olmo"}))
+    return directory
 
 
 def break_weights(how: str, path: Path) -> None:
@@ -62,6 +72,7 @@ def break_weights(how: str, path: Path) -> None:
         (LIES, "cannot be loaded from"),
         (MAMBA, "MambaBlock|ResidualBlock"),
         (LARGE, "too little for one"),
+        (EXITS, "its code ends the process"),
     ],
 )
 async def test_a_load_that_fails_leaves_the_old_model_serving(several: Several, name: str, said: str) -> None:
@@ -80,6 +91,20 @@ async def test_a_load_that_fails_leaves_the_old_model_serving(several: Several, 
     assert await several.difference("agent", "good", turn) < TOLERANCE
     assert sum(turn.cached.values()) >= len(first.token_ids)
     assert await several.loaded() == ["good"]
+
+
+async def test_a_default_model_that_cannot_be_loaded_leaves_the_others(tmp_path: Path) -> None:
+    several = Several({EXITS: write_olmo(tmp_path / EXITS), "good": write_llama(tmp_path / "good")})
+    try:
+        await several.stack.up()
+        assert "cannot load the default model" in several.stack.logs("worker")
+        with pytest.raises(grpc.aio.AioRpcError, match="its code ends the process") as caught:
+            await (await several.on(EXITS)).turn("agent", messages=chat(("user", "Hello?")), **ARGUMENTS)
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        turn = await (await several.on("good")).turn("agent", messages=chat(("user", "Hello?")), **ARGUMENTS)
+        assert await several.difference("agent", "good", turn) < TOLERANCE
+    finally:
+        await several.stack.destroy()
 
 
 async def test_an_unknown_model_is_told_what_there_is(several: Several) -> None:

@@ -92,14 +92,9 @@ class AttentionSeam:
         self._reports: dict[Geometry, list[PathReport]] = {}
 
     def install(self, model: nn.Module) -> None:
-        """Put the seam into every module that defines a part of `model`. Raises FailedPrecondition if none takes it."""
+        """Put the seam into every module that defines a part of `model` and attends by mlx-lm's function."""
         modules = {sys.modules[type(module).__module__] for _, module in model.named_modules()}
-        users = [module for module in modules if hasattr(module, _SEAM_NAME)]
-        if not users:
-            raise FailedPrecondition(
-                f"{type(model).__module__} has attention of its own that cannot run over a Q4 cache"
-            )
-        for module in users:
+        for module in (module for module in modules if hasattr(module, _SEAM_NAME)):
             original = getattr(module, _SEAM_NAME)
             fallback = original.fallback if isinstance(original, _Dispatch) else original
             setattr(module, _SEAM_NAME, _Dispatch(self, fallback))
@@ -213,7 +208,11 @@ class _Dispatch:
             return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
         self.seam.calls += 1
         self.seam.heads = queries.shape[1]
-        return self.seam.attend(queries, keys, values, cache, scale, mask, sinks)
+        k_dim, v_dim = (side.scales.shape[3] * cache.group_size for side in (keys, values))
+        if missing := k_dim - queries.shape[3]:
+            queries = mx.pad(queries, [(0, 0), (0, 0), (0, 0), (0, missing)])
+        out = self.seam.attend(queries, keys, values, cache, scale, mask, sinks)
+        return out if cache.value_width == v_dim else out[..., : cache.value_width]
 
 
 def _heads(queries: mx.array, keys: Quantized, values: Quantized, by: Q4Cache) -> Heads:

@@ -162,6 +162,13 @@ class BufferedCache:
         self.bits = bits
         self.group_size = group_size
         self.buffers = KVBuffers()
+        self.value_width = 0
+        """Elements of the values that were written last, without what fills up a group."""
+
+    def quantized(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
+        """K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim], quantized as this cache keeps them."""
+        self.value_width = int(values.shape[-1])
+        return quantize(keys, self.bits, self.group_size), quantize(values, self.bits, self.group_size)
 
     def size(self) -> int:
         """Tokens stored, padding included."""
@@ -183,5 +190,10 @@ class BufferedCache:
 
 
 def quantize(x: mx.array, bits: int, group_size: int) -> Quantized:
-    """Quantize along the last axis."""
+    """Quantize along the last axis, filled up with zeros to whole groups: heads of 80 elements take those of 96.
+
+    Zeros in keys add nothing to a score; what stands for them in values is cut off (`BufferedCache.value_width`).
+    """
+    if missing := -x.shape[-1] % group_size:
+        x = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
     return Quantized(*mx.quantize(x, group_size=group_size, bits=bits))

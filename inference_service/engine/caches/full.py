@@ -5,7 +5,7 @@ from typing import Self
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import BufferedCache, KVBuffers, Quantized, quantize
+from inference_service.engine.caches.buffers import BufferedCache, KVBuffers, Quantized
 
 
 class QuantizedKVCache(BufferedCache):
@@ -28,8 +28,7 @@ class QuantizedKVCache(BufferedCache):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
         """Append K [1, kv_heads, n, k_dim] and V [1, kv_heads, n, v_dim]; a view of all of both, quantized."""
-        bits, group_size = self.bits, self.group_size
-        self.buffers.append(quantize(keys, bits, group_size), quantize(values, bits, group_size))
+        self.buffers.append(*self.quantized(keys, values))
         return self.buffers.view()
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> str | None:
@@ -96,8 +95,7 @@ class BatchQuantizedKVCache(BufferedCache):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
         """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; a view of all of both, quantized."""
-        bits, group_size = self.bits, self.group_size
-        self.buffers.append(quantize(keys, bits, group_size), quantize(values, bits, group_size))
+        self.buffers.append(*self.quantized(keys, values))
         return self.buffers.view()
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:

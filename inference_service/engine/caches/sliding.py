@@ -15,7 +15,7 @@ from typing import Self
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import BufferedCache, KVBuffers, Quantized, quantize
+from inference_service.engine.caches.buffers import BufferedCache, KVBuffers, Quantized
 
 SLACK = 256
 
@@ -34,7 +34,7 @@ class _Sliding(BufferedCache):
 
     def _append(self, keys: mx.array, values: mx.array) -> tuple[tuple[Quantized, Quantized], int]:
         """Write; what attention sees, and how many tokens were dropped from the front of the buffers."""
-        new = quantize(keys, self.bits, self.group_size), quantize(values, self.bits, self.group_size)
+        new = self.quantized(keys, values)
         before, dropped = self._kept_before(keys.shape[2]), 0
         if before < self.buffers.filled:
             dropped = self.buffers.filled - before

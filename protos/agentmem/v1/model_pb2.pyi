@@ -131,7 +131,7 @@ class Model(_message.Message):
     tokenizer_hash: _builtins.str
     """Hash of the tokenizer."""
     error: _builtins.str
-    """Why loading failed."""
+    """Why loading failed, or, from GetModel, why it would fail as far as that can be seen before."""
     recommended_kv_bits: _builtins.int
     """KV bits that the quality check recommends, 4 or 8; 0 where it has not run, or where neither is good for the model."""
     quantization_kl: _builtins.float

@@ -19,11 +19,12 @@ def main() -> None:
     if behaviour == "chatty":
         sys.stdout.write("what it has to say\n" * 20_000)
         sys.stdout.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     with open(Path(directory) / "log", "a") as log:
         log.write(f"{name} start {os.getpid()}\n")
     while True:
-        signal.sigwait({signal.SIGTERM})
+        if signal.sigwait({signal.SIGTERM, signal.SIGUSR1}) == signal.SIGUSR1:
+            raise SystemExit(1)
         if behaviour != "stubborn":
             break
     with open(Path(directory) / "log", "a") as log:

@@ -85,6 +85,15 @@ async def test_a_final_status_ends_all_after_ready_too(tmp_path: Path) -> None:
     assert log(tmp_path)[-1] == "a end"
 
 
+async def test_a_final_status_of_what_was_ready_ends_nothing(tmp_path: Path) -> None:
+    """What it is to serve could be served a moment ago: one request may not take all services down."""
+    async with Running([service("a", tmp_path), service("b", tmp_path)]) as running:
+        os.kill(started(tmp_path)["b"][-1], signal.SIGUSR1)
+        await eventually(lambda: running.reports.count("b ready again") == 1)
+    assert any(report.startswith("b ended with status 1; starting it again in ") for report in running.reports)
+    assert len(started(tmp_path)["a"]) == 1
+
+
 async def test_gives_up_on_what_was_never_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

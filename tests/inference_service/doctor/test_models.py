@@ -85,7 +85,7 @@ def _other_kind(model: Path) -> None:
         (_no_tokenizer, "cannot be loaded"),
         (_cut_config, "cannot be loaded"),
         (_lost_shard, "model-00002.safetensors missing"),
-        (_other_kind, "cannot run in Q4"),
+        (_other_kind, "cannot run with quantized KV"),
     ],
 )
 def test_a_model_that_cannot_be_loaded(copy: Path, tmp_path: Path, harm: Callable[[Path], None], said: str) -> None:

@@ -17,12 +17,20 @@ from inference_service.engine.geometry import Caches
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel, load
 from tests.oracle import Oracle
-from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama, write_qwen2, write_qwen3
+from tests.tiny_models import (
+    write_deepseek2,
+    write_gemma3,
+    write_gpt_oss,
+    write_llama,
+    write_llama_80,
+    write_qwen2,
+    write_qwen3,
+)
 
 TOLERANCE = 1e-3
 FLIPPED_CODES = 0.005
 KL_ALONE, KL_ONE_PASS = 1e-3, 0.07
-WRITERS = [write_llama, write_qwen2, write_qwen3, write_gemma3, write_gpt_oss, write_deepseek2]
+WRITERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_gemma3, write_gpt_oss, write_deepseek2]
 HYBRIDS = [write_gemma3, write_gpt_oss]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 TEXT = "The boat by the sea, ü€😀 nobody knows. "

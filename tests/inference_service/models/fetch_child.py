@@ -4,8 +4,11 @@ It counts its attempts to use the network, and refuses them where `blocked` is s
 is, and where its cache, when it is imported.
 """
 
+import asyncio
 import json
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 _attempts: list[str] = []
@@ -24,11 +27,30 @@ sys.addaudithook(_watch)
 import mlx_lm  # noqa: E402
 
 from agentmem.errors import AgentmemError  # noqa: E402
+from agentmem.hints import TurnHints  # noqa: E402
+from agentmem.models import RegisteredModel  # noqa: E402
+from inference_service.engine.thread import EngineThread  # noqa: E402
 from inference_service.models.fetching import fetch, go_offline  # noqa: E402
+from inference_service.models.loader import Loader  # noqa: E402
+from inference_service.settings import WorkerSettings  # noqa: E402
 
 
 class Enough(RuntimeError):
     """The caller of fetch has had enough; of a kind that huggingface_hub raises, too."""
+
+
+async def _outline(source: str) -> dict[str, Any]:
+    engine = EngineThread()
+    engine.start()
+    with tempfile.TemporaryDirectory() as data:
+        loader = Loader(engine, WorkerSettings(data=Path(data)), TurnHints())
+        try:
+            return {"architecture": (await loader.outline(RegisteredModel("m", source))).architecture}
+        except AgentmemError as error:
+            return {"error": type(error).__name__, "message": str(error)}
+        finally:
+            loader.stop()
+            await engine.stop(10)
 
 
 def _done(source: str, do: str = "fetch", offline: bool = False, stop_at: float = 2.0) -> dict[str, Any]:
@@ -42,6 +64,8 @@ def _done(source: str, do: str = "fetch", offline: bool = False, stop_at: float 
     if do == "go_offline":
         go_offline()
         return {}
+    if do == "outline":
+        return asyncio.run(_outline(source))
     if do == "load":
         model, _ = mlx_lm.load(source, lazy=True)[:2]
         return {"layers": len(model.layers)}

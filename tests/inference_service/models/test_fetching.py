@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentmem.service import CANNOT_SERVE
 from inference_service.models.registry import registry
+from tests.inference_service.models.test_capability import QWEN3_NEXT, SIZES
 from tests.model_hub import Hub, Repository, model_hub
 
 CHUNK = 10 << 20
@@ -264,6 +264,21 @@ def test_loading_a_directory_needs_no_network(tell: Fetcher, hub: Hub) -> None:
         assert came["attempts"] == []
 
 
+def test_a_model_that_cannot_run_is_refused_by_its_config_before_a_download(tell: Fetcher, hub: Hub) -> None:
+    config = {"model_type": "qwen3_next", **SIZES, **QWEN3_NEXT}
+    hub.repositories["org/hybrid"] = Repository(model(b"x" * 1000) | {"config.json": json.dumps(config).encode()})
+    came = tell("org/hybrid", do="outline")
+    assert (came["error"], hub.fetched("model-1.safetensors")) == ("FailedPrecondition", [])
+    assert "layers 0, 2 of 4 (Qwen3NextDecoderLayer, ArraysCache) keep a recurrent state" in came["message"]
+
+
+def test_nothing_speaks_against_a_model_that_is_not_here(tell: Fetcher, hub: Hub) -> None:
+    hub.repositories["org/absent"] = Repository(demo_files())
+    came = tell("org/absent", do="outline")
+    assert (came["error"], hub.fetched("model.safetensors")) == ("NotFetched", []), came["message"]
+    assert "load it" in came["message"]
+
+
 def test_gone_offline_nothing_uses_the_network(tell: Fetcher, hub: Hub) -> None:
     """The last test of the process: it stays offline."""
     hub.repositories["org/late"] = Repository(model(b"x"))
@@ -275,13 +290,17 @@ def test_gone_offline_nothing_uses_the_network(tell: Fetcher, hub: Hub) -> None:
 
 def test_the_worker_is_offline_where_it_is_told(hub: Hub, environment: dict[str, str], tmp_path: Path) -> None:
     hub.seen.clear()
-    ended = subprocess.run(
+    worker = subprocess.Popen(
         [sys.executable, "-m", "inference_service", "--model", "org/none", "--data", str(tmp_path), "--metrics", ""],
-        env=environment | {"AGENTMEM_OFFLINE": "1"},
-        capture_output=True,
+        env=environment | {"AGENTMEM_OFFLINE": "1", "AGENTMEM_RUN_DIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
     )
-    assert (ended.returncode, hub.seen) == (CANNOT_SERVE, []), ended.stderr
-    assert "org/none" in ended.stderr, "it tried to load the model"
+    assert worker.stderr is not None
+    try:
+        said = next(line for line in worker.stderr if "cannot load the default model" in line)
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=60)
+    assert "org/none" in said and "the worker is offline" in said
+    assert hub.seen == []

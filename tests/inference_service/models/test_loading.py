@@ -14,9 +14,10 @@ from agentmem.errors import FailedPrecondition
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models import opening
+from inference_service.models.capability import Quantization
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel, load
-from inference_service.models.opening import ModelSpec, Quantization, open_text
+from inference_service.models.opening import ModelSpec, open_text
 from tests.scripted_model import write_scripted
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba, write_qwen2
 
@@ -100,10 +101,15 @@ def test_other_caches_are_refused_by_name(tmp_path: Path, hashes: ContentHashes)
         loaded(write_mamba(tmp_path / "m"), hashes)
 
 
-def test_a_head_dim_that_groups_do_not_divide_is_refused(tmp_path: Path, hashes: ContentHashes) -> None:
-    directory = write_llama(tmp_path / "m", head_dim=48)
-    with pytest.raises(FailedPrecondition, match="cannot run over a Q4 cache"):
-        loaded(directory, hashes)
+@pytest.mark.parametrize(
+    ("width", "asked", "group_size", "kept"),
+    [(64, None, 64, 64), (96, None, 32, 96), (80, None, 32, 96), (80, 64, 64, 128)],
+)
+def test_heads_that_groups_do_not_divide_are_filled_up(
+    tmp_path: Path, hashes: ContentHashes, width: int, asked: int | None, group_size: int, kept: int
+) -> None:
+    model = loaded(write_llama(tmp_path / "m", head_dim=width), hashes, quantization=Quantization(4, asked))
+    assert (model.geometry.group_size, model.geometry.full.k_dim, model.geometry.full.v_dim) == (group_size, kept, kept)
 
 
 def test_missing_and_damaged_files_are_refused(tmp_path: Path, hashes: ContentHashes) -> None:

@@ -1,0 +1,175 @@
+"""Whether a network's layers can run over quantized KV; if not, which of them cannot, why, and what to do instead.
+
+A network is judged by what it does and not by its name: by the caches that it makes, and by one lazy forward pass,
+first over these and then over ours. No weight is read and nothing is computed. Engine thread.
+"""
+
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.utils import load_model
+
+from agentmem import logs
+from agentmem.errors import AgentmemError, FailedPrecondition
+from inference_service.engine.attention import AttentionSeam
+from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
+
+log = logging.getLogger(__name__)
+
+_PROMPTS = ([[0, 0]], [[0]])
+"""Token ids of a forward pass of each phase: several queries, and one."""
+
+_LAYER_KINDS = {
+    "ArraysCache": "keep a recurrent state (state space, gated delta net, linear attention or short convolution)",
+    "CacheList": "have several caches each (attention beside a recurrent state, or beside an indexer)",
+    "ChunkedKVCache": "attend within chunks",
+    "RotatingKVCache": "have a sliding window that keeps the first tokens of the context",
+}
+"""What layers do, by the name of the cache that mlx-lm gives them."""
+
+_ADVICE = (
+    "take a model whose layers all have full or sliding-window attention (Llama, Mistral, Qwen 2 and 3, Gemma 3, "
+    "GPT-OSS, …), or serve this one with mlx_lm.server, without a memory"
+)
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How KV is quantized. `group_size` None: groups of 64 elements, of 32 where heads are no multiple of 64 wide."""
+
+    bits: int = 4
+    group_size: int | None = None
+
+
+def judged(model: str, network: Any, seam: AttentionSeam, quantization: Quantization) -> tuple[Geometry, int]:
+    """The geometry of a network's KV and the number of its logits. `model` is its name in messages.
+
+    `seam` must be installed. Raises FailedPrecondition for what cannot run over quantized KV: it names the layers.
+    """
+    plain = make_prompt_cache(network)
+    _check_kinds(model, network, plain)
+    with refusing(f"model {model!r} cannot run on this machine, whatever its KV"):
+        for tokens in _PROMPTS:
+            logits = network(mx.array(tokens), cache=plain)
+    group_size = quantization.group_size or _group_size(plain)
+    caches = _quantized(plain, quantization.bits, group_size)
+    before = seam.calls
+    try:
+        with refusing(""):
+            for tokens in _PROMPTS:
+                network(mx.array(tokens), cache=caches)
+            network(mx.array([[0]]), cache=merged(caches))
+    except FailedPrecondition as error:
+        logs.event(
+            log, "a model's attention cannot read quantized KV", model=model, error=_words(error.__cause__ or error)
+        )
+        layer = max(0, sum(not cache.empty() for cache in caches) - 1)
+        what = f"layer {layer} ({_layer_class(network, layer)}) computes attention by itself, over K and V as arrays"
+        raise _refusal(model, what) from error
+    if (seen := seam.calls - before) != 3 * len(caches):
+        how = "by themselves, over K and V as arrays" if seen < 3 * len(caches) else "several times over one cache"
+        raise _refusal(model, f"layers compute attention {how}")
+    try:
+        full, sliding = group_layers(caches)
+    except ValueError as error:
+        raise _refusal(model, str(error)) from error
+    dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
+    return Geometry(seam.heads, dtype, quantization.bits, group_size, full, sliding), int(logits.shape[-1])
+
+
+def check_config(model: str, config: dict[str, Any], quantization: Quantization) -> None:
+    """Raise FailedPrecondition for a model that could not run, by its config.json alone.
+
+    The network gets random weights that are never computed, so this takes no memory to speak of.
+    """
+    with refusing(f"model {model!r} cannot be set up from its config.json"):
+        classes = inspect.signature(load_model).parameters["get_model_classes"].default
+        model_class, arguments = classes(config)
+        network = model_class(arguments.from_dict(config))
+        seam = AttentionSeam()
+        seam.install(network)
+        judged(model, network, seam, quantization)
+
+
+@contextmanager
+def refusing(message: str) -> Iterator[None]:
+    """Whatever a model's code raises becomes FailedPrecondition with `message` and its words; our own errors pass.
+
+    mlx-lm's and transformers' modules raise what they like while they are imported and set up, SystemExit included,
+    which would end this process.
+    """
+    try:
+        yield
+    except AgentmemError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise FailedPrecondition(f"{message}: {_words(error)}") from error
+
+
+def _words(error: BaseException) -> str:
+    """An error in one line. Where its text says little without its type, as a missing key's, with that."""
+    if isinstance(error, SystemExit):
+        return f"its code ends the process ({error.code!r}); does it need another package?"
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError | ValueError | ImportError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _refusal(model: str, problem: str) -> FailedPrecondition:
+    return FailedPrecondition(f"model {model!r} cannot run with quantized KV: {problem}; {_ADVICE}")
+
+
+def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
+    """Raise FailedPrecondition for layers that have other caches than those of full and sliding-window attention."""
+    others: dict[str, list[int]] = {}
+    for layer, cache in enumerate(caches):
+        if type(cache) is not KVCache and not (type(cache) is RotatingKVCache and not cache.keep):
+            others.setdefault(type(cache).__name__, []).append(layer)
+    if not caches:
+        raise _refusal(model, "it has no layers that keep anything")
+    said = []
+    for name, layers in others.items():
+        does = _LAYER_KINDS.get(name, "have a cache of the model's own")
+        said.append(f"layers {_ranges(layers)} of {len(caches)} ({_layer_class(network, layers[0])}, {name}) {does}")
+    if said:
+        raise _refusal(model, f"{' and '.join(said)}, and such layers' memory is not kept yet")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Increasing numbers in words: "0-2, 4"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _layer_class(network: Any, layer: int) -> str:
+    layers = getattr(network, "layers", ())
+    return type(layers[layer]).__name__ if 0 <= layer < len(layers) else type(network).__name__
+
+
+def _group_size(caches: Sequence[Any]) -> int:
+    """64, or 32 where that leaves fewer elements of heads to fill up."""
+    widths = [int(part.shape[-1]) for cache in caches for part in (cache.keys, cache.values)]
+    return 32 if any(width % 64 for width in widths) else 64
+
+
+def _quantized(caches: Sequence[Any], bits: int, group_size: int) -> Caches:
+    """An empty Q4 cache of the same kind for each."""
+    return [
+        SlidingQuantizedKVCache(cache.max_size, bits, group_size)
+        if type(cache) is RotatingKVCache
+        else QuantizedKVCache(bits, group_size)
+        for cache in caches
+    ]

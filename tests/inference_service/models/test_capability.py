@@ -1,0 +1,102 @@
+"""What a model's code raises, and which layers cannot run over quantized KV, in words that help."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import mlx.nn as nn
+import pytest
+
+from agentmem.errors import FailedPrecondition, Unavailable
+from inference_service.engine.attention import AttentionSeam
+from inference_service.models.capability import Quantization, judged, refusing
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "norm_eps": 1e-5,
+    "layer_norm_eps": 1e-5,
+    "vocab_size": 64,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+}
+QWEN3_NEXT: dict[str, Any] = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "shared_expert_intermediate_size": 64,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "partial_rotary_factor": 0.5,
+    "full_attention_interval": 2,
+}
+
+
+def refusal(model_type: str, **more: Any) -> str:
+    """What is said of a tiny network of this type."""
+    module = import_module(f"mlx_lm.models.{model_type}")
+    network = module.Model(module.ModelArgs.from_dict({"model_type": model_type, **SIZES, **more}))
+    seam = AttentionSeam()
+    seam.install(network)
+    with pytest.raises(FailedPrecondition) as caught:
+        judged("m", network, seam, Quantization())
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "said"),
+    [
+        ("qwen3_next", QWEN3_NEXT, "layers 0, 2 of 4 (Qwen3NextDecoderLayer, ArraysCache) keep a recurrent state"),
+        ("gemma2", {"query_pre_attn_scalar": 32}, "layer 0 (TransformerBlock) computes attention by itself"),
+        ("phi", {"partial_rotary_factor": 0.5}, "layer 0 (PhiDecoderLayer) computes attention by itself"),
+    ],
+)
+def test_a_refusal_names_the_layers_and_what_to_do(model_type: str, more: dict[str, Any], said: str) -> None:
+    message = refusal(model_type, **more)
+    assert said in message and "take a model whose layers" in message
+    assert not any(word in message for word in ("Error", "attribute", "NoneType", "Quantized"))
+
+
+class _Other(nn.Module):
+    def make_cache(self) -> list[Any]:
+        return []
+
+
+def test_a_network_without_memory_is_refused() -> None:
+    with pytest.raises(FailedPrecondition, match="no layers that keep anything"):
+        judged("m", _Other(), AttentionSeam(), Quantization())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SystemExit(1), r"its code ends the process \(1\)"),
+        (KeyError("rope"), "KeyError: 'rope'"),
+        (IndexError("list index out of range"), "IndexError: list index out of range"),
+        (RuntimeError("a\n  b"), "RuntimeError: a b"),
+        (OSError("no such file"), ": no such file"),
+        (AssertionError(), ": AssertionError"),
+        (RecursionError("too deep"), "RecursionError"),
+    ],
+)
+def test_whatever_a_models_code_raises_is_a_refusal(error: BaseException, said: str) -> None:
+    with pytest.raises(FailedPrecondition, match=f"^model m{said}|^model m: {said}"), refusing("model m"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [Unavailable("later"), KeyboardInterrupt()])
+def test_our_own_errors_and_the_users_interrupt_pass(error: BaseException) -> None:
+    with pytest.raises(type(error)), refusing("model m"):
+        raise error
