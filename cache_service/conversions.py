@@ -257,16 +257,13 @@ def turn_message(entry: Entry, *, text: bool) -> agent_pb2.Turn:
 
 def _messages(entry: Entry) -> Iterator[types_pb2.ChatMessage]:
     record = cache_store_pb2.TurnRecord.FromString(entry.record or b"")
-    end = len(entry.prompt)
-    places = [
-        place
-        for place in record.messages
-        if place.start_byte < place.end_byte and (place.end_byte <= end or (entry.cut and place.start_byte < end))
-    ]
-    for place in places:
-        content = entry.prompt[place.start_byte : place.end_byte]
-        yield types_pb2.ChatMessage(role=place.role, content=content.decode(errors="replace"))
-    if entry.prompt and not places:
+    said = False
+    for place in record.messages:
+        start, end = entry.prompt_bytes - place.start_from_end, entry.prompt_bytes - place.end_from_end
+        if start >= 0 and (content := entry.prompt[start:end]):
+            yield types_pb2.ChatMessage(role=place.role, content=content.decode(errors="replace"))
+            said = True
+    if entry.prompt and not said:
         yield types_pb2.ChatMessage(content=entry.prompt.decode(errors="replace"))
     if entry.generated_tokens:
         if entry.cut or entry.record is None:

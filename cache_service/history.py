@@ -11,8 +11,8 @@ from cache_service.ledger import FRAGMENT, Piece
 class Entry(NamedTuple):
     """What one commit brought, as far as it is still there; `id` grows along the ledger.
 
-    `prompt` and `generated` are the texts of its tokens. `record` is what was answered, None where it is not known;
-    `created` is in nanoseconds since 1970, 0 where it is not known.
+    `prompt` and `generated` are the texts of its tokens; a prompt that is cut had `prompt_bytes` before. `record` is
+    what was answered, None where it is not known; `created` is in nanoseconds since 1970, 0 where it is not known.
     """
 
     id: int
@@ -23,6 +23,7 @@ class Entry(NamedTuple):
     cut: bool
     prompt: bytes
     generated: bytes
+    prompt_bytes: int
     request_id: str = ""
     created: int = 0
     record: bytes | None = None
@@ -55,6 +56,7 @@ def _entry(connection: sqlite3.Connection, piece: Piece) -> Entry:
         cut,
         piece.text[:generated_at],
         piece.text[generated_at:end],
+        generated_at if fragment else int([0, *piece.offsets][piece.tokens - piece.generated_tokens]),
     )
     row = connection.execute(
         "SELECT uid, version, segment, request_id, request_digest, record, created, checksum FROM turns"

@@ -9,24 +9,27 @@ def message_places(
 ) -> list[cache_store_pb2.MessagePlace]:
     """The places in `added`, which follows `before`, of what the messages of an input say; none of other inputs.
 
-    Where they were not `appended`, the first of them is at the beginning of `before`. A content that the template
-    leaves out, or changes by more than white space around it, has no place.
+    They are at the end of `added` if they were `appended`; else the first of them is at the beginning of `before`. A
+    content that the template leaves out, or changes by more than white space around it, has no place.
     """
     chat = given.content if isinstance(given, AppendInput) else given
     if not isinstance(chat, MessagesInput):
         return []
     text, start = before + added, len(before)
-    at, places = start if appended else 0, []
-    for message in chat.messages:
+    low, high = start if appended else 0, len(text)
+    places = []
+    for message in reversed(chat.messages) if appended else chat.messages:
+        find = text.rfind if appended else text.find
         content = str(message.get("content") or "").encode(errors="surrogatepass")
-        begin = text.find(content, at)
+        begin = find(content, low, high)
         if begin < 0:
             content = content.strip()
-            begin = text.find(content, at)
+            begin = find(content, low, high)
         if begin < 0 or not content:
             continue
-        at = begin + len(content)
-        if at > start:
-            role, first = str(message.get("role")), max(0, begin - start)
-            places.append(cache_store_pb2.MessagePlace(role=role, start_byte=first, end_byte=at - start))
-    return places
+        end = begin + len(content)
+        low, high = (low, begin) if appended else (end, high)
+        if end > start:
+            back = {"start_from_end": len(text) - max(begin, start), "end_from_end": len(text) - end}
+            places.append(cache_store_pb2.MessagePlace(role=str(message.get("role")), **back))
+    return places[::-1] if appended else places

@@ -21,7 +21,8 @@ async def commit(store: Running, tokens: list[int], agent: str = "ada", **fields
 
 
 def said(answer: str, *places: tuple[str, int, int], **delta: Any) -> pb.TurnRecord:
-    messages = [pb.MessagePlace(role=role, start_byte=start, end_byte=end) for role, start, end in places]
+    """What is recorded of a turn; places are counted from the end of its prompt."""
+    messages = [pb.MessagePlace(role=role, start_from_end=start, end_from_end=end) for role, start, end in places]
     return pb.TurnRecord(delta=inference_pb2.Delta(text=answer, **delta), messages=messages)
 
 
@@ -61,7 +62,7 @@ async def test_turns_are_read_in_order_page_by_page(store: Running) -> None:
 async def test_messages_are_where_the_commit_said(store: Running) -> None:
     call = inference_pb2.ToolCall(id="c", name="f", arguments_json='{"a": 1}')
     await commit(
-        store, [10, 20, 30, 4], record=said("four", ("system", 0, 2), ("user", 4, 6), tool_calls=[call], reasoning="hm")
+        store, [10, 20, 30, 4], record=said("four", ("system", 6, 4), ("user", 2, 0), tool_calls=[call], reasoning="hm")
     )
     (turn,) = await turns(store)
     assert spoken(turn) == [("system", "10"), ("user", "30"), ("assistant", "four")]
@@ -73,7 +74,7 @@ async def test_messages_are_where_the_commit_said(store: Running) -> None:
 
 async def test_what_has_no_places_is_shown_as_it_is_rendered(store: Running) -> None:
     await commit(store, [10, 4], record=said("four"))
-    await commit(store, [11, 12], generated_tokens=1, record=said("x", ("user", 0, 99)))  # a place that is not there
+    await commit(store, [11, 12], generated_tokens=1, record=said("x", ("user", 99, 0)))  # a place that is not there
     assert [spoken(turn) for turn in await turns(store)] == [
         [("", "10"), ("assistant", "four")],
         [("", "11"), ("assistant", "x")],
@@ -90,8 +91,8 @@ async def test_what_has_no_places_is_shown_as_it_is_rendered(store: Running) -> 
     ],
 )
 async def test_what_a_trim_left_is_cut(store: Running, keep: int, left: list[tuple[str, str]]) -> None:
-    await commit(store, [10, 20, 3], record=said("three", ("user", 0, 4)))
-    places = (("user", 0, 4), ("system", 4, 5))
+    await commit(store, [10, 20, 3], record=said("three", ("user", 4, 0)))
+    places = (("user", 5, 1), ("system", 1, 0))
     await commit(store, [11, 21, 5, 6, 7], record=said("six seven", *places), generated_tokens=2)
     await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=keep))
     for known in (True, False):  # the second time, nothing else has the rest any more
@@ -104,7 +105,7 @@ async def test_what_a_trim_left_is_cut(store: Running, keep: int, left: list[tup
 
 
 async def test_a_fork_has_what_its_parent_was_told_even_when_that_is_gone(store: Running) -> None:
-    await commit(store, [10, 4], request_id="r", record=said("four", ("user", 0, 2)))
+    await commit(store, [10, 4], request_id="r", record=said("four", ("user", 2, 0)))
     await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork"))
     assert spoken((await turns(store, "fork"))[0]) == [("user", "10"), ("assistant", "four")]
     await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key()))

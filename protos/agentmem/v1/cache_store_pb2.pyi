@@ -188,24 +188,24 @@ class MessagePlace(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROLE_FIELD_NUMBER: _builtins.int
-    START_BYTE_FIELD_NUMBER: _builtins.int
-    END_BYTE_FIELD_NUMBER: _builtins.int
+    START_FROM_END_FIELD_NUMBER: _builtins.int
+    END_FROM_END_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """The message's role."""
-    start_byte: _builtins.int
-    """Its first byte in the text of the commit."""
-    end_byte: _builtins.int
-    """The end of it."""
+    start_from_end: _builtins.int
+    """How many bytes before the end of the turn's prompt it begins. What was generated follows the prompt."""
+    end_from_end: _builtins.int
+    """How many bytes before the end of the prompt it ends."""
     def __init__(
         self,
         *,
         role: _builtins.str = ...,
-        start_byte: _builtins.int = ...,
-        end_byte: _builtins.int = ...,
+        start_from_end: _builtins.int = ...,
+        end_from_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_byte", b"end_byte", "role", b"role", "start_byte", b"start_byte"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_from_end", b"end_from_end", "role", b"role", "start_from_end", b"start_from_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,9 @@ def chat(*messages: tuple[str, str]) -> MessagesInput:
 
 
 def said(places: list[MessagePlace], added: bytes) -> list[tuple[str, str]]:
-    return [(place.role, added[place.start_byte : place.end_byte].decode()) for place in places]
+    size = len(added)
+    spans = [(place.role, size - place.start_from_end, size - place.end_from_end) for place in places]
+    return [(role, added[start:end].decode()) for role, start, end in spans]
 
 
 EQUAL = (("system", "ok"), ("user", "ok"), ("assistant", "ok"), ("user", "ok é🙂"))
@@ -33,8 +35,17 @@ def test_a_whole_chat_has_its_new_messages_in_what_is_added(template: str) -> No
 
 def test_what_is_appended_is_not_looked_for_in_what_was_there() -> None:
     before, added = b"<user>ok<end>", b"<user>ok<end><assistant>"
-    for given, appended in ((chat(("user", "ok")), True), (AppendInput(chat(("user", "ok"))), True)):
-        assert said(message_places(given, before, added, appended=appended), added) == [("user", "ok")]
+    for given in (chat(("user", "ok")), AppendInput(chat(("user", "ok")))):
+        assert said(message_places(given, before, added, appended=True), added) == [("user", "ok")]
+
+
+def test_what_is_appended_is_at_the_end_of_what_is_added() -> None:
+    """Also behind turns that the commit carries along, which may say the same."""
+    added = b"<user>ok<end><assistant>yes<end><user>ok<end><tool>yes<end><assistant>"
+    given = chat(("user", "ok"), ("tool", "yes"))
+    places = message_places(given, b"<system>", added, appended=True)
+    assert said(places, added) == [("user", "ok"), ("tool", "yes")]
+    assert len(added) - places[0].start_from_end == added.rindex(b"ok")
 
 
 def test_a_content_that_is_changed_or_left_out_has_no_place() -> None:
