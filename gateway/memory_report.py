@@ -26,6 +26,7 @@ def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finish
         "context_remaining": started.context_remaining,
         "appended": started.appended,
         "dropped_tokens": started.dropped_tokens,
+        "context_trim": _context_trim(started),
         "warning": warning(started) or None,
         "version": {"uid": version.uid, "version": version.version} if finished.HasField("version") else None,
         "durable": finished.durable,
@@ -36,12 +37,38 @@ def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finish
 
 def warning(started: inference_pb2.Started) -> str:
     """What the caller may not have meant, as a sentence in ASCII; empty if there is nothing."""
+    if started.HasField("context_trim"):
+        return _trimmed(started.context_trim)
     if not started.dropped_tokens:
         return ""
     return (
         f"{started.dropped_tokens} tokens of the agent's memory do not agree with this conversation and were left "
         f"behind; its snapshot {started.dropped_snapshot} keeps them"
     )
+
+
+def _context_trim(started: inference_pb2.Started) -> Json | None:
+    if not started.HasField("context_trim"):
+        return None
+    trim = started.context_trim
+    return {
+        "policy": short_name(types_pb2.ContextPolicy.DESCRIPTOR, trim.policy),
+        "dropped_tokens": trim.dropped_tokens,
+        "dropped_turns": trim.dropped_turns,
+        "snapshot": trim.snapshot or None,
+        "summary": trim.summary or None,
+        "summary_failure": trim.summary_failure or None,
+    }
+
+
+def _trimmed(trim: types_pb2.ContextTrim) -> str:
+    turns = "turn" if trim.dropped_turns == 1 else f"{trim.dropped_turns} turns"
+    told = f"the memory outgrew the model's context, so its oldest {turns} ({trim.dropped_tokens} tokens) "
+    told += "became a note" if trim.policy == types_pb2.CONTEXT_POLICY_SUMMARIZE else "were dropped"
+    if trim.summary_failure:
+        told += f" without a note, since {trim.summary_failure}"
+    kept = "it" if trim.dropped_turns == 1 else "them"
+    return f"{told}; its snapshot {trim.snapshot} keeps {kept}" if trim.snapshot else told
 
 
 def tier_name(tier: "types_pb2.Tier.ValueType") -> str:

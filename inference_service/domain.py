@@ -6,7 +6,7 @@ from typing import Any
 
 from agentmem.expiry import NEVER, IdleTimes
 from agentmem.keys import AgentKey
-from agentmem.v1 import inference_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class HeldAnswer:
 class TurnRequest:
     """One turn. `digest` is the hash of what makes it the same turn again; `generates` is False for Prefill.
 
-    `memory_mode` says how an input that is no append relates to a memory that is there. `expiry` is the agent's if the
-    turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of bounded size and depth. `held`
-    is what an answer that may call tools is held to; None: to nothing. `template_time` is what the agent's becomes, in
-    ISO 8601; "" if it stays.
+    `memory_mode` says how an input that is no append relates to a memory that is there. `expiry` and `context_policy`
+    are the agent's if the turn creates it. `json_schema` is what the text has to fit: the JSON of an object, of bounded
+    size and depth. `held` is what an answer that may call tools is held to; None: to nothing. `template_time` is what
+    the agent's becomes, in ISO 8601; "" if it stays.
     """
 
     key: AgentKey
@@ -117,6 +117,7 @@ class TurnRequest:
     tool_calls: bool = False
     held: HeldAnswer | None = None
     expiry: IdleTimes = NEVER
+    context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
     json_schema: str | None = None
     memory_mode: inference_pb2.MemoryMode.ValueType = inference_pb2.MEMORY_MODE_REPLACE
     template_time: str = ""

@@ -112,6 +112,13 @@ class WorkerMetrics:
             *per_turn,
             "reason",
         )
+        self.context_trims = counter(
+            "context_trims",
+            "Turns that dropped the oldest turns of an agent whose memory outgrew the model's context, by what was"
+            " done: trim, or summarize.",
+            *per_turn,
+            "policy",
+        )
         self.load_seconds = histogram(
             "cache_load", "Seconds of reading, verifying and assembling KV from disk, where there was any.", "model_id"
         )
@@ -223,6 +230,8 @@ class WorkerMetrics:
             if tier != TIERS[types_pb2.TIER_NONE]:
                 self.hits.labels(model_id, tier)
                 self.prompt_tokens_cached.labels(model_id, tier)
+        for policy in ("trim", "summarize"):
+            self.context_trims.labels(model_id, policy)
         for labels in _lookups():
             self.lookups.labels(model_id, *labels)
         for reason in _reasons():

@@ -17,6 +17,7 @@ from gateway.cli.client import agent_argument, ask, gateway_option, hand_down, j
 from gateway.cli.history import turn_as_dict, turn_text, turns_of
 from gateway.cli.lazy import LazyCommand, LazyGroup
 from gateway.cli.text import age, console, counted, iso_time, printable
+from gateway.enums import short_name
 from gateway.identity import is_anonymous
 from gateway.memory_report import tier_name
 
@@ -35,6 +36,9 @@ _FURTHER = {
     "snapshots": LazyCommand("gateway.cli.branches:snapshots", "List AGENT's snapshots, newest first."),
     "restore": LazyCommand("gateway.cli.branches:restore", "Make AGENT what it was in the snapshot NAME."),
     "trim": LazyCommand("gateway.cli.branches:trim", "Drop AGENT's memory behind its first TOKENS tokens."),
+    "context-policy": LazyCommand(
+        "gateway.cli.branches:context_policy", "Set what AGENT does when its memory outgrows the model's context."
+    ),
     "pin": LazyCommand("gateway.cli.branches:pin", "Keep AGENT's KV on disk, whoever needs room."),
     "unpin": LazyCommand("gateway.cli.branches:unpin", "Let AGENT's KV make room on disk again."),
     "probe": LazyCommand(
@@ -163,6 +167,7 @@ def as_dict(agent: agent_pb2.Agent) -> dict[str, Any]:
         "text_bytes": agent.text_bytes,
         "blocks": agent.blocks,
         "pinned": agent.pinned,
+        "context_policy": short_name(types_pb2.ContextPolicy.DESCRIPTOR, agent.context_policy),
         "create_time": iso_time(agent.create_time),
         "update_time": iso_time(agent.update_time),
     }

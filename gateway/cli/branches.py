@@ -23,6 +23,11 @@ _T = TypeVar("_T")
 _Call = Callable[[Any, types_pb2.AgentKey], Awaitable[_T]]
 
 _model_option = click.option("--model", default="", help="Which of the agent's memories, if there are several.")
+_POLICIES = {
+    "trim": "drop its oldest turns when its memory outgrows the context",
+    "summarize": "replace its oldest turns by a note when its memory outgrows the context",
+    "refuse": "refuse turns when its memory outgrows the context",
+}
 _name_argument = click.argument("name", callback=not_empty("the snapshot's name must not be empty"))
 
 
@@ -180,9 +185,10 @@ def probe(agent: str, message: str, model: str, gateway: str, as_json: bool) -> 
         said = types_pb2.Messages(messages=[types_pb2.ChatMessage(role="user", content=message)])
         return stub.ProbeAgent(agent_pb2.ProbeAgentRequest(key=key, append=types_pb2.Append(messages=said)))
 
-    report: types_pb2.CacheReport = _on_memory(gateway, agent, model, call).cache
+    answer: agent_pb2.ProbeAgentResponse = _on_memory(gateway, agent, model, call)
+    report, trim = answer.cache, answer.context_trim if answer.HasField("context_trim") else None
     if as_json:
-        write_json(as_dict(report))
+        write_json(as_dict(report) | ({"context_trim": as_dict(trim)} if trim is not None else {}))
         return
     tiers = ", ".join(f"{tier_name(part.tier)} {part.tokens:,}" for part in report.cached) or "none"
     reused = sum(part.tokens for part in report.cached)
@@ -191,7 +197,27 @@ def probe(agent: str, message: str, model: str, gateway: str, as_json: bool) -> 
         parts.append(f"and read {byte_size(report.load_bytes)}")
     if missed := short_name(types_pb2.MissReason.DESCRIPTOR, report.miss_reason):
         parts.append(f"missed: {missed}")
+    if trim is not None:
+        turns = counted(trim.dropped_turns, "turn")
+        parts.append(f"would drop its oldest {turns} ({trim.dropped_tokens:,} tokens) to fit the context")
     click.echo(" · ".join(parts))
+
+
+@click.command("context-policy")
+@agent_argument
+@click.argument("policy", type=click.Choice(_POLICIES))
+@_model_option
+@gateway_option
+@json_option
+def context_policy(agent: str, policy: str, model: str, gateway: str, as_json: bool) -> None:
+    """Set what AGENT does when its memory outgrows the model's context."""
+    value = types_pb2.ContextPolicy.Value(f"CONTEXT_POLICY_{policy.upper()}")
+
+    def call(stub: Any, key: types_pb2.AgentKey) -> Any:
+        return stub.SetContextPolicy(agent_pb2.SetContextPolicyRequest(key=key, context_policy=value))
+
+    found: agent_pb2.Agent = _on_memory(gateway, agent, model, call).agent
+    _tell(found, f"{printable(agent)} will {_POLICIES[policy]}", as_json=as_json)
 
 
 def _pin(agent: str, model: str, gateway: str, *, pinned: bool, as_json: bool) -> None:

@@ -30,7 +30,7 @@ from gateway.cli.models import registered
 from gateway.cli.text import printable
 from gateway.cli.turn_line import turn_line
 from gateway.finish_reasons import finish_reason
-from gateway.memory_report import memory_report
+from gateway.memory_report import memory_report, warning
 
 _INTERRUPTED = 130
 
@@ -99,12 +99,14 @@ class Turn:
         }
 
     def summary(self) -> str:
-        """One line: match, tokens reused per tier, time to first token, tokens per second."""
+        """One line: match, tokens reused per tier, time to first token, tokens per second; and any warning."""
         finished = self.finished
         line = turn_line(
             self.started.cache, finished.usage, finished.timings, reason=finished.reason, replayed=finished.replayed
         )
-        return line if finished.durable else f"{line} · not durable"
+        line = line if finished.durable else f"{line} · not durable"
+        told = warning(self.started)
+        return f"{line}\n{told}" if told else line
 
 
 @click.command()

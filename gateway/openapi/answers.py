@@ -79,6 +79,7 @@ _REPORT: Final = _object(
     context_remaining=_COUNT,
     appended={"type": "boolean"},
     dropped_tokens=_COUNT,
+    context_trim=_either("object", "null"),
     warning=_either("string", "null"),
     version=_either("object", "null"),
     durable={"type": "boolean"},

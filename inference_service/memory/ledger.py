@@ -22,6 +22,10 @@ class TurnPlace(NamedTuple):
     end_token: int
     generated_tokens: int
 
+    def ending_at(self, token: int) -> "TurnPlace":
+        """The turn without its end."""
+        return TurnPlace(token, max(0, self.generated_tokens - (self.end_token - token)))
+
 
 @dataclass(frozen=True)
 class Ledger:

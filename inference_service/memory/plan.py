@@ -2,13 +2,15 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, compress
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import types_pb2
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Kind, Limits, Matched, Reason, match_text, match_tokens
+from inference_service.memory.trimming import Bounds, Joint, Trimmed, trimmed
 from inference_service.text.rendered import Rendered, Span, inside_character
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
@@ -28,6 +30,8 @@ class Plan:
     for a prompt that has no tokens.
 
     `checkpoints` are numbers of tokens after which a later prompt may leave this one: increasing, neither 0 nor all.
+
+    `trim` says what of the ledger was dropped for the prompt to fit the context.
     """
 
     kind: Kind
@@ -36,6 +40,7 @@ class Plan:
     new_ids: tuple[int, ...]
     sequence: tuple[int, ...]
     checkpoints: tuple[int, ...] = ()
+    trim: Trimmed | None = None
 
 
 class Planner:
@@ -68,6 +73,32 @@ class Planner:
         if b"".join(pieces) == addition.text:
             inside = [keep + each for each in _tokens_inside(addition.checkpoints, pieces)]
         return _plan(Matched(kind, keep, reason), keep, (*ledger.token_ids[:keep], *new), inside)
+
+    def trimmed(self, ledger: Ledger, plan: Plan, bounds: Bounds, note: bytes = b"") -> Plan | None:
+        """The plan of an append, with as much of the ledger as fits; None where not even the last turn does."""
+        full = ledger.kept(past := plan.keep_tokens).followed_by(
+            plan.new_ids, self._tokenizer.pieces(plan.new_ids), ledger.tokenizer_hash
+        )
+        # An append may leave out the end of the last turn, a stop token; it is a turn all the same.
+        turns = tuple(turn if turn.end_token <= past else turn.ending_at(past) for turn in ledger.turns)
+        turn, prefix = self._renderer.user_turn, self._tokenizer.prefix_ids
+        found = trimmed(
+            replace(full, turns=turns),
+            past,
+            bounds,
+            None if turn is None else Joint(turn.end.encode(), turn.header.encode()),
+            self.specials(full),
+            partial(self._renderer.encode, continues=True),
+            prefix_tokens=len(prefix) if ledger.token_ids[: len(prefix)] == prefix else 0,
+            note=note,
+        )
+        if found is None:
+            return None
+        kind = types_pb2.MATCH_PARTIAL if found.keep_tokens else types_pb2.MATCH_DIVERGE
+        reason = types_pb2.MISS_REASON_UNSPECIFIED if found.keep_tokens else types_pb2.MISS_REASON_DIVERGED
+        checkpoints = (found.keep_tokens, *(at + found.shift for at in plan.checkpoints if at > past))
+        matched = Matched(kind, found.keep_tokens, reason)
+        return replace(_plan(matched, found.keep_tokens, found.sequence, checkpoints), trim=found)
 
     def for_text(self, ledger: Ledger, prompt: Rendered, *, heal_extension: bool) -> Plan:
         """A whole prompt as text. `heal_extension` is for raw prompts, which may go on in the middle of a word."""

@@ -29,6 +29,7 @@ from inference_service.text import json_schema, template_clock
 _RESERVED_ARGUMENTS = frozenset(
     ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
 ) | frozenset(("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"))
+_NOT_REPEATED = {"request_id", "if_version", "memory_mode", "expiry", "context_policy"}
 
 
 def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
@@ -63,6 +64,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         label=check_text("label", request.label, allow_empty=True),
         tool_calls=request.tool_calls,
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
+        context_policy=_context_policy(request.context_policy),
         json_schema=schema,
         held=held_answer(request, schema, tools_of(told)),
         memory_mode=request.memory_mode or inference_pb2.MEMORY_MODE_REPLACE,
@@ -83,6 +85,7 @@ def prefill_request(request: inference_pb2.PrefillRequest) -> TurnRequest:
         template_time=_template_time(request.template_time),
         label=check_text("label", request.label, allow_empty=True),
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
+        context_policy=_context_policy(request.context_policy),
     )
 
 
@@ -182,11 +185,17 @@ def _request_id(request_id: str) -> str:
     return check_text("request_id", request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
 
 
+def _context_policy(policy: "types_pb2.ContextPolicy.ValueType") -> "types_pb2.ContextPolicy.ValueType":
+    if policy not in types_pb2.ContextPolicy.values():
+        raise InvalidArgument("context_policy", f"{policy} is not a ContextPolicy")
+    return policy
+
+
 def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:
-    """What is asked, without its name, and without what a retry need not repeat: state before, a new agent's times."""
+    """What is asked, without its name, and what a retry need not repeat: the state before, what a new agent gets."""
     arguments = cast(Message, type(request)())
     arguments.CopyFrom(request)
-    for name in {"request_id", "if_version", "memory_mode", "expiry"} & set(arguments.DESCRIPTOR.fields_by_name):
+    for name in _NOT_REPEATED & set(arguments.DESCRIPTOR.fields_by_name):
         arguments.ClearField(name)
     kind = arguments.DESCRIPTOR.full_name.encode()
     return hashlib.sha256(kind + b"\0" + arguments.SerializeToString(deterministic=True)).digest()

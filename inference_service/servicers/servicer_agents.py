@@ -46,7 +46,11 @@ class AgentServicer(BranchServicer, TierServicer, PortableServicer):
             opened = await self._store.open(probe.key, hot.version if hot is not None else NO_VERSION, peek=True)
             known = hot.ledger if hot is not None and hot.version == opened.version else None
             prepared = await self._preparer.probe(probe, model, opened, known)
-        return agent_pb2.ProbeAgentResponse(cache=prepared.report, version=version_to_proto(opened.version))
+        return agent_pb2.ProbeAgentResponse(
+            cache=prepared.report,
+            version=version_to_proto(opened.version),
+            context_trim=prepared.context_trim(commits=probe.commits),
+        )
 
     async def DeleteAgent(self, request: agent_pb2.DeleteAgentRequest, context: Any) -> agent_pb2.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)

@@ -6,6 +6,7 @@ look-alikes can be told apart; the marks are removed and the look-alikes are tok
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import jinja2
@@ -14,6 +15,7 @@ from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.checkpoints import before_cue, beginning, shared_beginning
 from inference_service.text.continuation import follow_ups, join
+from inference_service.text.openings import UserTurn, opening, user_turn
 from inference_service.text.rendered import Rendered, Span
 from inference_service.text.tokenizer import Tokenizer
 
@@ -102,6 +104,16 @@ class Renderer:
             first = first or found
         assert first is not None, "follow_ups raises where it finds none"
         return first
+
+    @cached_property
+    def user_turn(self) -> UserTurn | None:
+        """How the template goes on from an answer to the next user's message; None without a template."""
+        return user_turn(self._apply)
+
+    def opening(self, chat: MessagesInput, *, parse_special: bool) -> bytes:
+        """What the chat's rendering begins with before the first user's message; b"" if it is not known."""
+        marked, mark = self._with_mark(chat, parse_special)
+        return self._rendered(opening(self._apply, marked, self.user_turn), mark).text
 
     def appended_text(self, text: str, *, parse_special: bool) -> Rendered:
         """Raw text that follows the ledger."""

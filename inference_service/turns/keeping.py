@@ -5,6 +5,7 @@ Whatever goes wrong here costs time later and nothing else: the ledger has the t
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
@@ -46,7 +47,9 @@ class Keeper:
             return
         ledger = prepared.ledger.kept(prepared.keep_tokens)
         added = sequence[len(ledger) :]
-        ledger = ledger.followed_by(added, model.tokenizer.pieces(added), model.tokenizer.hash, len(generated))
+        pieces, carried = model.tokenizer.pieces(added), prepared.carried_turns
+        ledger = ledger.followed_by(added, pieces, model.tokenizer.hash, len(generated), carried)
+        ledger = replace(ledger, opening_bytes=prepared.opening_bytes)
         windows = _windows(prepared, room, job, table)
         model.memory.hot.put(key, HotState(version, ledger, table, windows))
         named = window_headers(model.fingerprint, key.namespace, sequence, windows)

@@ -107,7 +107,22 @@ class TurnMeasures:
                 model=key.model_id,
                 tokens=len(prepared.ledger),
             )
-        if turn.request.commits and prepared.dropped_tokens:
+        trim = prepared.context_trim(commits=True) if turn.request.commits else None
+        if trim is not None:
+            policy = types_pb2.ContextPolicy.Name(trim.policy).removeprefix("CONTEXT_POLICY_").lower()
+            metrics.context_trims.labels(*labels, policy).inc()
+            logs.event(
+                log,
+                "the agent's memory outgrew the context; its oldest turns were dropped",
+                namespace=key.namespace,
+                agent=key.agent_id,
+                model=key.model_id,
+                policy=policy,
+                dropped_tokens=trim.dropped_tokens,
+                dropped_turns=trim.dropped_turns,
+                snapshot=trim.snapshot,
+            )
+        elif turn.request.commits and prepared.dropped_tokens:
             logs.event(
                 log,
                 "the prompt replaces a part of what the agent remembered",

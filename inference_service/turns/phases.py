@@ -2,6 +2,7 @@
 
     queue            until its model is loaded and its agent has no other turn
     match            its ledger is fetched, its prompt rendered and compared
+    summary          the model writes a note of what the context has no room for
     queue            until there is memory
     load             KV is looked up and read
     queue            until the engine takes it up
@@ -10,8 +11,8 @@
     decode           with the moment of the first token
     commit           the ledger is written, fsynced
 
-Together the first six take as long as `finished.timings` says for queue and load; prefill and decode are as there, but
-that its prefill begins with the load on the engine and has the time between chunks, in which others decode.
+Together those before prefill take as long as `finished.timings` says for queue and load; prefill and decode are as
+there, but that its prefill begins with the load on the engine and has the time between chunks, in which others decode.
 """
 
 import time

@@ -2,15 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
+from agentmem.keys import automatic_snapshot
 from agentmem.v1 import types_pb2
 from inference_service.engine.generation import Decoding
 from inference_service.engine.geometry import Caches
-from inference_service.memory.ledger import Ledger, Version
+from inference_service.memory.ledger import Ledger, TurnPlace, Version
 from inference_service.memory.match import Reason
 from inference_service.memory.plan import Plan
 from inference_service.memory.restore import Lookup
 from inference_service.memory.windows import WindowCandidate
+
+Policy: TypeAlias = "types_pb2.ContextPolicy.ValueType"
+REFUSE, SUMMARIZE = types_pb2.CONTEXT_POLICY_REFUSE, types_pb2.CONTEXT_POLICY_SUMMARIZE
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,21 @@ class Reuse:
         return [types_pb2.TierTokens(tier=tier, tokens=tokens) for tier, tokens in tiers if tokens]
 
 
+class Note(NamedTuple):
+    """What stands for dropped turns, in the model's words; or why nothing does."""
+
+    text: str = ""
+    failure: str = ""
+
+    @property
+    def marked(self) -> bytes:
+        """The note as it stands in the memory, before what the user said next."""
+        return f"[Earlier turns are left out; this note replaces them: {self.text}]\n\n".encode() if self.text else b""
+
+
+NO_NOTE = Note()
+
+
 @dataclass(frozen=True)
 class Planned:
     """A turn that could be computed. The first `keep_tokens` tokens of `ledger` stay in the commit.
@@ -65,6 +85,9 @@ class Planned:
     `lookup` and `windows` say which KV would serve; the agent's own does not where that is `incompatible`, because the
     model's files have changed since it was computed. `decoding` is None for Prefill. `appended`: the input was taken as
     what is new.
+
+    `opening_bytes` are those of the ledger that the turn makes. `policy` is the agent's; `note` stands for what the
+    plan drops, where that asks for it.
     """
 
     base: Version
@@ -81,6 +104,33 @@ class Planned:
     decoding: Decoding | None
     context_remaining: int
     appended: bool
+    opening_bytes: int = 0
+    policy: Policy = types_pb2.CONTEXT_POLICY_TRIM
+    note: Note = NO_NOTE
+
+    @property
+    def wants_note(self) -> bool:
+        """Whether something is dropped that a note is to stand for, and nobody has tried to write it yet."""
+        return self.plan.trim is not None and self.policy == SUMMARIZE and self.note == NO_NOTE
+
+    @property
+    def carried_turns(self) -> tuple[TurnPlace, ...]:
+        """Turns of the ledger that the commit brings along, at their new places."""
+        return self.plan.trim.carried_turns if self.plan.trim is not None else ()
+
+    def context_trim(self, *, commits: bool) -> types_pb2.ContextTrim | None:
+        """What is dropped for the prompt to fit the context, for the caller."""
+        trim = self.plan.trim
+        if trim is None:
+            return None
+        return types_pb2.ContextTrim(
+            policy=types_pb2.CONTEXT_POLICY_TRIM if self.note.failure else self.policy,
+            dropped_tokens=trim.dropped_tokens,
+            dropped_turns=trim.dropped_turns,
+            snapshot=automatic_snapshot(self.base.number) if commits else "",
+            summary=self.note.text,
+            summary_failure=self.note.failure,
+        )
 
     @property
     def most_tokens(self) -> int:
@@ -92,7 +142,7 @@ class Planned:
 class Prepared(Planned):
     """A turn that can be computed now, from `reuse`."""
 
-    reuse: Reuse
+    reuse: Reuse = field(kw_only=True)
 
     @property
     def miss_reason(self) -> Reason:

@@ -29,8 +29,9 @@ from inference_service.text.grammar import Grammar
 from inference_service.text.reasoning import ReasoningSplit, controlled
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
+from inference_service.turns.fitting import fitted, opening_bytes, refusal, shared_tokens
 from inference_service.turns.inputs import check_kept, plan_input, plan_turn
-from inference_service.turns.planned import Planned, Prepared, Reuse
+from inference_service.turns.planned import NO_NOTE, Note, Planned, Policy, Prepared, Reuse
 from inference_service.turns.restoring import Restorer
 
 log = logging.getLogger(__name__)
@@ -66,23 +67,31 @@ class Preparer:
         # One at a time, on a thread of their own: hostile schemas take time, and only from each other.
         self._compiling = ThreadPoolExecutor(1, "grammar")
 
-    async def plan(self, request: TurnRequest, model: LoadedModel, opened: Opened, known: Ledger | None) -> Planned:
-        """Plan the turn against what the store has; `known` is the ledger, where the store did not send it again."""
+    async def plan(
+        self, request: TurnRequest, model: LoadedModel, opened: Opened, known: Ledger | None, note: Note = NO_NOTE
+    ) -> Planned:
+        """Plan the turn against what the store has; `known` is the ledger, where the store did not send it again.
+
+        `note` takes the place of what has to go for the turn to fit the context.
+        """
         if request.if_version is not None and request.if_version != opened.version.number:
             raise Aborted(f"the agent is at version {opened.version.number}, not {request.if_version}")
         ledger = opened.ledger or known or Ledger()
         moment = request.template_time or ledger.template_time or template_clock.present()
         with template_clock.at(moment):
-            return await self._plan_at(moment, request, model, opened, ledger)
+            return await self._plan_at(moment, request, model, opened, ledger, note)
 
     async def _plan_at(
-        self, moment: str, request: TurnRequest, model: LoadedModel, opened: Opened, ledger: Ledger
+        self, moment: str, request: TurnRequest, model: LoadedModel, opened: Opened, ledger: Ledger, note: Note
     ) -> Planned:
         tokenizer_changed = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
         if tokenizer_changed:
             ledger = await asyncio.to_thread(retokenized, ledger, model.tokenizer)
-        plan, appended = await asyncio.to_thread(self._plan, request, model, ledger)
-        shared = common_length(ledger.token_ids, plan.sequence)
+        policy = opened.context_policy or request.context_policy or types_pb2.CONTEXT_POLICY_TRIM
+        plan, appended = await asyncio.to_thread(self._fitted, request, model, ledger, policy, note)
+        if note.text and plan.trim is None:
+            return await self._plan_at(moment, request, model, opened, ledger, Note(failure="the note does not fit"))
+        shared = shared_tokens(ledger, plan)
         dropped, snapshot_version = len(ledger) - shared, 0
         if not (tokenizer_changed or appended) and (
             snapshot := await self._snapshot(request, model, opened.version, ledger, plan)
@@ -92,17 +101,15 @@ class Preparer:
             await asyncio.to_thread(check_kept, model.renderer, request, ledger, plan)
         remaining = model.context_length - len(plan.sequence)
         if remaining < (1 if request.generates else 0):
-            raise FailedPrecondition(
-                f"the prompt has {len(plan.sequence)} tokens and the model's context holds {model.context_length}; "
-                "shorten it, or start a new agent"
-            )
+            size = len(plan.sequence), model.context_length
+            raise FailedPrecondition(refusal(*size, policy, appended=appended, known=bool(len(ledger))))
         lookup, windows = await asyncio.to_thread(_look_up, request, model, ledger, plan)
         grammar = await self._grammar(request, model)
         return Planned(
             base=opened.version,
             ledger=replace(ledger, template_time=moment),
             snapshot_version=snapshot_version,
-            keep_tokens=0 if tokenizer_changed else common_length(ledger.token_ids, plan.sequence),
+            keep_tokens=0 if tokenizer_changed else shared_tokens(ledger, plan),
             shared_tokens=0 if tokenizer_changed else shared,
             dropped_tokens=dropped,
             retokenized=tokenizer_changed,
@@ -113,6 +120,9 @@ class Preparer:
             windows=windows,
             decoding=self._decoding(request, model, plan, remaining, grammar) if request.generates else None,
             context_remaining=remaining,
+            opening_bytes=await asyncio.to_thread(opening_bytes, request, model, ledger, plan, appended=appended),
+            policy=policy,
+            note=note,
         )
 
     async def prepare(self, request: TurnRequest, model: LoadedModel, planned: Planned, room: Room) -> Prepared:
@@ -151,6 +161,16 @@ class Preparer:
                 f"the tokenizer makes token {largest} of the prompt, and the model has {model.vocab_size}"
             )
         return plan, appended
+
+    def _fitted(
+        self, request: TurnRequest, model: LoadedModel, ledger: Ledger, policy: Policy, note: Note
+    ) -> tuple[Plan, bool]:
+        plan, appended = self._plan(request, model, ledger)
+        if not appended:
+            return plan, False
+        planner = Planner(model.tokenizer, model.renderer, self._limits)
+        wanted = self._wanted(request) if request.generates else 0
+        return fitted(planner, ledger, plan, model.context_length, wanted, policy, note.marked), True
 
     async def _snapshot(
         self, request: TurnRequest, model: LoadedModel, base: Version, ledger: Ledger, plan: Plan
@@ -193,10 +213,13 @@ class Preparer:
             return None
         return await asyncio.get_running_loop().run_in_executor(self._compiling, compiling)
 
+    def _wanted(self, request: TurnRequest) -> int:
+        return request.max_tokens or self._default_max_tokens
+
     def _decoding(
         self, request: TurnRequest, model: LoadedModel, plan: Plan, remaining: int, grammar: Grammar | None
     ) -> Decoding:
-        wanted = request.max_tokens or self._default_max_tokens
+        wanted = self._wanted(request)
         return Decoding(
             max_tokens=min(wanted, remaining),
             reason_at_max=(types_pb2.FINISH_REASON_CONTEXT if wanted > remaining else types_pb2.FINISH_REASON_LENGTH),

@@ -49,6 +49,7 @@ from inference_service.turns.planned import Prepared
 from inference_service.turns.preparing import Preparer, check_tokens, check_tool_calls
 from inference_service.turns.rooms import Rooms
 from inference_service.turns.running import RunningTurn
+from inference_service.turns.summarizing import Summarizer
 from inference_service.turns.telling import found
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class TurnRunner:
         self._preparer = preparer
         self._persister = persister
         self._rooms = rooms
+        self._summarizer = Summarizer(engine, preparer, rooms)
         self._keeper = keeper
         self._measures = TurnMeasures(metrics)
         self._locks = locks
@@ -176,7 +178,12 @@ class TurnRunner:
             if hot is not None and hot.version != opened.version:
                 model.memory.hot.drop(request.key)
                 hot = None
-            planned = await self._preparer.plan(request, model, opened, hot.ledger if hot is not None else None)
+            known = hot.ledger if hot is not None else None
+            planned = await self._preparer.plan(request, model, opened, known)
+            if planned.wants_note:
+                turn.phases.enter("summary")
+                note = await self._summarizer.note(turn, model, opened, planned)
+                planned = await self._preparer.plan(request, model, opened, known, note)
             turn.phases.enter("queue", waits_for="memory")
             demand = Demand(request.key, planned.lookup.own, planned.most_tokens, request.commits)
             async with self._rooms.enter(model, demand) as room:
@@ -279,6 +286,7 @@ class TurnRunner:
                 appended=prepared.appended,
                 dropped_tokens=dropped,
                 dropped_snapshot=automatic_snapshot(prepared.base.number) if dropped else "",
+                context_trim=prepared.context_trim(commits=turn.request.commits),
             )
         )
         turn.phases.taken_up(taken_up, load_seconds)
@@ -301,8 +309,9 @@ class TurnRunner:
         token_ids = (*plan.sequence[prepared.keep_tokens :], *generated.token_ids)
         pieces = model.tokenizer.pieces(token_ids)
         ledger, keep = prepared.ledger, prepared.keep_tokens
-        before = ledger.text[: ledger.offsets[keep - 1] if keep else 0]
-        prompt = b"".join(pieces[: len(pieces) - len(generated.token_ids)])
+        own = prepared.carried_turns[-1].end_token - keep if prepared.carried_turns else 0
+        before = ledger.text[: ledger.offsets[keep - 1] if keep else 0] + b"".join(pieces[:own])
+        prompt = b"".join(pieces[own : len(pieces) - len(generated.token_ids)])
         record = cache_store_pb2.TurnRecord(
             started=started,
             delta=delta(turn.tokens, model.tokenizer, generated.rest),
@@ -325,6 +334,9 @@ class TurnRunner:
             template_time=prepared.ledger.template_time,
             ends_turn_hint=request.generates and self._hints.of(request.key) is turn.hint,
             snapshot_version=prepared.snapshot_version,
+            carried_turns=prepared.carried_turns,
+            opening_bytes=prepared.opening_bytes,
+            context_policy=request.context_policy,
         )
         version, replayed = await self._store.commit(request.key, commit)
         self._end_hint(turn)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.tiny_models import write_llama
 LENGTH = 300
 """Tokens of a prompt: a full block and a tail."""
 SAID = 8
+CONTEXT = 1024
 
 
 @pytest.fixture
@@ -104,7 +106,10 @@ async def running(place: Path, **settings: Any) -> AsyncIterator[Running]:
     server = GrpcServer(f"unix:{place}/store.sock", store.services, metrics=store.process_metrics)
     await server.start()
     await server.set_serving(True)
-    models = [f"{name}={await asyncio.to_thread(write_llama, place / name)}" for name in ("m", "other")]
+    models = [
+        f"{name}={await asyncio.to_thread(partial(write_llama, place / name, context=CONTEXT))}"
+        for name in ("m", "other")
+    ]
     worker = Worker(
         WorkerSettings(
             data=place / "data", run_dir=place, model=models, quality_check=False, min_residency=0, grace=0, **settings
@@ -136,6 +141,7 @@ async def test_every_number_is_moved_by_what_it_counts(place: Path) -> None:
         await _a_replay(m)
         await _damage(m, place)
         await _a_crowd(m)
+        await _past_the_context(m)
         await _another_model(m)
         never = {"agentmem_cache_store_failures"}  # a disk that fails: see test_persisting
         still = {
@@ -255,6 +261,18 @@ async def _a_crowd(m: Running) -> None:
         if m("cache_evictions_total", tier="hot", reason="capacity"):
             return
     pytest.fail("the pool holds them all")
+
+
+async def _past_the_context(m: Running) -> None:
+    await m.turn("t", CONTEXT - 100)
+    request = inference_pb2.GenerateRequest(
+        key=m.key("t"), append=types_pb2.Append(text="The colour of the boat is green. " * 20), max_tokens=SAID
+    )
+    async for _ in m.inference.Generate(request):
+        pass
+    assert m("context_trims_total", policy="trim") == 1
+    assert m("context_trims_total", policy="summarize") == 0
+    await m.evict("t")  # which waits until all of the turn is kept
 
 
 async def _another_model(m: Running) -> None:

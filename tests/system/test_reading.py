@@ -117,6 +117,14 @@ async def test_branches(stack: Stack) -> None:
     assert "no snapshots" in await agentmem(stack, "snapshots", "young")
 
 
+async def test_a_context_policy_is_set_and_shown(stack: Stack) -> None:
+    assert (await told(stack, "show", "marco"))[0]["context_policy"] == "trim"
+    said = await agentmem(stack, "context-policy", "marco", "summarize")
+    assert said == "marco will replace its oldest turns by a note when its memory outgrows the context\n"
+    assert (await told(stack, "show", "marco"))[0]["context_policy"] == "summarize"
+    assert (await told(stack, "context-policy", "marco", "trim"))["context_policy"] == "trim"
+
+
 async def test_pins_and_probes(stack: Stack) -> None:
     assert await agentmem(stack, "pin", "marco") == "marco is pinned\n"
     assert (await told(stack, "show", "marco"))[0]["pinned"]

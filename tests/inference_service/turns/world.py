@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from agentmem.errors import Aborted
 from agentmem.hints import TurnHints
 from agentmem.keys import AgentKey
-from agentmem.v1 import cache_store_pb2, inference_pb2
-from inference_service.domain import Sampling, TokensInput, TurnRequest
+from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
+from inference_service.domain import Sampling, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.tensors import Arenas
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.ledger import NO_VERSION, Ledger, Version
@@ -41,6 +41,7 @@ from inference_service.turns.runner import TurnRunner
 from inference_service.turns.running import RunningTurn
 
 BLOCKS, PIECES = 5, 12
+_TO_THE_END = Sampling(ignore_eos=True)
 
 
 class NoSnapshots:
@@ -57,6 +58,7 @@ class Store(NoSnapshots):
         self.ledgers: dict[AgentKey, tuple[Version, Ledger]] = {}
         self.committed: dict[tuple[AgentKey, str], cache_store_pb2.CommittedTurn] = {}
         self.ended_hints: list[AgentKey] = []
+        self.policies: dict[AgentKey, types_pb2.ContextPolicy.ValueType] = {}
         self.files: dict[FileName, cache_store_pb2.StoredFile] = {}
         self._directory = directory
         self._dice = dice
@@ -76,7 +78,9 @@ class Store(NoSnapshots):
         blocks = {name: self.files[FileName.block(name)] for name in block_hashes if FileName.block(name) in self.files}
         windows = {n: self.files[FileName.window(n)] for n in window_hashes if FileName.window(n) in self.files}
         turn = self.committed.get((key, request_id)) if request_id else None
-        return Opened(version, None if version == known != NO_VERSION else ledger, blocks, windows, turn=turn)
+        policy = self.policies.get(key, types_pb2.CONTEXT_POLICY_UNSPECIFIED)
+        ledger_sent = None if version == known != NO_VERSION else ledger
+        return Opened(version, ledger_sent, blocks, windows, turn=turn, context_policy=policy)
 
     async def commit(self, key: AgentKey, commit: Commit) -> tuple[Version, None]:
         await self._pause()
@@ -84,7 +88,8 @@ class Store(NoSnapshots):
         if version != commit.base:
             raise Aborted("another writer was first")
         ledger = ledger.kept(commit.keep_tokens)
-        ledger = ledger.followed_by(commit.token_ids, commit.pieces, commit.tokenizer_hash, commit.generated_tokens)
+        added = commit.token_ids, commit.pieces, commit.tokenizer_hash, commit.generated_tokens, commit.carried_turns
+        ledger = replace(ledger.followed_by(*added), opening_bytes=commit.opening_bytes)
         self.ledgers[key] = Version(version.uid or str(self._dice.random()), version.number + 1), ledger
         if commit.ends_turn_hint:
             self.ended_hints.append(key)
@@ -157,13 +162,23 @@ class Worker:
     runner: TurnRunner
     prefetcher: Prefetcher
 
-    def start(self, agent: str, ids: Iterable[int], max_tokens: int = 4, **arguments: Any) -> RunningTurn:
+    def start(self, agent: str, ids: Iterable[int], max_tokens: int | None = 4, **arguments: Any) -> RunningTurn:
+        return self.say(agent, TokensInput(tuple(ids)), max_tokens, **arguments)
+
+    def say(
+        self,
+        agent: str,
+        said: TurnInput,
+        max_tokens: int | None = 4,
+        sampling: Sampling = _TO_THE_END,
+        **arguments: Any,
+    ) -> RunningTurn:
         return self.runner.start(
             TurnRequest(
                 AgentKey("n", agent, "m"),
-                TokensInput(tuple(ids)),
+                said,
                 b"",
-                sampling=Sampling(ignore_eos=True),
+                sampling=sampling,
                 max_tokens=max_tokens,
                 top_logprobs=0,
                 **arguments,

@@ -1,0 +1,201 @@
+"""What stays of a memory that outgrows the model's context. Pure.
+
+When. A turn that appends, and whose prompt leaves no room for its answer: `max_tokens`, but at most an eighth of the
+context, since a limit is a limit and not a wish. Whole chats, texts and tokens that a client sends are its own words:
+to shorten them would answer a question that was not asked, and the ledger would no longer be what the client believes
+it said. They are refused where they do not fit, so that clients which compact their history themselves find out.
+
+What. An agent's policy (ContextPolicy in the contract, stored with the agent) says whether the turn is refused, or the
+oldest whole turns go (`trim`), or a note that the model writes takes their place (`summarize`). The opening stays: all
+that stands before the first user's message, which is the system prompt. It is found when it is first rendered and kept
+in the ledger. Then comes the earliest turn from which on everything fits half of the context; so the next trim is half
+a context away, and a token is computed again about once. Where even that is too much, as much stays as fits.
+
+Where the cut is. A turn's tokens begin wherever the one before stopped generating, so they may begin with the end of
+that answer. What stays begins with the header of a user's message; in templates that put the system prompt into the
+first user's message (Gemma, Mistral), with the words behind that header. Tokens are those of the ledger. Only where a
+token crosses the place of a cut, or a note is put in, are there new ones, for the text between two of the ledger's.
+A turn that begins otherwise, such as with a tool's result, stays or goes with the turn before it.
+
+Then. What stays has new positions, so its KV is computed again, once, from these tokens. The turn that made it
+necessary commits all of it: the cut, the turns that are carried along, and itself, in one transaction, and what the
+ledger was stays as an automatic snapshot. A turn that fails or is cancelled before leaves everything as it was.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from inference_service.memory.ledger import Ledger, TurnPlace
+from inference_service.text.rendered import Rendered, Span, inside_character
+
+TARGET_SHARE = 0.5
+"""How much of the context a trimmed prompt takes at most, where whole turns allow it."""
+ANSWER_SHARE = 0.125
+"""How much of the context an answer can ask to be kept free at most."""
+SUMMARY_SHARE = 0.0625
+"""How much of the context a note of what was dropped takes at most."""
+MAX_SUMMARY_TOKENS = 512
+
+
+class Bounds(NamedTuple):
+    """How many tokens a trimmed prompt can have: at most, without its note at most, and at best without its note."""
+
+    most: int
+    limit: int
+    target: int
+
+
+class Joint(NamedTuple):
+    """What a template puts between an answer and the next user's words: `end` closes the answer; then `header`."""
+
+    end: bytes
+    header: bytes
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """A prompt that fits: `sequence`, which begins with `keep_tokens` tokens of the ledger and its `opening_bytes`.
+
+    `carried_turns` are turns of the ledger, at their new places. `dropped` are the tokens of the ledger that the note
+    would be of, its beginning included. What stood at position p behind the cut is at p + `shift` now.
+    """
+
+    sequence: tuple[int, ...]
+    keep_tokens: int
+    opening_bytes: int
+    carried_turns: tuple[TurnPlace, ...]
+    dropped_tokens: int
+    dropped_turns: int
+    dropped: int
+    shift: int
+
+
+class _Place(NamedTuple):
+    """Where what stays may begin: a turn's first token, and the bytes of its header and of what the user says."""
+
+    token: int
+    header: int
+    words: int
+
+
+def room_for_answer(context_length: int, max_tokens: int) -> int:
+    """How many tokens of the context a turn needs for its answer."""
+    return min(max_tokens, max(1, int(context_length * ANSWER_SHARE)))
+
+
+def room_for_summary(context_length: int) -> int:
+    """How long a note of what was dropped may be."""
+    return max(1, min(MAX_SUMMARY_TOKENS, int(context_length * SUMMARY_SHARE)))
+
+
+def bounds(context_length: int, answer: int, summary: int = 0) -> Bounds:
+    """The bounds of a trimmed prompt with a note of `summary` tokens, behind which `answer` tokens have to fit."""
+    most = context_length - answer
+    return Bounds(most, most - summary, min(most, int(context_length * TARGET_SHARE)) - summary)
+
+
+def trimmed(
+    full: Ledger,
+    past_tokens: int,
+    bounds: Bounds,
+    joint: Joint | None,
+    specials: Sequence[Span],
+    encode: Callable[[Rendered], Sequence[int]],
+    *,
+    prefix_tokens: int = 0,
+    note: bytes = b"",
+) -> Trimmed | None:
+    """The opening of `full`, `note`, and as many of its last turns as fit; None if not even the last one does.
+
+    `full` is the ledger with what is appended, which begins at token `past_tokens` and always stays; `specials` are its
+    special tokens. `joint` is None for a model without a template. `prefix_tokens` are what the tokenizer begins texts
+    with, where that is all of the opening. `encode` makes tokens of text that follows other text.
+    """
+    opening = _opening(full, past_tokens, joint, prefix_tokens)
+    keep = bisect_right(full.offsets, opening) if opening else 0
+    places = _places(full, past_tokens, keep, joint, full.text.startswith(joint.header, opening) if joint else False)
+    sizes = [(keep + len(full) - _token_from(full, place.header), place) for place in places]
+    # The new tokens at the cut are not counted yet.
+    fitting = [place for size, place in sizes if size <= bounds.target] or [
+        p for size, p in sizes if size < bounds.limit
+    ]
+    if not fitting:
+        return None
+    place = fitting[0]
+    start = _token_from(full, place.words if note else place.header)
+    behind = full.offsets[start - 1] if start else 0
+    seam = Rendered(full.text[full.offsets[keep - 1] if keep else 0 : opening], literal=True)
+    seam += _part(full, place.header, min(place.words, behind), specials)
+    seam += Rendered(note) + _part(full, min(place.words, behind), behind, specials)
+    joined = tuple(encode(seam)) if seam.text else ()
+    sequence = (*full.token_ids[:keep], *joined, *full.token_ids[start:])
+    if len(sequence) > bounds.most:
+        return None
+    shift = keep + len(joined) - start
+    gone = [turn for turn in full.turns if turn.end_token <= place.token]
+    return Trimmed(
+        sequence=sequence,
+        keep_tokens=keep,
+        opening_bytes=opening,
+        carried_turns=tuple(
+            TurnPlace(turn.end_token + shift, turn.generated_tokens) for turn in full.turns[len(gone) :]
+        ),
+        dropped_tokens=max(0, place.token - keep),
+        dropped_turns=len(gone),
+        dropped=place.token,
+        shift=shift,
+    )
+
+
+def _opening(full: Ledger, past_tokens: int, joint: Joint | None, prefix_tokens: int) -> int:
+    """Bytes of the text that always stay. A ledger that does not say has what is before the first user's header."""
+    past = full.offsets[past_tokens - 1] if past_tokens else 0
+    if 0 < full.opening_bytes <= past:
+        return full.opening_bytes
+    if joint is not None and joint.header and (found := full.text.find(joint.header, 0, past)) >= 0:
+        return found
+    return full.offsets[prefix_tokens - 1] if 0 < prefix_tokens <= past_tokens else 0
+
+
+def _places(full: Ledger, past_tokens: int, keep: int, joint: Joint | None, with_header: bool) -> list[_Place]:
+    """The turns that what stays may begin with, oldest first, without the first one.
+
+    Where none begins as the template has it, the agent's turns are raw texts, and each may.
+    """
+    tokens = sorted({*(turn.end_token for turn in full.turns), past_tokens})
+    begun = [(token, full.offsets[token - 1]) for token in tokens if token > keep]
+    found = (
+        []
+        if joint is None
+        else [
+            _Place(token, words - len(joint.header) * with_header, words)
+            for token, at in begun
+            if (words := _words(full.text, at, joint)) is not None
+        ]
+    )
+    return found or [_Place(token, at, at) for token, at in begun]
+
+
+def _words(text: bytes, at: int, joint: Joint) -> int | None:
+    """Where the user's words begin in a turn that begins at byte `at`: behind the joint, which may begin before."""
+    whole = joint.end + joint.header
+    for before in range(len(whole) + 1):
+        if text.endswith(whole[:before], 0, at) and text.startswith(whole[before:], at):
+            return at + len(whole) - before
+    return None
+
+
+def _part(full: Ledger, start: int, end: int, specials: Sequence[Span]) -> Rendered:
+    """Some of the ledger's text, with its special tokens."""
+    inside = tuple(Span(s.start - start, s.end - start) for s in specials if start <= s.start and s.end <= end)
+    return Rendered(full.text[start:end], inside, literal=True)
+
+
+def _token_from(full: Ledger, at: int) -> int:
+    """The first token that begins at byte `at` or behind, and not inside a character."""
+    token = bisect_left(full.offsets, at) + 1 if at else 0
+    while token < len(full) and inside_character(full.text, full.offsets[token - 1]):
+        token += 1
+    return min(token, len(full))

@@ -1,0 +1,276 @@
+"""Turns of an agent whose memory outgrows the context, against the oracle: cold, hot, and from files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentmem.errors import Cancelled, FailedPrecondition
+from agentmem.keys import AgentKey
+from agentmem.v1 import inference_pb2, types_pb2
+from inference_service.domain import AppendInput, MessagesInput, Sampling, TextInput
+from inference_service.memory.ledger import Ledger
+from inference_service.turns import preparing, summarizing
+from tests.inference_service.turns.world import Answer, Worker, answer, working
+from tests.oracle import Oracle
+from tests.scripted_model import write_scripted
+from tests.tiny_models import write_gemma3, write_llama
+
+TOLERANCE = 1e-3
+CONTEXT = 600
+KEY = AgentKey("n", "a", "m")
+SYSTEM = {"role": "system", "content": "The boat is green. Nobody knows who told you that, by the sea."}
+
+
+def model(directory: Path, write: Callable[[Path], Path], context: int = CONTEXT) -> Path:
+    """A model with a short context."""
+    directory = write(directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": context}))
+    return directory
+
+
+@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
+def directory(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    return model(tmp_path_factory.mktemp("m"), request.param)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model(tmp_path_factory.mktemp("llama"), write_llama)
+
+
+def question(number: int) -> AppendInput:
+    content = f"{number}: who told you of the house by the sea? " + "The colour is red. " * (number % 4)
+    user = {"role": "user", "content": content}
+    return AppendInput(MessagesInput((SYSTEM, user) if number == 0 else (user,)))
+
+
+async def say(worker: Worker, number: int, **arguments: Any) -> Answer:
+    said = await answer(worker.say("a", question(number), **arguments))
+    await worker.idle()
+    return said
+
+
+def ledger(worker: Worker) -> Ledger:
+    return worker.store.ledgers[KEY][1]
+
+
+def is_what_the_oracle_says(oracle: Oracle, worker: Worker, said: Answer) -> bool:
+    ids = ledger(worker).token_ids
+    wanted = oracle.logprobs_of(ids, len(ids) - len(said.token_ids))
+    return bool(np.abs(wanted - np.array(said.logprobs)).max() < TOLERANCE)
+
+
+def told(said: Answer) -> types_pb2.ContextTrim | None:
+    return said.started.context_trim if said.started.HasField("context_trim") else None
+
+
+async def until_trimmed(worker: Worker, first: int = 0, **arguments: Any) -> tuple[int, Answer]:
+    """Turns up to the first one that drops something; its number."""
+    for number in range(first, first + 90):
+        said = await say(worker, number, **arguments)
+        if told(said):
+            return number, said
+    pytest.fail("the memory never outgrew the context")
+
+
+async def test_an_agent_goes_on_past_its_context(directory: Path, tmp_path: Path) -> None:
+    """Three times over: after each trim the answers are the oracle's, cold, hot, and from files."""
+    oracle = Oracle(directory)
+    async with working(directory, tmp_path, blocks=12) as worker:
+        number = -1
+        for _ in range(3):
+            before = worker.store.ledgers.get(KEY)
+            number, said = await until_trimmed(worker, number + 1)
+            trim = told(said)
+            assert trim is not None
+            assert trim.policy == types_pb2.CONTEXT_POLICY_TRIM
+            assert trim.dropped_turns
+            assert before is None or trim.snapshot.startswith("auto-")
+            assert len(ledger(worker)) <= CONTEXT // 2 + 4
+            assert ledger(worker).text.startswith(f"<|bos|><|im_start|>system\n{SYSTEM['content']}".encode())
+            assert is_what_the_oracle_says(oracle, worker, said), "computed again"
+            length = len(ledger(worker))
+            hot = await say(worker, number := number + 1)
+            assert (hot.reused, is_what_the_oracle_says(oracle, worker, hot)) == (length, True)
+            worker.model.memory.evict(KEY)
+            warm = await say(worker, number := number + 1)
+            assert warm.reused > 0
+            assert warm.started.cache.cached[0].tier == types_pb2.TIER_WARM
+            assert is_what_the_oracle_says(oracle, worker, warm)
+        for turn in ledger(worker).turns:
+            ended = ledger(worker).kept(turn.end_token).text
+            assert ended.count(b"<|im_start|>user") == ended.count(b"<|im_start|>assistant"), "turns are whole"
+
+
+async def test_old_kv_behind_the_cut_is_noticed(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that takes the KV of the ledger's positions for that of what stands there now."""
+    oracle, real = Oracle(llama), preparing.look_up
+
+    def mistaken(fingerprint: str, namespace: str, ledger_ids: Any, keep: int, sequence: Any) -> Any:
+        keep = min(len(ledger_ids), len(sequence) - 1) if len(ledger_ids) > len(sequence) else keep
+        return real(fingerprint, namespace, ledger_ids, keep, (*ledger_ids[:keep], *sequence[keep:]))
+
+    async with working(llama, tmp_path, blocks=12) as worker:
+        monkeypatch.setattr(preparing, "look_up", mistaken)
+        _, said = await until_trimmed(worker)
+        assert not is_what_the_oracle_says(oracle, worker, said)
+
+
+async def test_a_cancelled_turn_drops_nothing(llama: Path, tmp_path: Path) -> None:
+    async with working(llama, tmp_path, blocks=12) as worker:
+        number = 0
+        while len(ledger(worker) if number else Ledger()) < CONTEXT - 150:
+            await say(worker, number)
+            number += 1
+        before = worker.store.ledgers[KEY]
+        long = AppendInput(MessagesInput(({"role": "user", "content": "The house is red. " * 12},)))
+        turn = worker.say("a", long, 60)
+        with pytest.raises(Cancelled):
+            await answer(turn, cancel_after=2)
+        await worker.idle()
+        assert worker.store.ledgers[KEY] == before
+        said = await answer(worker.say("a", long, 60))
+        assert told(said)
+        await worker.idle()
+
+
+async def test_a_policy_that_refuses(llama: Path, tmp_path: Path) -> None:
+    async with working(llama, tmp_path, blocks=12) as worker:
+        worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_REFUSE
+        with pytest.raises(FailedPrecondition, match="context policy"):
+            await until_trimmed(worker)
+        assert len(ledger(worker)) > CONTEXT // 2
+
+
+async def test_whole_chats_are_refused_and_not_shortened(llama: Path, tmp_path: Path) -> None:
+    """A client's own history is its own business."""
+    async with working(llama, tmp_path, blocks=12) as worker:
+        await say(worker, 0)
+        before = worker.store.ledgers[KEY]
+        messages = [
+            SYSTEM,
+            *({"role": ("user", "assistant")[n % 2], "content": "The house is red. "} for n in range(99)),
+        ]
+        for whole in (MessagesInput(tuple(messages)), TextInput("The house is red. " * 500)):
+            with pytest.raises(FailedPrecondition, match="context holds 600"):
+                await answer(worker.say("a", whole))
+        assert worker.store.ledgers[KEY] == before
+
+
+async def test_what_fits_behind_no_system_prompt_is_refused(llama: Path, tmp_path: Path) -> None:
+    async with working(llama, tmp_path, blocks=12) as worker:
+        await say(worker, 0)
+        before = worker.store.ledgers[KEY]
+        too_long = AppendInput(MessagesInput(({"role": "user", "content": "The house is red. " * 500},)))
+        with pytest.raises(FailedPrecondition, match="append less"):
+            await answer(worker.say("a", too_long))
+        assert worker.store.ledgers[KEY] == before
+
+
+async def test_context_is_taken_in_past_the_end(llama: Path, tmp_path: Path) -> None:
+    """Prefill trims, too, and so do raw texts."""
+    async with working(llama, tmp_path, blocks=12) as worker:
+        trims = 0
+        for number in range(30):
+            text = AppendInput(TextInput(f"{number}: " + "the colour of the house by the sea is red, " * 3))
+            trims += told(await answer(worker.say("a", text, generates=False))) is not None
+            await worker.idle()
+        assert trims > 1
+        assert ledger(worker).text.startswith(b"<|bos|>")
+        assert ledger(worker).text.removeprefix(b"<|bos|>").split(b":")[0].isdigit()
+
+
+async def test_a_turn_that_keeps_nothing_drops_nothing(llama: Path, tmp_path: Path) -> None:
+    async with working(llama, tmp_path, blocks=12) as worker:
+        number = 0
+        while len(ledger(worker) if number else Ledger()) < CONTEXT - 100:
+            await say(worker, number)
+            number += 1
+        before = worker.store.ledgers[KEY]
+        said = await say(worker, 3, max_tokens=70, cache_policy=inference_pb2.CACHE_POLICY_READ_ONLY)
+        trim = told(said)
+        assert trim is not None
+        assert (trim.snapshot, trim.dropped_turns > 0) == ("", True)
+        assert worker.store.ledgers[KEY] == before
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that says "Nobody knows." and ends its turn. Each of its tokens is a letter, so it gets more of them."""
+    return model(tmp_path_factory.mktemp("scripted"), write_scripted, 3 * CONTEXT)
+
+
+async def test_a_note_takes_the_place_of_what_goes(scripted: Path, tmp_path: Path) -> None:
+    async with working(scripted, tmp_path, blocks=12) as worker:
+        worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
+        _, said = await until_trimmed(worker, sampling=Sampling())
+        trim = told(said)
+        assert trim is not None
+        assert (trim.policy, trim.summary, trim.summary_failure) == (
+            types_pb2.CONTEXT_POLICY_SUMMARIZE,
+            "Nobody knows.",
+            "",
+        )
+        text = ledger(worker).text.decode()
+        beginning, note, rest = text.partition(": Nobody knows.]\n\n")
+        assert note
+        assert beginning.startswith(f"<|bos|><|im_start|>system\n{SYSTEM['content']}<|im_end|>\n<|im_start|>user\n[")
+        assert rest.split(":")[0] == str(trim.dropped_turns), "the first question that stays"
+        assert [turn.end_token for turn in ledger(worker).turns][-1] == len(ledger(worker))
+        length = len(ledger(worker))
+        assert (await say(worker, 1, sampling=Sampling())).reused == length
+
+
+@pytest.mark.parametrize("why", ["never ends", "refused"])
+async def test_without_a_note_it_is_a_trim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """A random model ends no turn within its room; and a note may find no memory, say."""
+    llama = model(tmp_path / "llama", write_llama, 3 * CONTEXT)
+    async with working(llama, tmp_path, blocks=16) as worker:
+        worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
+        if why == "refused":
+            monkeypatch.setattr(summarizing, "_request", refusing)
+        _, said = await until_trimmed(worker)
+        trim = told(said)
+        assert trim is not None
+        assert (trim.policy, trim.summary) == (types_pb2.CONTEXT_POLICY_TRIM, "")
+        assert (
+            trim.summary_failure
+            == {
+                "never ends": "the note was longer than 112 tokens",
+                "refused": "the model could not write it (FAILED_PRECONDITION)",
+            }[why]
+        )
+        assert b"[Earlier" not in ledger(worker).text
+
+
+def refusing(*_: Any) -> None:
+    raise FailedPrecondition("no")
+
+
+async def test_a_turn_is_cancelled_while_the_note_is_written(
+    scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(scripted, tmp_path, blocks=12) as worker:
+        number = 0
+        while len(ledger(worker) if number else Ledger()) < 3 * CONTEXT - 100:
+            await say(worker, number)
+            number += 1
+        worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
+        before, turns = worker.store.ledgers[KEY], []
+        real = summarizing.TurnJob
+
+        def cancelling(*arguments: Any, **named: Any) -> Any:
+            turns[0].cancel()
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(summarizing, "TurnJob", cancelling)
+        turns.append(worker.say("a", question(3), 100))
+        with pytest.raises(Cancelled):
+            await answer(turns[0])
+        await worker.idle()
+        assert worker.store.ledgers[KEY] == before

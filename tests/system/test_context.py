@@ -1,0 +1,159 @@
+"""An agent whose memory outgrows the model's context goes on: chats of three contexts, on a real stack."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import agent_pb2, types_pb2
+from tests.system.stack import Client, Stack, Turn, chat, running
+
+CONTEXT = 512
+FACT = "The colour of the boat is green."
+QUESTION = "What is the colour of the boat?"
+SYSTEM = f"You are marco.<|im_end|>\n<|im_start|>user\n{FACT}<|im_end|>\n<|im_start|>assistant\n{FACT}"
+"""With an example of a conversation, which is where the demo model looks for facts."""
+FILLER = ("The number of the locker is 417." * 4, "The key is in the cellar." * 5, "Where is the key?")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    table: Path = tmp_path_factory.mktemp("models") / "models.toml"
+    table.write_text(f'[models.short]\nsource = "demo"\ncontext_length = {CONTEXT}\n')
+    flags = ("--models", str(table))
+    async with running("demo", "store", "worker", "gateway", worker_flags=flags) as started:
+        yield started
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def begin(client: Client, agent: str, **arguments: Any) -> Turn:
+    messages = chat(("system", SYSTEM), ("user", QUESTION))
+    return await client.turn(agent, messages=messages, max_tokens=16, parse_special=True, **arguments)
+
+
+def tokens(turn: Turn) -> int:
+    return turn.finished.usage.prompt_tokens + turn.finished.usage.completion_tokens
+
+
+async def long(client: Client, agent: str, contexts: int) -> list[types_pb2.ContextTrim]:
+    """Speak until the agent has had so many contexts' tokens; what was dropped on the way."""
+    had, trims = 0, []
+    for number in range(99):
+        turn = await client.say(agent, FILLER[number % 3], max_tokens=16)
+        assert turn.finished.durable
+        assert tokens(turn) <= CONTEXT
+        if turn.started.HasField("context_trim"):
+            trims.append(turn.started.context_trim)
+            had += turn.started.context_trim.dropped_tokens
+        if had + tokens(turn) > contexts * CONTEXT:
+            return trims
+    pytest.fail("this takes too many turns")
+
+
+async def test_three_contexts_of_turns_and_the_system_prompt_is_still_known(stack: Stack) -> None:
+    client = await stack.client("gateway", "short")
+    first = await begin(client, "ada")
+    trims = await long(client, "ada", 3)
+    assert len(trims) >= 3
+    assert all(trim.policy == types_pb2.CONTEXT_POLICY_TRIM and trim.dropped_turns for trim in trims)
+    answer = await client.say("ada", QUESTION, max_tokens=16)
+    assert (answer.text, first.text) == (FACT, FACT)
+    before = await stack.ledger("ada", "short")
+    stack.kill("worker", "store")
+    await stack.up("store", "worker")
+    client = await stack.client("worker", "short")
+    assert await stack.ledger("ada", "short") == before
+    again = await client.say("ada", QUESTION, max_tokens=16)
+    assert (again.text, again.match) == (FACT, "EXTEND")
+    assert again.cached.get("warm", 0) > 0
+
+
+async def test_what_was_dropped_is_in_the_snapshot(stack: Stack) -> None:
+    client = await stack.client("gateway", "short")
+    await begin(client, "bob")
+    whole = b""
+    while True:
+        ledger = await stack.ledger("bob", "short")
+        turn = await client.say("bob", FILLER[0], max_tokens=16)
+        if turn.started.HasField("context_trim"):
+            whole = ledger.text
+            break
+    turns = (await client.agents.ListTurns(agent_pb2.ListTurnsRequest(key=client.key("bob"), include_text=True))).turns
+    said = [(message.role, message.content) for message in turns[-1].messages]
+    assert said == [("user", FILLER[0]), ("assistant", turn.text)], "turns are read behind a cut"
+    assert sum(each.tokens for each in turns) == (await client.agent("bob")).tokens
+    snapshot = turn.started.context_trim.snapshot
+    request = agent_pb2.RestoreSnapshotRequest(key=client.key("bob"), name=snapshot)
+    await client.agents.RestoreSnapshot(request)
+    assert (await stack.ledger("bob", "short")).text == whole
+
+
+async def test_a_retry_tells_what_was_dropped(stack: Stack) -> None:
+    client = await stack.client("gateway", "short")
+    await begin(client, "cyd")
+    for number in range(40):
+        turn = await client.say("cyd", FILLER[0], max_tokens=16, request_id=f"t{number}")
+        again = await client.say("cyd", FILLER[0], max_tokens=16, request_id=f"t{number}")
+        assert (again.finished.replayed, again.started, again.text) == (True, turn.started, turn.text)
+        if turn.started.HasField("context_trim"):
+            return
+    pytest.fail("nothing was dropped")
+
+
+async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> None:
+    client = await stack.client("gateway", "short")
+    await begin(client, "dan")
+    probe = agent_pb2.ProbeAgentRequest(
+        key=client.key("dan"), append=types_pb2.Append(messages=chat(("user", "The dog is Rex. " * 20)))
+    )
+    while not (said := await client.agents.ProbeAgent(probe)).HasField("context_trim"):
+        assert not (await client.say("dan", FILLER[0], max_tokens=16)).started.HasField("context_trim")
+    version = (await client.agent("dan")).version.version
+    assert (said.context_trim.snapshot, said.context_trim.dropped_turns > 0) == (f"auto-{version}", True)
+    async with httpx.AsyncClient(base_url=stack.url) as http:
+        url = "/v1/agents/dan/context-policy?model=short"
+        told = (await http.put(url, json={"context_policy": "refuse"})).json()
+        assert told["agent"]["context_policy"] == "refuse"
+        body = {"model": "short", "messages": [{"role": "user", "content": "The dog is Rex. " * 40}]}
+        headers = {"X-Agent-ID": "dan", "X-Agent-Memory": "append"}
+        refused = await http.post("/v1/chat/completions", json=body, headers=headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "failed_precondition")
+        assert "context policy" in refused.json()["error"]["message"]
+        assert (await client.agent("dan")).version.version == version
+        await http.put(url, json={"context_policy": "trim"})
+        answer = await http.post("/v1/chat/completions", json=body, headers=headers)
+        report = answer.json()["agentmem"]
+        assert report["context_trim"]["snapshot"] == f"auto-{version}"
+        assert f"auto-{version} keeps them" in report["warning"]
+        assert answer.headers["x-agent-warning"] == report["warning"]
+
+
+async def test_forks_and_new_agents_have_their_policies(stack: Stack) -> None:
+    client = await stack.client("gateway", "short")
+    await begin(client, "eve", context_policy=types_pb2.CONTEXT_POLICY_REFUSE)
+    await client.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=client.key("eve"), new_agent_id="fay"))
+    for agent in ("eve", "fay"):
+        assert (await client.agent(agent)).context_policy == types_pb2.CONTEXT_POLICY_REFUSE
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await long(client, "fay", 3)
+    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "context policy" in (error.value.details() or "")
+
+
+async def test_a_chat_that_is_sent_whole_is_refused(stack: Stack) -> None:
+    """A client that keeps its history itself learns that it is too long, and nothing is left out."""
+    said = [{"role": ("user", "assistant")[n % 2], "content": FILLER[n % 3]} for n in range(101)]
+    async with httpx.AsyncClient(base_url=stack.url) as http:
+        for headers in ({}, {"X-Agent-ID": "gus"}):
+            refused = await http.post(
+                "/v1/chat/completions", json={"model": "short", "messages": said}, headers=headers
+            )
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "failed_precondition")
