@@ -67,7 +67,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 async def main(arguments: argparse.Namespace) -> None:
     """Measure, print, write. Raises SystemExit where there is nothing to compare."""
     if not (found := preload_here()).environment:
-        sys.exit(found.message or "MLX uses no BLAS of the system here")
+        sys.exit(": ".join(filter(None, found[1:])) or "MLX uses no BLAS of the system here")
     figures = await measure(arguments.tokens, arguments.samples)
     results.write(arguments.output, figures)
     show(tables(figures))

@@ -83,7 +83,7 @@ def services(settings: UpSettings) -> list[Service]:
     run = settings.run_directory
     blas = preload_here()
     if blas.message:
-        say(blas.message)
+        say(f"{blas.message}: {blas.advice}" if blas.advice else blas.message)
     return [
         Service("store", "cache_service", told.store, _serving(layout.store_socket(run), "")),
         Service(

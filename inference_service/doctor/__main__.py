@@ -1,10 +1,10 @@
 """`python -m inference_service.doctor`: the checks of the worker, a line for each finding."""
 
-import importlib
 import os
 import sys
+from importlib import metadata
 
-from agentmem.checkup import Check, Findings, ok, problem, tell
+from agentmem.checkup import Check, Finding, Findings, ok, problem, tell
 from agentmem.settings import SettingsError, load
 from inference_service.doctor import hardware
 from inference_service.settings import WorkerSettings
@@ -21,24 +21,20 @@ def main() -> None:
         )
         tell([("worker settings", lambda: [refused])], _write)
         return
-    failures: list[str] = []
-    tell([("MLX", lambda: _importable(failures))], _write)
-    if not failures:
+    broken: list[Finding] = []
+    tell([("MLX", lambda: _importable(broken))], _write)
+    if not broken:
         tell(_checks(settings), _write)
     os._exit(0)
 
 
-def _importable(failures: list[str]) -> Findings:
+def _importable(broken: list[Finding]) -> Findings:
     """Whether MLX can be imported. A build without its GPU's libraries cannot."""
-    builds = hardware.installed()
-    try:
-        core = importlib.import_module("mlx.core")
-        importlib.import_module("mlx_lm")
-    except (ImportError, OSError, RuntimeError) as error:
-        failures.append(str(error))
-        advice = hardware.advice(builds, hardware.nvidia_gpus(), apple=hardware.is_apple_silicon())
-        return [problem("MLX", f"MLX cannot be imported: {error}", advice)]
-    return [ok("MLX", f"{core.__version__} ({', '.join(builds)})", facts={"version": core.__version__})]
+    if found := hardware.import_problem():
+        broken.append(found)
+        return [found]
+    version = metadata.version("mlx")
+    return [ok("MLX", f"{version} ({', '.join(hardware.installed())})", facts={"version": version})]
 
 
 def _checks(settings: WorkerSettings) -> list[Check]:

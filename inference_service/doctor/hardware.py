@@ -1,5 +1,6 @@
-"""GPUs that are there, and builds of MLX that are installed. Imports no MLX, which cannot be imported everywhere."""
+"""GPUs that are there, and builds of MLX that are installed. Imports MLX only to see whether that works."""
 
+import importlib
 import os
 import platform
 import re
@@ -7,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+
+from agentmem.checkup import Finding, problem
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _DEVICE = re.compile(r"nvidia\d+")
@@ -16,6 +19,17 @@ def installed() -> list[str]:
     """The builds of MLX that are installed, by their distributions: "mlx-cpu", "mlx-cuda-13", "mlx-metal"."""
     names = {str(found.metadata["Name"] or "").lower().replace("_", "-") for found in metadata.distributions()}
     return sorted(name for name in names if name.startswith(("mlx-cpu", "mlx-cuda", "mlx-metal"))) or ["no build"]
+
+
+def import_problem() -> Finding | None:
+    """What is wrong, where MLX cannot be imported: it is not there, or its build wants libraries that are not."""
+    try:
+        importlib.import_module("mlx.core")
+        importlib.import_module("mlx_lm")
+    except (ImportError, OSError, RuntimeError) as error:
+        how = advice(installed(), nvidia_gpus(), apple=is_apple_silicon())
+        return problem("MLX", f"MLX cannot be imported: {error}", how)
+    return None
 
 
 def nvidia_gpus(proc: Path = _NVIDIA, dev: Path = Path("/dev")) -> int:

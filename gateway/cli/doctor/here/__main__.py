@@ -41,10 +41,8 @@ def _blas() -> Findings:
     found = preload_here()
     if not found.message:
         return [ok("BLAS", "none is preloaded here: MLX brings what it needs")]
-    if found.environment or "preloaded" in found.message:
-        return [ok("BLAS", found.message.replace("preloaded", "is preloaded into the worker by agentmem up"))]
-    what, _, install = found.message.rpartition(": ")
-    return [warning("BLAS", what, install)]
+    what = found.message.replace("preloaded", "is preloaded into the worker by agentmem up")
+    return [warning("BLAS", what, found.advice) if found.advice else ok("BLAS", what)]
 
 
 def _running(settings: UpSettings, found: list[running.Running]) -> Findings:
