@@ -22,7 +22,8 @@ quarantine.py      files that failed,
 workflow_records.py  records of workflow runs
 
 blocks.py          files and rows, moved together; `publication` is what a worker hands in, and its verification
-warm.py            the warm tier's limits at work; `last_use` is when agents and files were last used
+warm.py            the warm tier's limits at work; `last_use` is when agents and files were last used,
+                   `writability` whether the disk takes a turn
 streams.py         files as streams of bytes, for workers elsewhere; `incoming`, `spool` and `probe` are their parts
 database.py        the thread that owns SQLite; `schema` and the scripts in `migrations/` are its tables, `checksums`
                    its own, and `first_page` says which version a file has

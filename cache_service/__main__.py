@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from agentmem import logs
 from agentmem.errors import Internal
 from agentmem.exposition import MetricsServer
+from agentmem.health import WRITES
 from agentmem.notify import ServiceManager
 from agentmem.server import GrpcServer
 from agentmem.service import run_service
@@ -25,6 +26,8 @@ from cache_service.settings import StoreSettings
 from cache_service.store import Store
 
 log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -54,6 +57,7 @@ async def serve(settings: StoreSettings) -> None:
             server = GrpcServer(settings.address, store.services, metrics=store.process_metrics)
             await server.start()
             await server.set_serving(True)
+            work.append(asyncio.create_task(_watch_disk(store, server)))
             logs.event(log, "ready", address=settings.address, data=str(settings.data_directory))
             manager.ready("serving")
             await stopping.wait()
@@ -67,6 +71,20 @@ async def serve(settings: StoreSettings) -> None:
             await asyncio.to_thread(metrics.stop)
     finally:
         await asyncio.to_thread(store.close)
+
+
+async def _watch_disk(store: Store, server: GrpcServer) -> None:
+    """Say whether ledgers can be written, again and again."""
+    said = ""
+    while True:
+        problem = await store.writability.problem()
+        await server.set_health(WRITES, problem)
+        if problem and not said:
+            logs.event(log, "ledgers cannot be written", logging.ERROR, problem=problem)
+        elif said and not problem:
+            logs.event(log, "ledgers can be written again")
+        said = problem
+        await asyncio.sleep(_WATCH_SECONDS)
 
 
 def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:

@@ -92,6 +92,7 @@ class Clock:
     def __init__(self, database: Database, read: Callable[[], Reading] = read) -> None:
         """Go on from where the last process of this directory was. Blocks. Raises what a write raises."""
         self._read = read
+        self._database = database
         self._time: Time = database.write_blocking(self._begin)
         self._kept: Time | None = self._time
         database.before_commit(self._keep)
@@ -108,6 +109,11 @@ class Clock:
     def advance(self) -> None:
         """See how the machine's clock goes. Call it every few seconds."""
         self._time = advanced(self._time, self._read())
+
+    async def keep(self) -> None:
+        """Write the time down now, which also shows whether anything can be written. Raises what a write raises."""
+        self._kept = None
+        await self._database.write(lambda _: None)
 
     def stop(self) -> None:
         """Let the next transaction, which is the last, write the time down."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_
 from cache_service import schema
 from cache_service.blocks import BlockStore
 from cache_service.clock import Clock
-from cache_service.database import Database, database_errors
+from cache_service.database import Database, Failure, database_errors
 from cache_service.files import DataDirectory, disk_errors
 from cache_service.last_use import LastUse
 from cache_service.ledger_writer import LedgerWriter
@@ -32,6 +33,7 @@ from cache_service.servicer import CacheStoreServicer
 from cache_service.servicer_agents import AgentServicer
 from cache_service.streams import BlockStreams
 from cache_service.warm import WarmTier
+from cache_service.writability import Writability
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +79,8 @@ class Store:
         self.process_metrics = ProcessMetrics(registry, "store")
         """Of the process that this store is; for its GrpcServer."""
         metrics = StoreMetrics(registry)
-        self._database.on_failure = metrics.ledger_failed
+        self.writability = Writability(self._directory.root, self._database, self.clock)
+        self._database.on_failure = self._failed(metrics)
         self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits, quotas)
         self._blocks = BlockStore(self._directory, self._database, self.clock, metrics, self.warm)
         self._streams = BlockStreams(self._directory, self._database, self._blocks)
@@ -132,6 +135,13 @@ class Store:
             with suppress(AgentmemError, sqlite3.Error):
                 self._database.close()
             raise
+
+    def _failed(self, metrics: StoreMetrics) -> Callable[[Failure], None]:
+        def noted(failure: Failure) -> None:
+            metrics.ledger_failed(failure)
+            self.writability.note(failure)
+
+        return noted
 
     async def upkeep(self, now: int) -> None:
         """End what is over at `now`, a time of the store's clock, and keep the warm tier within its limits."""

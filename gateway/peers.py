@@ -41,14 +41,18 @@ class Peers:
         self._serving = False
         self._stopping = asyncio.Event()
         self.unready = _UNKNOWN
-        """Why no turn could run; empty if one could. The worker serves only while the store answers it."""
+        """Why no turn could run and be kept; empty if one could. The worker serves only while the store answers it."""
 
     async def look(self) -> None:
         """Ask both, now."""
-        worker, store = await asyncio.gather(self._reason(*self._worker), self._reason(*self._store))
+        worker, store, writes = await asyncio.gather(
+            self._reason(*self._worker),
+            self._reason(*self._store),
+            upstream.write_problem(self._store[0], self._timeout),
+        )
         self._told(WORKER, not worker)
         self._told(STORE, not store)
-        self.unready = worker and "; ".join(filter(None, (worker, store)))  # the store may be to blame
+        self.unready = "; ".join(filter(None, (worker, store))) if worker else writes  # the store may be to blame
         if self._serving != (not worker):
             self._serving = not worker
             await self._changed(self._serving)

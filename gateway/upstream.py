@@ -15,6 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors, handlers
+from agentmem.health import WRITES, reason
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.callers import serves_admin
 from gateway.discretion import without_directories
@@ -136,6 +137,18 @@ async def _drain(queue: "asyncio.Queue[_T | errors.AgentmemError | None]") -> As
         if isinstance(message, errors.AgentmemError):
             raise message
         yield message
+
+
+async def write_problem(channel: grpc.aio.Channel, timeout: float) -> str:
+    """Why the store cannot write ledgers now, asked live; empty if it can, or does not say."""
+    call = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=WRITES), timeout=timeout)
+    try:
+        answer = await call
+        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+            return ""
+        return without_directories(await reason(call)) or f"the {STORE} cannot write"
+    except grpc.aio.AioRpcError:  # whether it answers at all is asked elsewhere
+        return ""
 
 
 async def unready_reason(channel: grpc.aio.Channel, service: str, timeout: float, peer: str = WORKER) -> str:

@@ -15,11 +15,11 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from agentmem.addresses import AddressError
 from agentmem.channels import SERVER_OPTIONS
+from agentmem.health import Health
 from agentmem.interceptors import ErrorInterceptor
 from agentmem.logs import event
 from agentmem.process_metrics import ProcessMetrics
@@ -63,7 +63,7 @@ class GrpcServer:
         self._interceptors = (*counting, TracingInterceptor(door=door), *interceptors, ErrorInterceptor())
         self._options = list({**dict(SERVER_OPTIONS), **(options or {})}.items())
         self._services = [(register, servicer) for _, register, servicer in services]
-        self._health = HealthServicer()
+        self._health = Health()
         self._servers: list[grpc.aio.Server] = []
         path = Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
         self._guard = None if path is None else SocketGuard(path)
@@ -82,6 +82,10 @@ class GrpcServer:
         for name in ("", *self._names):
             await self._health.set(name, status)
         self._tell(serving)
+
+    async def set_health(self, name: str, problem: str) -> None:
+        """Set the health of something that is no service of its own; `problem` is why it does not serve, or empty."""
+        await self._health.say(name, problem)
 
     async def stop(self, grace: float) -> None:
         """Health NOT_SERVING, no new calls, running ones get `grace` seconds; then the socket's lock is let go."""

@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
+from agentmem.health import WRITES
 from agentmem.server import GrpcServer
 from gateway.peers import Peers
 from gateway.process import Gateway
@@ -78,6 +79,20 @@ async def test_turns_need_the_worker_only(run_dir: Path) -> None:
         await world.servers["worker"].set_serving(True)
         await world.peers.look()
         assert (world.peers.unready, world.up) == ("", {"worker": True, "store": False})
+
+
+async def test_a_store_that_cannot_write_says_why(run_dir: Path) -> None:
+    """The doors still serve what needs no writing."""
+    async with watched(run_dir) as world:
+        for server in world.servers.values():
+            await server.set_serving(True)
+        await world.servers["store"].set_health(WRITES, "the disk of /home/ada/x is full")
+        await world.peers.look()
+        assert world.peers.unready == "the disk of …/x is full"
+        assert (world.changes, world.up) == ([True], {"worker": True, "store": True})
+        await world.servers["store"].set_health(WRITES, "")
+        await world.peers.look()
+        assert world.peers.unready == ""
 
 
 async def test_a_peer_that_does_not_answer_does_not_serve(run_dir: Path) -> None:

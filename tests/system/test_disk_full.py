@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 
 from agentmem.errors import ResourceExhausted, from_rpc
@@ -34,6 +35,16 @@ async def failures(stack: Stack, at_least: int) -> None:
     async with asyncio.timeout(60):
         while await stack.metric("worker", "agentmem_cache_store_failures_total") < at_least:
             await asyncio.sleep(0.02)
+
+
+async def readiness(stack: Stack, words: str) -> None:
+    """Wait until /readyz says these words, or that it is ready."""
+    async with asyncio.timeout(60), httpx.AsyncClient() as http:
+        while True:
+            answer = await http.get(f"{stack.url}/readyz")
+            if (answer.status_code == 503 and words in answer.text) if words else answer.status_code == 200:
+                return
+            await asyncio.sleep(0.1)
 
 
 async def test_a_worker_without_room_for_files_answers_and_writes_them_later(shimmed: tuple[Stack, Slot]) -> None:
@@ -72,6 +83,7 @@ async def test_a_ledger_that_cannot_be_written_fails_the_turn_loudly(
     shimmed: tuple[Stack, Slot], error: int, code: grpc.StatusCode, words: str
 ) -> None:
     stack, slot = shimmed
+    await stack.up("gateway")
     client: Client = await stack.client()
     first = await client.say("ada", "Hello.", max_tokens=4)
     before = await stack.ledger("ada")
@@ -87,7 +99,9 @@ async def test_a_ledger_that_cannot_be_written_fails_the_turn_loudly(
     assert "store.db fails" in stack.logs("store")
     reason = "full" if error == errno.ENOSPC else "io_error"
     assert await stack.metric("store", "agentmem_ledger_failures_total", reason=reason) >= 1
+    await readiness(stack, words)
     slot.disarm()
+    await readiness(stack, "")
     again = await client.say("ada", "And now?", request_id="second", max_tokens=4)
     assert again.finished.durable and not again.finished.replayed
     assert again.finished.version.version == first.finished.version.version + 1
