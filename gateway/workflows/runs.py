@@ -18,6 +18,7 @@ import grpc
 
 from agentmem.errors import (
     AgentmemError,
+    AlreadyExists,
     DataLoss,
     FailedPrecondition,
     InvalidArgument,
@@ -35,6 +36,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.workflows import states
 from gateway.workflows.definition.load import load
 from gateway.workflows.definition.schema import Definition
+from gateway.workflows.following import follow
 from gateway.workflows.log import Event, EventLog
 from gateway.workflows.records import Records
 from gateway.workflows.run import ENDED, Run, agent_keys, interrupted
@@ -90,13 +92,16 @@ class Runs:
         key = who.namespace, states.workflow_id(who.namespace, request_id or uuid.uuid4().hex)
         given = workflow_run_pb2.WorkflowRun(definition_yaml=definition_yaml, variables=variables)
         async with self._only(key):
-            if (known := await self._known(key)) is not None:
-                if states.given(known[0]) != states.given(given):
-                    raise InvalidArgument("request_id", "was used for another workflow; choose another")
+            if (known := await self._same(key, given)) is not None:
                 return self._join(who, definition, *known, after)
             with self._reserved(who.namespace):
                 given.workflow.CopyFrom(await self._new(key, definition))
-                return await to_its_end(self._create(who, key, definition, given, after))
+                try:
+                    return await to_its_end(self._create(who, key, definition, given, after))
+                except AlreadyExists:  # another gateway was asked at the same time, and has it
+                    if await self._same(key, given) is None:
+                        raise
+                    return follow(self._records, *key, after)
 
     async def resume(self, who: Caller, workflow_id: str, after: int) -> _Events:
         """Join a run, or go on with one that is interrupted or failed; its events. Raises AgentmemError."""
@@ -216,6 +221,15 @@ class Runs:
             return live.run.record, live.version
         record = await self._records.get(*key)
         return record and (workflow_run_pb2.WorkflowRun.FromString(record.payload), record.version)
+
+    async def _same(
+        self, key: _Key, given: workflow_run_pb2.WorkflowRun
+    ) -> tuple[workflow_run_pb2.WorkflowRun, int] | None:
+        """`_known`. Raises InvalidArgument where it is a run of something else than is given."""
+        known = await self._known(key)
+        if known is not None and states.given(known[0]) != states.given(given):
+            raise InvalidArgument("request_id", "was used for another workflow; choose another")
+        return known
 
     async def _found(self, key: _Key) -> tuple[workflow_run_pb2.WorkflowRun, int]:
         if (known := await self._known(key)) is None:

@@ -9,11 +9,22 @@ from typing import Any, cast
 import pytest
 
 from agentmem.channels import connect
-from agentmem.errors import Aborted, AgentmemError, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
+from agentmem.errors import (
+    Aborted,
+    AgentmemError,
+    AlreadyExists,
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
 from agentmem.v1 import agent_pb2, workflow_pb2, workflow_run_pb2
 from gateway.callers import Caller, Everyone
 from gateway.metrics import GatewayMetrics
 from gateway.workflows.definition.load import load
+from gateway.workflows.following import follow
 from gateway.workflows.log import Event
 from gateway.workflows.records import Record
 from gateway.workflows.runs import Runs
@@ -42,7 +53,10 @@ class Kept:
         self.damaged = False
 
     async def create(self, namespace: str, workflow_id: str, payload: bytes, summary: bytes) -> int:
-        return await self.put(namespace, workflow_id, 0, payload, summary)
+        try:
+            return await self.put(namespace, workflow_id, 0, payload, summary)
+        except Aborted as error:
+            raise AlreadyExists("it exists") from error
 
     async def put(self, namespace: str, workflow_id: str, version: int, payload: bytes, summary: bytes) -> int:
         await asyncio.sleep(0)
@@ -229,3 +243,49 @@ async def test_what_is_damaged_can_be_deleted(runs: Runs, kept: Kept) -> None:
         await runs.get("n", workflow_id)
     await runs.delete("n", workflow_id)
     assert kept.records == {}
+
+
+async def meeting(first: Runs, second: Runs, kept: Kept, *texts: str) -> list[Any]:
+    """One request at two gateways, neither of which finds a record; what each answers."""
+    kept.gate.clear()
+    pairs = zip((first, second), texts or (FILE, FILE), strict=True)
+    asked = [asyncio.create_task(begun(runs, text=text)) for runs, text in pairs]
+    await eventually(lambda: kept.writers == 2)
+    kept.gate.set()
+    return await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_one_request_at_two_gateways_is_one_run(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
+    """Who comes too late follows what the other has."""
+    async with connect(worker.target) as channel:
+        other = Runs(cast(Any, kept), channel, Everyone("n"), GatewayMetrics(), most=2)
+        told = await asyncio.gather(*map(all_of, await meeting(runs, other, kept)))
+        assert len(runs._live) + len(other._live) == 0
+        await other.stop(5)
+    follower, leader = sorted(told, key=len)
+    assert all(event in leader for event in follower), "what is logged, and not what streamed"
+    assert [event.sequence for event in follower] == list(range(1, leader[-1].sequence + 1))
+    assert follower[-1].HasField("finished")
+    assert len(worker.generated) == 2, "a turn of each agent"
+
+
+async def test_another_workflow_under_the_same_request_at_another_gateway(
+    runs: Runs, worker: ScriptedWorker, kept: Kept
+) -> None:
+    async with connect(worker.target) as channel:
+        other = Runs(cast(Any, kept), channel, Everyone("n"), GatewayMetrics(), most=2)
+        outcomes = await meeting(runs, other, kept, FILE, FILE.replace("speak", "sing"))
+        await other.stop(5)
+    assert sum(isinstance(each, InvalidArgument) for each in outcomes) == 1
+
+
+async def test_following_ends_where_the_other_gateway_is_gone(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
+    worker.script = for_ever
+    await begun(runs)
+    (key,) = kept.records
+    events = follow(cast(Any, kept), *key, 0, patience=0)
+    with pytest.raises(Unavailable, match="send the request again"):
+        await all_of(events)
+    del kept.records[key]
+    with pytest.raises(NotFound):
+        await all_of(follow(cast(Any, kept), *key, 0))
