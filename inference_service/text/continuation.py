@@ -8,7 +8,7 @@ way than those before (`<|return|>`, an EOS, or nothing), so what follows an ans
                                                           └ follow-up ─────────────────────────────────────┘
 
 The opening is what all follow-ups that begin with such a message have in common. The ledger ends with as much of it as
-the model generated, or with a stop token that the template does not have there.
+the model generated, or with a stop token that the template does not have there: that one is not kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class Joint(NamedTuple):
 def follow_ups(
     render: Render, tokenizer: Tokenizer, chat: MessagesInput, *, cue: bool, checkpoints: bool, answered: bool
 ) -> Iterator[FollowUp]:
-    """What `chat` adds behind an answer; and behind other messages, unless the ledger is `answered`: ends with one.
+    """What `chat` adds behind an answer, behind a call of a tool, and, unless the ledger is `answered`, behind others.
 
     Raises FailedPrecondition where that depends on the conversation before, and InvalidArgument where the template
     refuses the messages behind every stub.
@@ -86,45 +86,33 @@ def follow_ups(
         )
 
 
-def join(
-    ledger: Rendered, following: Rendered, opening: int, closing: Rendered, tokenizer: Tokenizer, *, answered: bool
-) -> Joint:
-    """Where they meet: the ledger may end with something that is in the first `opening` bytes of `following`.
+def join(ledger: Rendered, following: Rendered, opening: int, closing: Rendered, *, answered: bool) -> Joint | None:
+    """Where they meet, if the ledger ends with something that the first `opening` bytes of `following` begin with.
 
-    A ledger that ends with `closing`, which is what ends a chat, is cut where that and the follow-up part. A stop token
-    at its end stands for the same one in the opening; where that has none, generation ended with what history does not
-    have, and it is cut off.
+    A ledger that ends with `closing`, which is what ends a chat, is cut where that and the follow-up part. Ordinary
+    text that was generated is the answer's own, also where an opening begins alike.
     """
     size = len(ledger.text)
     if closing.text and ledger.ends_with(closing):
         common = _last_edge(closing, _common_length(closing.text, following.text[:opening]))
         return Joint(size - len(closing.text) + common, common)
-    stops = [span.start for span in following.specials if span.end <= opening and _stops(following, span, tokenizer)]
-    for start in (0, *stops):
-        if end := _common_end(ledger, following, start, opening):
-            return Joint(size, end)
-    last = ledger.specials[-1] if ledger.specials else Span(0, 0)
-    if answered and last.end == size and _stops(ledger, last, tokenizer):
-        before = Rendered(ledger.text[: last.start], ledger.specials[:-1])
-        return Joint(last.start, _common_end(before, following, 0, opening))
-    return Joint(size, 0)
-
-
-def _stops(rendered: Rendered, span: Span, tokenizer: Tokenizer) -> bool:
-    """Whether generation ends with this special token."""
-    return tokenizer.special_id(rendered.text[span.start : span.end].decode()) in tokenizer.eos_ids
-
-
-def _common_end(ledger: Rendered, following: Rendered, start: int, limit: int) -> int:
-    """The last place up to `limit` so that the ledger ends with what `following` has from `start` on; 0 if none."""
-    for end in range(limit, start, -1):
+    shortest = min((span.end for span in following.specials), default=opening + 1) if answered else 1
+    for end in range(opening, shortest - 1, -1):
         inside = any(span.start < end < span.end for span in following.specials)
-        if inside or inside_character(following.text, end) or not ledger.text.endswith(following.text[start:end]):
+        if inside or inside_character(following.text, end) or not ledger.text.endswith(following.text[:end]):
             continue
-        within = tuple(Span(s.start - start, s.end - start) for s in following.specials if start <= s.start < end)
-        if ledger.ends_with(Rendered(following.text[start:end], within)):
-            return end
-    return 0
+        if ledger.ends_with(Rendered(following.text[:end], tuple(s for s in following.specials if s.start < end))):
+            return Joint(size, end)
+    return None
+
+
+def without_stop(ledger: Rendered, tokenizer: Tokenizer) -> Rendered:
+    """The ledger without the token that generation stopped at, if it ends with one."""
+    last = ledger.specials[-1] if ledger.specials else Span(0, 0)
+    spelled = ledger.text[last.start : last.end].decode()
+    if not spelled or last.end != len(ledger.text) or tokenizer.special_id(spelled) not in tokenizer.eos_ids:
+        return ledger
+    return Rendered(ledger.text[: last.start], ledger.specials[:-1])
 
 
 def _last_edge(rendered: Rendered, at: int) -> int:
@@ -187,12 +175,16 @@ def _stubs(chat: MessagesInput, answered: bool) -> Iterator[tuple[_Messages, _Me
     question = {"role": "user", "content": _QUESTION}
     earlier = (question, {"role": "assistant", "content": _EARLIER})
     mark, first = _mark(chat), chat.messages[0]
-    if first["role"] in _TOOL_ROLES:
-        for as_text in (False, True):
-            one, other = (_call(first, name, mark, as_text=as_text) for name in _TOOL_NAMES)
-            yield (question, one), (*earlier, question, other)
     answer = {"role": "assistant", "content": mark}
-    yield (question, answer), (*earlier, question, answer)
+    behind_answer = ((question, answer), (*earlier, question, answer))
+    behind_calls = []
+    for as_text in (False, True):
+        one, other = (_call(first, name, mark, as_text=as_text) for name in _TOOL_NAMES)
+        behind_calls.append(((question, one), (*earlier, question, other)))
+    if first["role"] in _TOOL_ROLES:
+        yield from (*behind_calls, behind_answer)
+    else:
+        yield from (behind_answer, *behind_calls)
     if not answered:
         asked = {"role": "user", "content": mark}
         yield (asked,), (*earlier, asked)

@@ -14,11 +14,15 @@ import jinja2
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.checkpoints import before_cue, beginning, shared_beginning
-from inference_service.text.continuation import follow_ups, join
+from inference_service.text.continuation import Joint, follow_ups, join, without_stop
 from inference_service.text.openings import UserTurn, opening, user_turn
 from inference_service.text.rendered import Rendered, Span
 from inference_service.text.tokenizer import Tokenizer
 
+_TEMPLATE_FAULTS = (
+    *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError),
+    *(RuntimeError, TypeError, ValueError),
+)
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
@@ -90,18 +94,23 @@ class Renderer:
         if not ledger.text:
             return Continuation(0, self.messages(chat, cue=cue, parse_special=parse_special))
         marked, mark = self._with_mark(chat, parse_special)
+        before = without_stop(ledger, self._tokenizer) if answered else ledger
         first: Continuation | None = None
         options = {"cue": cue, "checkpoints": self._checkpoints, "answered": answered}
         for each in follow_ups(self._apply, self._tokenizer, marked, **options):
             following = self._rendered(each.text, mark, (each.cue,))
             opening = len(_unmarked(each.text[: each.opening], mark))
             closing = self._rendered(each.closing, "")
-            kept, start = join(ledger, following, opening, closing, self._tokenizer, answered=answered)
-            found = Continuation(kept, following.behind(start))
+            joint = join(ledger, following, opening, closing, answered=answered)
             # What an ordinary text ends with may be in an opening by chance.
-            if answered or any(span.end <= start for span in following.specials):
-                return found
-            first = first or found
+            if joint is not None and any(span.end <= joint.start for span in following.specials):
+                return Continuation(joint.kept, following.behind(joint.start))
+            if first is None:
+                joint = joint or join(before, following, opening, closing, answered=answered)
+                kept, start = joint or Joint(len(before.text), 0)
+                first = Continuation(kept, following.behind(start))
+            if answered and before is ledger:
+                break  # Nothing ended the answer, so it need not be found what did.
         assert first is not None, "follow_ups raises where it finds none"
         return first
 
@@ -164,7 +173,7 @@ class Renderer:
             return self._template(
                 [dict(m) for m in chat.messages], **arguments, add_generation_prompt=cue, tokenize=False
             )
-        except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except _TEMPLATE_FAULTS as error:
             raise InvalidArgument("messages", f"the model's chat template refuses them: {error}") from error
 
     def _with_mark(self, chat: MessagesInput, parse_special: bool) -> tuple[MessagesInput, str]:

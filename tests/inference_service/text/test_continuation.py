@@ -13,6 +13,7 @@ from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import Limits
 from inference_service.memory.plan import Plan, Planner
 from inference_service.text.rendered import Rendered, Span
+from tests import npm_tokenizers
 from tests.inference_service.chat_templates import (
     APERTUS,
     COMMAND,
@@ -24,6 +25,7 @@ from tests.inference_service.chat_templates import (
     PHI,
     Family,
     model,
+    shipped,
 )
 from tests.inference_service.real_tokenizers import (
     ALTERNATING,
@@ -153,6 +155,29 @@ def test_an_append_to_context_that_was_taken_in(family: Family, before: tuple[Me
     new = (ANSWER, NEXT) if before[-1] is USER else (NEXT,)
     text, _ = appended(family, model(family).whole([*before], cue=False), "", *new)
     assert text == model(family).whole([*before, *new])
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
+@pytest.mark.parametrize("new", [(NEXT,), (NEXT, ANSWER, USER)], ids=["user", "several"])
+def test_an_append_is_the_whole_chat_by_templates_that_are_shipped(name: str, new: tuple[Message, ...]) -> None:
+    family = shipped(name, "<|another stop|>")
+    prompt, whole = model(family).whole([USER]), model(family).whole([USER, ANSWER, *new])
+    for stop in ("", *family.stops):
+        text, _ = appended(family, prompt, "hi there" + stop, *new)
+        assert text == whole
+
+
+def test_a_turn_after_a_call_that_no_tool_answered() -> None:
+    for family in (COMMAND, APERTUS, GPT_OSS):
+        text, plan = appended(family, model(family).whole([USER]), CALLING[family], NEXT)
+        assert text == model(family).whole([USER, CALLS, NEXT])
+        assert plan.kind == types_pb2.MATCH_EXTEND
+
+
+def test_white_space_of_an_answer_is_no_end_of_its_turn() -> None:
+    template = "{% for m in messages %}{{ m.content }}{{ '\\n\\n' }}{% endfor %}"
+    text = added(template, remembered("hello\n\nhi\n"), chat(("user", "and now?")), cue=False).text
+    assert text == b"\n\nand now?\n\n"
 
 
 def test_a_call_that_was_cut_is_ended() -> None:

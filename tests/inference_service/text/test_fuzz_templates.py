@@ -1,0 +1,269 @@
+"""Chat templates put together of the traits that models' templates have: what an append adds is what the chat has.
+
+A template may refuse, by an error of ours that says so. What it renders holds three things: the text is transformers',
+what users say is never a special token, and an append to a conversation gives the prompt of the whole chat wherever the
+template renders what came before the same.
+"""
+
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from agentmem.errors import FailedPrecondition, InvalidArgument
+from inference_service.domain import MessagesInput
+from inference_service.memory.ledger import Ledger
+from inference_service.memory.match import Limits
+from inference_service.memory.plan import Planner
+from inference_service.text import template_clock
+from inference_service.text.rendered import Rendered
+from inference_service.text.rendering import Renderer
+from inference_service.text.tokenizer import Tokenizer
+from tests.inference_service.real_tokenizers import byte_level_backend
+
+Message = dict[str, Any]
+
+STOPS = ("</s>", "<|end|>", "<|return|>", "<|user|>", "<|tool|>")
+SPECIALS = ("<s>", *STOPS, "<|system|>", "<|assistant|>", "<|start|>")
+OPENERS = ("<|{role}|>", "<|{role}|>\\n", "<|start|>{role}\\n", "[{role}] ", "\\n\\n### {role}:\\n")
+CLOSERS = ("<|end|>", "<|end|>\\n", "</s>", " </s>", "[/{role}]", "\\n", "")
+MONDAY = "2026-03-02T09:30:00+01:00"
+
+
+class Traits(NamedTuple):
+    """Which traits a template has."""
+
+    beginning: str
+    opener: str
+    user_closer: str
+    answer_closer: str
+    last_closer: str | None
+    """What ends an answer that ends the chat; None: as every other."""
+    content: str
+    system: str
+    alternates: bool
+    cue: bool
+    """Whether the cue is there only if asked for."""
+    ending: str
+    """What ends a chat without a cue."""
+    counts: bool
+
+    @property
+    def template(self) -> str:
+        """The template."""
+        begin, name = "{{ '%s' }}", "m.role"
+        opener = begin % self.opener.format(role="' + m.role + '")
+        content = f"{{{{ {self.content} }}}}"
+
+        def closed(closer: str) -> str:
+            return begin % closer.format(role="' + m.role + '") if closer else ""
+
+        answer_closer = closed(self.answer_closer)
+        if self.last_closer is not None:
+            last = closed(self.last_closer)
+            answer_closer = f"{{% if loop.last %}}{last}{{% else %}}{answer_closer}{{% endif %}}"
+        number = "({{ loop.index }})" if self.counts else ""
+        hoisted = "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% endif %}{% endfor %}"
+        system = {
+            "in place": f"{opener}{content}{closed(self.user_closer)}",
+            "hoisted": "",
+            "refused": "{{ raise_exception('System role not supported') }}",
+        }[self.system]
+        odd = "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('must alternate') }}{% endif %}"
+        cue = begin % self.opener.format(role="assistant")
+        return (
+            f"{self.beginning}{hoisted if self.system == 'hoisted' else ''}{{% for m in messages %}}"
+            f"{odd if self.alternates else ''}"
+            f"{{% if {name} == 'system' %}}{system}"
+            f"{{% elif {name} == 'assistant' %}}{opener}{content}{answer_closer}"
+            f"{{% else %}}{opener}{number}{content}{closed(self.user_closer)}{{% endif %}}{{% endfor %}}"
+            f"{f'{{% if add_generation_prompt %}}{cue}{{% else %}}{self.ending}{{% endif %}}' if self.cue else cue}"
+        )
+
+    @property
+    def simple(self) -> bool:
+        """Whether nothing in it is a reason to refuse an append."""
+        return self.system == "in place" and not self.alternates and not self.counts
+
+
+def traits(**fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Traits]:
+    """Templates with any traits but those that are `fixed`."""
+    free: dict[str, st.SearchStrategy[Any]] = {
+        "beginning": st.sampled_from(["", "<s>", "<s>It is {{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}. "]),
+        "opener": st.sampled_from(OPENERS),
+        "user_closer": st.sampled_from(CLOSERS),
+        "answer_closer": st.sampled_from(CLOSERS),
+        "last_closer": st.sampled_from([None, None, "", "<|return|>", "</s>"]),
+        "content": st.sampled_from(["m.content", "m.content | trim", "m['content'].strip()", "m.content ~ ''"]),
+        "system": st.sampled_from(["in place", "in place", "hoisted", "refused"]),
+        "alternates": st.booleans(),
+        "cue": st.booleans(),
+        "ending": st.sampled_from(["", "", "</s>", "\\n"]),
+        "counts": st.sampled_from([False, False, False, True]),
+    }
+    return st.builds(Traits, **{**free, **fixed})
+
+
+words = st.sampled_from(["hello", "the boat is green", "é🙂", "1234", "<|im_", "{{ m }}", "a\nb"])
+hostile = st.lists(st.sampled_from([*SPECIALS, "x", " ", "<|", "end|>"]), min_size=1, max_size=4).map("".join)
+
+
+def messages(text: st.SearchStrategy[str], roles: tuple[str, ...], most: int) -> st.SearchStrategy[list[Message]]:
+    message = st.fixed_dictionaries({"role": st.sampled_from(roles), "content": text})
+    return st.lists(message, min_size=1, max_size=most)
+
+
+@cache
+def transformers() -> PreTrainedTokenizerFast:
+    backend = byte_level_backend()
+    backend.add_special_tokens(list(SPECIALS))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    backend = transformers().backend_tokenizer
+    return Tokenizer(backend, [backend.token_to_id(stop) for stop in STOPS])
+
+
+def whole(template: str, chat: list[Message], *, cue: bool = True) -> str | None:
+    """What transformers makes of it; None where the template refuses."""
+    try:
+        rendered = transformers().apply_chat_template(
+            chat, chat_template=template, add_generation_prompt=cue, tokenize=False
+        )
+    except Exception:  # noqa: BLE001 - whatever a template raises
+        return None
+    return str(rendered)
+
+
+def renderer(template: str) -> Renderer:
+    return Renderer(tokenizer(), partial(transformers().apply_chat_template, chat_template=template))
+
+
+fuzz = settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@fuzz
+@given(
+    of=traits(),
+    before=messages(words, ("user", "assistant", "system"), 3),
+    answer=words,
+    new=messages(words, ("user", "user", "assistant", "system"), 3),
+    stop=st.sampled_from(["", *STOPS]),
+)
+def test_an_append_is_the_whole_chat(
+    of: Traits, before: list[Message], answer: str, new: list[Message], stop: str
+) -> None:
+    template = of.template
+    with template_clock.at(MONDAY):
+        prompt = whole(template, before)
+        chat = whole(template, [*before, {"role": "assistant", "content": answer}, *new])
+        assume(prompt is not None and chat is not None and chat.startswith(prompt + answer))
+        assert prompt is not None
+        ledger = Ledger()
+        for text, generated in ((prompt, False), (answer + stop, True)):
+            ids = tokenizer().encode(text, parse_special=True)
+            ledger = ledger.followed_by(ids, tokenizer().pieces(ids), "", len(ids) if generated else 0)
+        planner = Planner(tokenizer(), renderer(template), Limits())
+        remembered = Rendered(ledger.text, tuple(planner.specials(ledger)))
+        try:
+            kept, addition = renderer(template).continuation(
+                remembered, MessagesInput(tuple(new)), cue=True, parse_special=False
+            )
+        except (FailedPrecondition, InvalidArgument):
+            event("refused")
+            assert not of.simple, "nothing in this template makes an append uncertain"
+            return
+        event("appended")
+        plan = planner.for_append(ledger, addition, kept)
+        assert tokenizer().decode(plan.sequence).decode() == chat
+
+
+ALIKE = {
+    "system": st.just("in place"),
+    "alternates": st.just(False),
+    "counts": st.just(False),
+    "last_closer": st.none(),
+    "user_closer": st.just("<|end|>\\n"),
+    "answer_closer": st.just("<|end|>\\n"),
+}
+
+
+@fuzz
+@given(
+    of=traits(**ALIKE),
+    before=messages(words, ("user", "assistant", "system"), 3),
+    new=messages(words, ("user", "system"), 2),
+)
+def test_an_append_to_context_that_was_taken_in_is_the_whole_chat(
+    of: Traits, before: list[Message], new: list[Message]
+) -> None:
+    template = of.template
+    with template_clock.at(MONDAY):
+        context, chat = whole(template, before, cue=False), whole(template, [*before, *new])
+        assert context is not None
+        ids = tokenizer().encode(context, parse_special=True)
+        ledger = Ledger().followed_by(ids, tokenizer().pieces(ids), "", 0)
+        planner = Planner(tokenizer(), renderer(template), Limits())
+        kept, addition = renderer(template).continuation(
+            Rendered(ledger.text, tuple(planner.specials(ledger))),
+            MessagesInput(tuple(new)),
+            cue=True,
+            parse_special=False,
+            answered=False,
+        )
+        assert tokenizer().decode(planner.for_append(ledger, addition, kept).sequence).decode() == chat
+
+
+@fuzz
+@given(of=traits(), chat=messages(st.one_of(words, hostile), ("user", "assistant", "system"), 4), cue=st.booleans())
+def test_what_is_said_is_no_special_token(of: Traits, chat: list[Message], cue: bool) -> None:
+    template = of.template
+    harmless = [{**message, "content": "x"} for message in chat]
+    with template_clock.at(MONDAY):
+        expected, plain = whole(template, chat, cue=cue), whole(template, harmless, cue=cue)
+        try:
+            rendered = renderer(template).messages(MessagesInput(tuple(chat)), cue=cue, parse_special=False)
+        except InvalidArgument:
+            assert expected is None
+            return
+    assert plain is not None
+    assert rendered.text.decode() == expected
+    token_ids = renderer(template).encode(rendered)
+    assert tokenizer().decode(token_ids) == rendered.text
+    wanted = [plain[start:end] for start, end in tokenizer().special_spans(plain)]
+    assert [tokenizer().token_bytes(i).decode() for i in token_ids if i in tokenizer().special_ids] == wanted
+
+
+BROKEN = [
+    "{% for m in messages %}{{ m.content",
+    "{% for m in messages %}{{ m.content + 1 }}{% endfor %}",
+    "{{ messages[7].content }}",
+    "{{ messages.content.nothing }}",
+    "{{ 1 / 0 }}",
+    "{{ messages | nofilter }}",
+    "{{ ''.__class__.__mro__ }}",
+    "{{ strftime_now(7) }}",
+    "{{ strftime_now('%') }}{{ raise_exception(messages) }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{{ range(10000000000) | list }}",
+    "{{ 'x' * 3 ** 40 }}",
+    "",
+    "{{ none }}",
+]
+
+
+@pytest.mark.parametrize("template", BROKEN)
+def test_broken_templates_are_refused_or_render(template: str) -> None:
+    chat = MessagesInput(({"role": "user", "content": "hello"},))
+    for render in (
+        partial(renderer(template).messages, chat),
+        partial(renderer(template).continuation, Rendered(b"x"), chat),
+    ):
+        with suppress(FailedPrecondition, InvalidArgument):
+            render(cue=True, parse_special=False)

@@ -1,0 +1,44 @@
+"""Appends to a model of GPT-OSS's kind: the stop token of an answer is another one in history, and layers slide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentmem.v1 import types_pb2
+from tests.system.stack import Stack, chat
+from tests.system.test_changed_models import change_json, stack, working  # noqa: F401 - a fixture
+from tests.tiny_models import BOS, END, START, write_gpt_oss
+
+RETURNS = (
+    f"{{% for m in messages %}}{START}{{{{ m.role }}}}\n{{{{ m.content }}}}"
+    f"{{% if m.role == 'assistant' and not loop.last %}}{BOS}{{% else %}}{END}{{% endif %}}{{% endfor %}}"
+    f"{{% if add_generation_prompt %}}{{{{ '{START}assistant\n' }}}}{{% endif %}}"
+)
+BOS_ID, START_ID, END_ID = range(3)
+FACTS = "The colour of the boat is green, and the house by the sea is red. " * 12
+
+
+async def test_the_stop_token_gives_way_and_all_before_it_is_reused(stack: Stack, tmp_path: Path) -> None:  # noqa: F811
+    directory = write_gpt_oss(tmp_path / "m")
+    change_json(directory / "tokenizer_config.json", chat_template=RETURNS)
+    agent, append = "returns", types_pb2.Append(messages=chat(("user", "And now?")))
+    at_once = types_pb2.Sampling(logit_bias={END_ID: 100})
+
+    async def answered() -> list[int]:
+        """The ledger, after an answer that is nothing but its stop token."""
+        await worker.client.turn(agent, append=append, sampling=at_once)
+        ledger = list((await stack.ledger(agent)).token_ids)
+        assert ledger[-1] == END_ID
+        return ledger
+
+    async with working(stack, directory) as worker:
+        await worker.client.turn(agent, messages=chat(("user", FACTS)), max_tokens=4)
+        before = await answered()
+        hot = await worker.held(agent, append=append)
+        assert (hot.match, hot.cached) == ("PARTIAL", {"hot": len(before) - 1})
+        ledger = list((await stack.ledger(agent)).token_ids)
+        assert ledger[: len(before) + 1] == [*before[:-1], BOS_ID, START_ID]
+        before = await answered()
+    async with working(stack, directory) as worker:
+        warm = await worker.held(agent, append=append)
+        assert (warm.match, warm.cached) == ("PARTIAL", {"warm": len(before) - 1})
