@@ -49,6 +49,7 @@ def _turn(request: CompletionRequest, prompt: str | list[int], incoming: Incomin
     )
     if isinstance(prompt, str):
         turn.prompt = prompt
+        turn.parse_special = request.parse_special is not False
     else:
         turn.token_ids.ids.extend(prompt)
     return turn

@@ -2,8 +2,8 @@
 
 Supported: model, prompt (a string, strings, token ids, or lists of them), stream, stream_options.include_usage,
 max_tokens (16 unless given, as OpenAI has it), temperature, top_p, stop, seed, n, logprobs, logit_bias,
-presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p, repetition_penalty. Accepted without effect:
-user, echo=false, and best_of where it is n. A null counts as not given.
+presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p, repetition_penalty, parse_special. Accepted
+without effect: user, echo=false, and best_of where it is n. A null counts as not given.
 """
 
 from typing import Annotated, Any
@@ -28,6 +28,11 @@ class CompletionRequest(SampledRequest):
     logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None
     echo: No | None = None
     best_of: int | None = None
+    parse_special: bool | None = Field(
+        None,
+        description="whether special tokens in prompts of text are parsed, which may hold a rendered chat; true unless "
+        "given, as vLLM has it, and false where others write parts of the prompt",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -25,6 +25,13 @@ def test_parameters_pass() -> None:
     assert turn.HasField("top_logprobs") and not exchange().turns[0].HasField("top_logprobs")
 
 
+@pytest.mark.parametrize(
+    ("fields", "parsed"), [({}, True), ({"parse_special": None}, True), ({"parse_special": False}, False)]
+)
+def test_special_tokens_are_parsed_unless_it_is_said_otherwise(fields: dict[str, Any], parsed: bool) -> None:
+    assert [turn.parse_special for turn in exchange(prompt=["a", "b"], **fields).turns] == [parsed, parsed]
+
+
 def test_tokens_go_as_they_are() -> None:
     assert [list(turn.token_ids.ids) for turn in exchange(prompt=[[1, 2], [3]]).turns] == [[1, 2], [3]]
 
