@@ -109,7 +109,12 @@ class Outline:
     @property
     def renderer(self) -> Renderer:
         """Renders its inputs. Checkpoints are for models whose windows are kept."""
-        return Renderer(self.text.tokenizer, self.text.template, checkpoints=self.geometry.sliding is not None)
+        return Renderer(
+            self.text.tokenizer,
+            self.text.template,
+            checkpoints=self.geometry.sliding is not None,
+            context_length=self.context_length,
+        )
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,21 @@ class Continuation(NamedTuple):
 class Renderer:
     """Renders inputs for one model. `template` is None where the model has none. Thread-safe.
 
-    `checkpoints` says that they are wanted: finding them costs as much again as rendering a chat.
+    `checkpoints` says that they are wanted: finding them costs as much again as rendering a chat. What cannot fit twice
+    into `context_length` is refused before work is spent on it (FailedPrecondition); less may fit when it is trimmed,
+    and is counted.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, *, checkpoints: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        *,
+        checkpoints: bool = True,
+        context_length: int | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._context_length = context_length
         self._template = template
         self._checkpoints = checkpoints
 
@@ -66,6 +76,7 @@ class Renderer:
 
         marked, mark = self._with_mark(chat, parse_special)
         text = self._apply(marked, cue)
+        self._check_length(_unmarked(text, mark))
         if not self._checkpoints:
             return self._rendered(text, mark)
         shared = shared_beginning(self._apply, marked, text)
@@ -133,23 +144,53 @@ class Renderer:
 
         `continues` says that it follows other text, as in `Tokenizer.encode`.
         """
-        encode, text = self._tokenizer.encode, rendered.text
+        text, enough = rendered.text, self._enough
+
+        def encode(end: int | None, *, parse_special: bool) -> list[int]:
+            ordinary = text[start:end].decode()
+            return self._tokenizer.encode(ordinary, parse_special=parse_special, continues=continues, enough=enough)
+
         if not rendered.literal:
-            return encode(text[start:].decode(), parse_special=True, continues=continues)
-        token_ids: list[int] = []
-        for span in (s for s in rendered.specials if s.start >= start):
-            token_ids += encode(text[start : span.start].decode(), parse_special=False, continues=continues)
-            token_ids.append(self._tokenizer.special_id(text[span.start : span.end].decode()))
-            start, continues = span.end, not self._tokenizer.space_after_special
-        return token_ids + encode(text[start:].decode(), parse_special=False, continues=continues)
+            token_ids = encode(None, parse_special=True)
+        else:
+            token_ids = []
+            for span in (s for s in rendered.specials if s.start >= start):
+                token_ids += encode(span.start, parse_special=False)
+                token_ids.append(self._tokenizer.special_id(text[span.start : span.end].decode()))
+                start, continues = span.end, not self._tokenizer.space_after_special
+                self.check_tokens(len(token_ids))
+            token_ids += encode(None, parse_special=False)
+        self.check_tokens(len(token_ids))
+        return token_ids
+
+    def check_tokens(self, tokens: int) -> None:
+        """Refuse a prompt that has more tokens than are counted."""
+        if self._enough is not None and tokens > self._enough:
+            raise self._too_long()
+
+    @property
+    def _enough(self) -> int | None:
+        return None if self._context_length is None else 2 * self._context_length
+
+    def _check_length(self, text: bytes) -> bytes:
+        if self._enough is not None and self._tokenizer.certainly_exceeds(text, self._enough):
+            raise self._too_long()
+        return text
+
+    def _too_long(self) -> FailedPrecondition:
+        return FailedPrecondition(
+            f"the prompt has more than {self._enough} tokens and the model's context holds {self._context_length}; "
+            "shorten it"
+        )
 
     def _plain(self, text: str, *, parse_special: bool) -> Rendered:
         if parse_special:
             return self._rendered(text, "")
-        return Rendered(text.encode(), literal=bool(self._tokenizer.special_spans(text)))
+        return Rendered(self._check_length(text.encode()), literal=self._tokenizer.has_special(text))
 
     def _rendered(self, text: str, mark: str, checkpoints: Sequence[int] = ()) -> Rendered:
         """What a template made, without the mark, which special tokens of its own do not have."""
+        self._check_length(_unmarked(text, mark))
         parts, specials, at, size = [], [], 0, 0
         for start, end in [*self._tokenizer.special_spans(text), (len(text), len(text))]:
             ordinary = _unmarked(text[at:start], mark)
@@ -178,7 +219,7 @@ class Renderer:
 
     def _with_mark(self, chat: MessagesInput, parse_special: bool) -> tuple[MessagesInput, str]:
         """The chat to render, and the mark that is in its spellings of special tokens; "" if there are none."""
-        if parse_special or not any(self._tokenizer.special_spans(text) for text in _strings(chat)):
+        if parse_special or not any(map(self._tokenizer.has_special, _strings(chat))):
             return chat, ""
         mark = next((c for c in _NONCHARACTERS if not any(c in text for text in _strings(chat))), None)
         if mark is None:
@@ -189,9 +230,8 @@ class Renderer:
         def walk(value: Any) -> Any:
             if isinstance(value, str):
                 # Again and again, because a broken one may have hidden another. One character cannot be broken.
-                while spans := [s for s in self._tokenizer.special_spans(value) if s[1] - s[0] > 1]:
-                    for start, _ in reversed(spans):
-                        value = value[: start + 1] + mark + value[start + 1 :]
+                while (broken := self._tokenizer.break_specials(value, mark)) != value:
+                    value = broken
                 return value
             if isinstance(value, Mapping):
                 return {walk(key): walk(item) for key, item in value.items()}

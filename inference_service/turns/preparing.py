@@ -32,6 +32,7 @@ from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.fitting import fitted, opening_bytes, refusal, shared_tokens
 from inference_service.turns.inputs import check_kept, plan_input, plan_turn
 from inference_service.turns.planned import NO_NOTE, Note, Planned, Policy, Prepared, Reuse
+from inference_service.turns.planning_threads import PlanningThreads
 from inference_service.turns.restoring import Restorer
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Preparer:
         self._store = store
         self._limits = limits
         self._default_max_tokens = default_max_tokens
+        self._threads = PlanningThreads()
         # One at a time, on a thread of their own: hostile schemas take time, and only from each other.
         self._compiling = ThreadPoolExecutor(1, "grammar")
 
@@ -88,7 +90,9 @@ class Preparer:
         if tokenizer_changed:
             ledger = await asyncio.to_thread(retokenized, ledger, model.tokenizer)
         policy = opened.context_policy or request.context_policy or types_pb2.CONTEXT_POLICY_TRIM
-        plan, appended = await asyncio.to_thread(self._fitted, request, model, ledger, policy, note)
+        plan, appended = await self._threads.run(
+            request.input, lambda: self._fitted(request, model, ledger, policy, note)
+        )
         if note.text and plan.trim is None:
             return await self._plan_at(moment, request, model, opened, ledger, Note(failure="the note does not fit"))
         shared = shared_tokens(ledger, plan)
@@ -98,7 +102,7 @@ class Preparer:
         ):
             snapshot_version, ledger, plan = snapshot
         if not appended:
-            await asyncio.to_thread(check_kept, model.renderer, request, ledger, plan)
+            await self._threads.run(request.input, lambda: check_kept(model.renderer, request, ledger, plan))
         remaining = model.context_length - len(plan.sequence)
         if remaining < (1 if request.generates else 0):
             size = len(plan.sequence), model.context_length
@@ -151,7 +155,7 @@ class Preparer:
                 plan = plan_input(planner, model.renderer, turn_input, ledger, parse_special=parse_special, cue=True)
             return len(plan.sequence) - (len(ledger) if isinstance(turn_input, AppendInput) else 0)
 
-        return await asyncio.to_thread(count)
+        return await self._threads.run(turn_input, count)
 
     def _plan(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> tuple[Plan, bool]:
         planner = Planner(model.tokenizer, model.renderer, self._limits)
@@ -201,7 +205,9 @@ class Preparer:
         version, branch = found
         planner = Planner(model.tokenizer, model.renderer, self._limits)
         options = {"parse_special": request.parse_special, "cue": request.generates}
-        continued = await asyncio.to_thread(plan_input, planner, model.renderer, request.input, branch, **options)
+        continued = await self._threads.run(
+            request.input, lambda: plan_input(planner, model.renderer, request.input, branch, **options)
+        )
         return (version, branch, continued) if continued.keep_tokens > plan.keep_tokens else None
 
     async def _grammar(self, request: TurnRequest, model: LoadedModel) -> Grammar | None:
@@ -246,8 +252,12 @@ def _look_up(
 
 
 def check_tokens(turn_input: TurnInput, model: TextModel, logit_bias: Iterable[int] = ()) -> None:
-    """Refuse token ids that the model does not have: the backend would read and write out of bounds."""
+    """Refuse token ids that the model does not have: the backend would read and write out of bounds.
+
+    And more of them than text may have (FailedPrecondition).
+    """
     token_ids = turn_input.token_ids if isinstance(turn_input, TokensInput) else ()
+    model.renderer.check_tokens(len(token_ids))
     if max(token_ids, default=0) < model.vocab_size:
         token_ids = ()  # There are many, and to name each takes long.
     named = [*((f"token_ids.ids[{i}]", token_id) for i, token_id in enumerate(token_ids))]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentmem.errors import FailedPrecondition
 from agentmem.v1.types_pb2 import MATCH_EXTEND
 from inference_service.domain import MessagesInput
 from inference_service.memory.ledger import Ledger
@@ -36,9 +37,9 @@ class Counting(Tokenizer):
 
     characters = 0
 
-    def encode(self, text: str, *, parse_special: bool, continues: bool = False) -> list[int]:
+    def _encode(self, text: str, parse_special: bool, continues: bool) -> list[int]:
         self.characters += len(text)
-        return super().encode(text, parse_special=parse_special, continues=continues)
+        return super()._encode(text, parse_special, continues)
 
 
 @cache
@@ -139,6 +140,45 @@ def test_tokens_are_the_same_where_a_text_is_cut_at_a_boundary(name: str) -> Non
         parts = [tokenizer.encode(part, parse_special=False, continues=True) for part in (text[:cut], text[cut:])]
         assert [*parts[0], *parts[1]] == whole, (text, cut)
     assert found > 100
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
+def test_long_texts_have_the_same_tokens_in_parts(name: str) -> None:
+    draw = random.Random(SEED)
+    tokenizer, backend = tokenizer_of(name), npm_tokenizers.backend(name)
+    specials = [backend.id_to_token(i) for i in sorted(tokenizer.special_ids)]
+    text = "".join(any_text(draw) + draw.choice(["", draw.choice(specials)]) for _ in range(1500))
+    text += "y" * 140_000 + " and it goes on " + "1" * 70_000
+    for parse_special in (False, True):
+        parts = [*tokenizer._boundaries.parts(text, parse_special=parse_special)]
+        assert "".join(parts) == text
+        assert len(parts) > 3
+        in_parts = tokenizer.encode(text, parse_special=parse_special, continues=True)
+        assert in_parts == tokenizer._encode(text, parse_special, True)
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
+def test_no_text_that_fits_is_refused_unseen(name: str) -> None:
+    draw = random.Random(SEED)
+    tokenizer = tokenizer_of(name)
+    for _ in range(60):
+        text = any_text(draw) * draw.randint(1, 4)
+        tokens = len(tokenizer.encode(text, parse_special=True, continues=True))
+        assert not tokenizer.certainly_exceeds(text.encode(), tokens)
+        assert tokenizer.certainly_exceeds(text.encode(), tokens // 60)
+    for huge in ("y ", "y", "東京", "a1", "🙂"):
+        assert tokenizer.certainly_exceeds((huge * (1 << 20)).encode(), 1 << 16)
+
+
+@pytest.mark.parametrize("name", npm_tokenizers.NAMES)
+def test_no_more_is_tokenized_than_the_context_may_hold(name: str) -> None:
+    tokenizer = tokenizer_of(name)
+    renderer = Renderer(tokenizer, None, context_length=1000)
+    for huge, characters in (("y " * (1 << 20), 0), (TEXTS[0] * 8000, 1 << 20)):
+        tokenizer.characters = 0
+        with pytest.raises(FailedPrecondition, match="more than 2000 tokens and the model's context holds 1000"):
+            renderer.encode(renderer.text(huge, parse_special=False))
+        assert tokenizer.characters <= characters
 
 
 @pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)

@@ -20,8 +20,11 @@ from tests.inference_service.turns.world import NoSnapshots
 
 
 def test_ids_that_the_model_has_no_logits_for_are_refused() -> None:
-    model = cast(Any, SimpleNamespace(vocab_size=10))
+    renderer = Renderer(byte_level(), None, context_length=2)
+    model = cast(Any, SimpleNamespace(vocab_size=10, renderer=renderer))
     check_tokens(TokensInput((0, 9)), model, [0, 9])
+    with pytest.raises(FailedPrecondition, match="more than 4 tokens"):
+        check_tokens(TokensInput((0, 9) * 3), model)
     for arguments, field in (
         ((TokensInput((1, 10)), model), "token_ids.ids[1]"),
         ((TokensInput((1,)), model, [2**32 - 1]), "sampling.logit_bias[4294967295]"),

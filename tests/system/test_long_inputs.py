@@ -1,0 +1,168 @@
+"""Inputs of megabytes are refused before they cost memory, through every door; and Gemma's text comes back as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import psutil
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from tests import npm_tokenizers
+from tests.system.stack import Client, Stack, chat, running
+from tests.tiny_models import write_llama
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 1 << 20
+ALLOWED = 768 * MIB
+"""More than a process takes above what it had before; four such inputs took sixteen gigabytes."""
+WORDS = "y " * (15 * MIB // 2)
+LOOK_ALIKES = "<|im_end|>" * (15 * MIB // 10)
+PROSE = "The colour of the boat by the sea is green, and the house is red. " * (15 * MIB // 67)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tiny: Path) -> AsyncIterator[Stack]:
+    async with running(f"tiny={tiny}") as stack:
+        await stack.up("gateway")
+        yield stack
+
+
+class Memory:
+    """The most that the services took since it was made, above what they had then."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._processes = {name: psutil.Process(process.pid) for name, process in stack.processes.items()}
+        self._before = {name: process.memory_info().rss for name, process in self._processes.items()}
+        for process in self._processes.values():
+            Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # the high-water mark begins again
+
+    def peaks(self) -> dict[str, int]:
+        peaks = {}
+        for name, process in self._processes.items():
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+            peaks[name] = int(line.split()[1]) * 1024 - self._before[name]
+        return peaks
+
+    def kept(self) -> dict[str, int]:
+        return {name: each.memory_info().rss - self._before[name] for name, each in self._processes.items()}
+
+
+async def posted(stack: Stack, path: str, **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=240) as http:
+        return await http.post(path, json={"model": stack.model, **body})
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux says how much memory was taken")
+async def test_four_prompts_of_15_mib_at_once_cost_little(stack: Stack) -> None:
+    memory = Memory(stack)
+    answers = await asyncio.gather(*(posted(stack, "/v1/completions", prompt=WORDS) for _ in range(4)))
+    for answer in answers:
+        assert answer.status_code == 400
+        assert "tokens and the model's context holds 4096; shorten it" in answer.json()["error"]["message"]
+    assert all(peak < ALLOWED for peak in memory.peaks().values()), memory.peaks()
+    assert all(kept < ALLOWED // 2 for kept in memory.kept().values()), memory.kept()
+    assert (await posted(stack, "/v1/completions", prompt="The boat", max_tokens=1)).status_code == 200
+
+
+TOOL = {"type": "function", "function": {"name": "f", "description": WORDS, "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": user(WORDS)}),
+        ("/v1/chat/completions", {"messages": user(LOOK_ALIKES)}),
+        ("/v1/completions", {"prompt": LOOK_ALIKES}),
+        ("/v1/completions", {"prompt": LOOK_ALIKES, "parse_special": False}),
+        ("/v1/completions", {"prompt": [3] * (4 * MIB)}),
+        ("/v1/messages/count_tokens", {"messages": user(WORDS)}),
+        ("/v1/responses", {"input": WORDS}),
+    ],
+    ids=["messages", "look-alikes", "specials", "literal", "token_ids", "count", "responses"],
+)
+async def test_every_door_refuses_what_cannot_fit(stack: Stack, path: str, body: dict[str, Any]) -> None:
+    answer = await posted(stack, path, **body)
+    assert answer.status_code == 400, answer.text[:300]
+    assert "tokens and the model's context holds 4096; shorten it" in answer.text
+
+
+async def test_the_contract_refuses_what_cannot_fit(stack: Stack) -> None:
+    client = await stack.client("gateway")
+    key = client.key("ada")
+    await client.say("ada", "hello", max_tokens=2)
+    append = types_pb2.Append(text=WORDS)
+    for call in (
+        client.inference.Generate(client.request("ada", append=append)).__aiter__().__anext__(),
+        client.inference.Prefill(
+            inference_pb2.PrefillRequest(key=key, append=types_pb2.Append(messages=chat(("user", WORDS))))
+        ),
+        client.inference.CountTokens(inference_pb2.CountTokensRequest(key=key, append=append)),
+        client.agents.ProbeAgent(agent_pb2.ProbeAgentRequest(key=key, prompt=WORDS)),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call
+        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION, refused.value.details()
+        assert "context holds 4096; shorten it" in (refused.value.details() or "")
+    assert len((await stack.ledger("ada")).token_ids)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gemma(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """A random model under Gemma's tokenizer."""
+    files = npm_tokenizers.directory("gemma3")
+    directory = write_llama(tmp_path_factory.mktemp("models") / "gemma", vocab_size=262145, context=1 << 17)
+    for file in npm_tokenizers.FILES:
+        shutil.copy(files / file, directory / file)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "bos_token_id": 2, "eos_token_id": [1, 106]}))
+    async with running(f"gemma={directory}") as stack:
+        await stack.up("gateway")
+        yield stack
+
+
+FOUR_SPACES = 140
+
+
+async def test_gemmas_runs_of_spaces_are_spaces(gemma: Stack) -> None:
+    """An added token spelled with U+2581; the history that has it goes on where it ended."""
+    code = "def f(x):\n    if x:\n        return 1\n"
+    answer = await posted(
+        gemma, "/v1/chat/completions", messages=user(code), max_tokens=3, logit_bias={str(FOUR_SPACES): 100}
+    )
+    assert answer.json()["choices"][0]["message"]["content"] == " " * 12
+    client: Client = await gemma.client("gateway")
+    first = await client.turn(
+        "ann", prompt=code, max_tokens=3, sampling=types_pb2.Sampling(logit_bias={FOUR_SPACES: 100})
+    )
+    assert (first.token_ids, first.text) == ([FOUR_SPACES] * 3, " " * 12)
+    ledger = await gemma.ledger("ann")
+    assert ledger.text == b"<bos>" + code.encode() + b" " * 12
+    second = await client.turn("ann", prompt=f"{ledger.text.decode()}x\n", parse_special=True, max_tokens=1)
+    assert second.match == "EXTEND"
+    assert sum(second.cached.values()) >= len(ledger.token_ids) - 4, "the run that goes on may have other tokens"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux says how much memory was taken")
+async def test_a_long_text_is_tokenized_no_further_than_needed(gemma: Stack) -> None:
+    """Nothing says of prose that it cannot fit until twice the context's tokens were counted."""
+    memory = Memory(gemma)
+    answers = await asyncio.gather(*(posted(gemma, "/v1/completions", prompt=PROSE) for _ in range(3)))
+    for answer in answers:
+        assert answer.status_code == 400
+        assert "more than 262144 tokens and the model's context holds 131072" in answer.text
+    assert all(peak < ALLOWED for peak in memory.peaks().values()), memory.peaks()
