@@ -39,7 +39,7 @@ async def test_an_origin_that_may(worker: ScriptedWorker, run_dir: Path, allowed
             assert answer.status_code == status
             assert answer.headers["access-control-allow-origin"] in (PAGE, "*")
             exposed = answer.headers["access-control-expose-headers"]
-            wanted = {"x-request-id", "request-id", "traceparent", "x-agent-id", "retry-after"}
+            wanted = {"x-request-id", "request-id", "traceparent", "x-agent-id", "x-agent-warning", "retry-after"}
             assert wanted == {name.strip() for name in exposed.split(",")}
             assert "access-control-allow-credentials" not in answer.headers
 
