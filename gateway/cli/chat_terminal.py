@@ -14,7 +14,7 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 
-from gateway.cli.suggestions import did_you_mean
+from agentmem.suggestions import did_you_mean
 
 COMMANDS: Final = ("/help", "/bye")
 _COMMAND: Final = re.compile(r"/[a-zA-Z?]*")

@@ -26,6 +26,7 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from agentmem.addresses import OptionalCollector
+from agentmem.suggestions import did_you_mean
 
 CONFIG_VARIABLE = "AGENTMEM_CONFIG"
 """The environment variable that names the TOML file."""
@@ -116,13 +117,15 @@ class SettingsError(Exception):
 def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) -> _Settings:
     """The settings from `arguments` (default: the command line), environment and TOML file.
 
-    Raises SettingsError for unknown or ill-formed settings. `--help` prints and exits, as does an unknown flag.
+    Raises SettingsError for unknown or ill-formed settings. `--help` prints and exits, as does a word that is no flag.
     """
     _refuse_unknown_variables(settings_cls)
+    given = sys.argv[1:] if arguments is None else arguments
+    _refuse_unknown_flags(settings_cls, given)
     try:
         cli: CliSettingsSource[Any] = CliSettingsSource(
             settings_cls,
-            cli_parse_args=_unsplit(settings_cls, sys.argv[1:] if arguments is None else arguments),
+            cli_parse_args=_unsplit(settings_cls, given),
             formatter_class=_HelpFormatter,
         )
         return settings_cls(_cli_settings_source=cli)  # type: ignore[call-arg]
@@ -224,6 +227,16 @@ class _HelpFormatter(argparse.HelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return re.sub(rf" \(default(: {_NONE}|: |: \[\]| factory: .*)\)$", "", action.help or "")
+
+
+def _refuse_unknown_flags(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> None:
+    fields = {name.replace("_", "-"): field for name, field in settings_cls.model_fields.items()}
+    known = {"--help", *(f"--{name}" for name in fields)}
+    known |= {f"--no-{name}" for name, field in fields.items() if field.annotation is bool}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            raise SettingsError(f"there is no flag {flag}{did_you_mean(flag, known) or '; --help lists them'}")
 
 
 def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:

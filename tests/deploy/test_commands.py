@@ -8,7 +8,7 @@ from .commands import settings_of
 def test_flags_and_variables_are_the_services_own() -> None:
     command = ["/opt/agentmem/bin/agentmem-store", "--data", "/d"]
     assert settings_of(command, {"AGENTMEM_STORE_GRACE": "20"}).model_dump()["grace"] == 20.0
-    with pytest.raises(SystemExit):
+    with pytest.raises(SettingsError, match="--no-such-flag"):
         settings_of([*command, "--no-such-flag"], {})
     with pytest.raises(SettingsError, match="AGENTMEM_STORE_DATUM"):
         settings_of(command, {"AGENTMEM_STORE_DATUM": "/d"})

@@ -35,3 +35,13 @@ def test_the_overview_imports_no_command() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(["caht"], "'chat'"), (["agents", "exprot"], "'export'"), (["modles", "list"], "'models'")]
+)
+def test_a_slip_is_answered_with_what_was_meant(given: list[str], meant: str) -> None:
+    said = CliRunner().invoke(main, given)
+    assert said.exit_code == 2
+    assert f"Did you mean {meant}?" in said.output
+    assert "Did you mean" not in CliRunner().invoke(main, ["zzz"]).output
