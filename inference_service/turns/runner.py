@@ -3,7 +3,7 @@
     model → open ledger → replay? → prepare → engine: prefill, decode → commit (fsync) → finished → settle → publish
 
 Everything of one agent happens under its lock; blocks are written after it was let go. A turn that fails or is
-cancelled before its commit leaves the ledger as it was.
+cancelled before its commit leaves the ledger as it was; one whose commit was not answered may be in it.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """A client that cancels, or is gone, frees the engine; a dead engine is told, not hidden."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -203,3 +204,35 @@ async def test_a_worker_whose_engine_died_ends_to_be_restarted(tiny: Path, monke
         with pytest.raises(grpc.aio.AioRpcError):
             await client.say("a", "boat " * 300, max_tokens=3)
         assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 70
+
+
+@pytest.mark.parametrize("cancels", [False, True], ids=["stopped", "cancelled"])
+async def test_a_turn_whose_commit_is_not_answered_in_time_is_there_once(
+    stack: Stack, client: Client, cancels: bool
+) -> None:
+    """The store stops while the turn is computed; whether the turn is kept is for its retry to say."""
+    first = await client.say("a", "The boat is green.", max_tokens=2)
+    again = {"append": types_pb2.Append(text="Which?"), "request_id": "late", "max_tokens": 2}
+    call = client.inference.Generate(client.request("a", **again), timeout=60)
+    store = stack.processes["store"]
+    try:
+        assert (await call.read()).HasField("started")
+        store.send_signal(signal.SIGSTOP)
+        tokens = 0
+        while tokens < 2:
+            tokens += len((await call.read()).delta.token_ids)
+        if cancels:
+            call.cancel()
+            await asyncio.sleep(0)
+    finally:
+        store.send_signal(signal.SIGCONT)
+    if not cancels:
+        await to_end(call)
+    await freed(stack)
+    version = (await client.agent("a")).version.version
+    retried = await client.turn("a", **again)
+    assert retried.finished.replayed == (version == first.finished.version.version + 1)
+    assert retried.finished.replayed or cancels
+    assert (await client.agent("a")).version.version == first.finished.version.version + 1
+    assert (await stack.ledger("a")).text.count(b"Which?") == 1
+    assert (await client.turn("a", **again)).finished.replayed

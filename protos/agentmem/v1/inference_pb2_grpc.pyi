@@ -42,7 +42,10 @@ class InferenceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
-    finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call.
+    finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
+    moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
+    UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the same,
+    also later, when a store that was stopped goes on. It is there whole or not at all, and the retry says which.
 
     Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
     Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
@@ -70,7 +73,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
-    finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call.
+    finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
+    moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
+    UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the same,
+    also later, when a store that was stopped goes on. It is there whole or not at all, and the retry says which.
 
     Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
     Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
@@ -100,7 +106,10 @@ class InferenceServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
         """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
-        finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call.
+        finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
+        moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
+        UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the same,
+        also later, when a store that was stopped goes on. It is there whole or not at all, and the retry says which.
 
         Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
         Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
