@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -52,18 +53,24 @@ async def serve(settings: StoreSettings) -> None:
     store = await asyncio.to_thread(_open, settings, registry)
     try:
         metrics = MetricsServer(settings.metrics, registry)
-        work = [asyncio.create_task(store.keep_up()), asyncio.create_task(manager.keep_alive(lambda: True))]
+        work: list[asyncio.Task[Any]] = [
+            asyncio.create_task(store.keep_up()),
+            asyncio.create_task(manager.keep_alive(lambda: True)),
+        ]
         try:
             server = GrpcServer(settings.address, store.services, metrics=store.process_metrics)
             await server.start()
             await server.set_serving(True)
-            work.append(asyncio.create_task(_watch_disk(store, server)))
+            watching = asyncio.create_task(_watch_disk(store, server))
+            work += [watching, stop := asyncio.create_task(stopping.wait())]
             logs.event(log, "ready", address=settings.address, data=str(settings.data_directory))
             manager.ready("serving")
-            await stopping.wait()
+            await asyncio.wait({watching, stop}, return_when=asyncio.FIRST_COMPLETED)
             manager.stopping()
             logs.event(log, "stopping")
-            await server.stop(settings.grace)
+            await server.stop(settings.grace if stopping.is_set() else 0)
+            if watching.done():
+                watching.result()
         finally:
             for task in work:
                 task.cancel()
@@ -74,9 +81,10 @@ async def serve(settings: StoreSettings) -> None:
 
 
 async def _watch_disk(store: Store, server: GrpcServer) -> None:
-    """Say whether ledgers can be written, again and again."""
+    """Say whether ledgers can be written, again and again. Raises what Store.stay_whole raises."""
     said = ""
     while True:
+        await store.stay_whole()
         problem = await store.writability.problem()
         await server.set_health(WRITES, problem)
         if problem and not said:

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -80,6 +80,7 @@ class Database:
         self._before_commit: list[Work[None]] = []
         self._scrub_owed = False
         self._doubtful = False
+        self._is_left = False
         self.on_failure: Callable[[Failure], None] = lambda _: None
         """Called on the database's thread for each failure that is not the caller's fault."""
 
@@ -91,6 +92,7 @@ class Database:
         """
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._path.chmod(0o600)
+        self._opened = self._path.stat()
         try:
             self._connection = self._thread.submit(_connect, self._path).result()
         except UnicodeDecodeError as error:  # SQLite's message has the damaged bytes
@@ -153,15 +155,40 @@ class Database:
         """`scrub` for a thread that isn't the event loop's."""
         self._thread.submit(self._scrub, _PATIENT).result()
 
+    def is_in_place(self) -> bool:
+        """Whether the file that was opened is still the one at its path: SQLite writes on to one that is removed."""
+        try:
+            return os.path.samestat(self._opened, self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    async def leave(self, path: Path) -> None:
+        """Write all that there is to a new file at `path`, durably; every call after this one raises Unavailable.
+
+        Raises OSError, and what `write` raises.
+        """
+        await asyncio.wrap_future(self._thread.submit(self._leave, path))
+
     def close(self) -> None:
         """Wait for what is queued, write what `before_commit` still holds, and close."""
         try:
-            self.write_blocking(lambda _: None)
+            if not self._is_left:
+                self.write_blocking(lambda _: None)
         finally:
             try:
                 self._thread.submit(self._connection.close).result()
             finally:
                 self._thread.shutdown()
+
+    def _leave(self, path: Path) -> None:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with self._failures():
+            _scrub(self._connection, _PATIENT)  # nothing stays in a log that would be taken for the new file's
+            with closing(sqlite3.connect(path, isolation_level=None)) as copy:
+                self._connection.backup(copy)
+        with path.open("rb") as written:
+            os.fsync(written.fileno())
+        self._is_left = True
 
     def _read(self, work: Work[_T]) -> _T:
         with self._failures():
@@ -220,6 +247,8 @@ class Database:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
+        if self._is_left:
+            raise Unavailable("the cache store is ending, because its store.db was removed; it starts again")
         with database_errors(self.on_failure):
             try:
                 yield

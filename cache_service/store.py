@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from agentmem.errors import AgentmemError
+from agentmem.errors import AgentmemError, Unavailable
 from agentmem.logs import event
 from agentmem.process_metrics import ProcessMetrics
 from agentmem.server import Register
@@ -19,7 +20,7 @@ from cache_service import schema
 from cache_service.blocks import BlockStore
 from cache_service.clock import Clock
 from cache_service.database import Database, Failure, database_errors
-from cache_service.files import DataDirectory, disk_errors
+from cache_service.files import DataDirectory, DirectoryUnusable, disk_errors, sync_directory
 from cache_service.last_use import LastUse
 from cache_service.ledger_writer import LedgerWriter
 from cache_service.limits import Limits
@@ -135,6 +136,32 @@ class Store:
             with suppress(AgentmemError, sqlite3.Error):
                 self._database.close()
             raise
+
+    async def stay_whole(self) -> None:
+        """Put store.db back where it was removed under us, with all that it had, and raise: the store has to start
+        again. Where another is in its place, what we had goes beside it.
+
+        Raises Unavailable and DirectoryUnusable then. Where it cannot be written, the store serves on, and says so.
+        """
+        if self._database.is_in_place():
+            return
+        path = self._directory.database
+        kept = path.with_name(f"{path.name}-served-{time.time_ns()}")
+        try:
+            await self._database.leave(kept)
+        except (AgentmemError, OSError, sqlite3.Error) as error:
+            with suppress(OSError):
+                kept.unlink(missing_ok=True)
+            event(log, "store.db was removed, and cannot be put back yet", logging.ERROR, error=str(error))
+            return
+        if path.exists():
+            raise DirectoryUnusable(
+                f"another file was put in the place of {path} while it was served; nothing was lost: what the store had"
+                f" is in {kept}; put the one that is right in its place, and start the store again"
+            )
+        kept.replace(path)
+        sync_directory(path.parent)
+        raise Unavailable(f"{path} was removed while it was served; it is there again, with all that it had")
 
     def _failed(self, metrics: StoreMetrics) -> Callable[[Failure], None]:
         def noted(failure: Failure) -> None:
