@@ -44,7 +44,7 @@ def tokens(turn: Turn) -> int:
 
 
 async def long(client: Client, agent: str, contexts: int) -> list[types_pb2.ContextTrim]:
-    """Speak until the agent has had so many contexts' tokens; what was dropped on the way."""
+    """Speak until the agent has had so many contexts' tokens, and room again; what was dropped on the way."""
     had, trims = 0, []
     for number in range(99):
         turn = await client.say(agent, FILLER[number % 3], max_tokens=16)
@@ -53,8 +53,8 @@ async def long(client: Client, agent: str, contexts: int) -> list[types_pb2.Cont
         if turn.started.HasField("context_trim"):
             trims.append(turn.started.context_trim)
             had += turn.started.context_trim.dropped_tokens
-        if had + tokens(turn) > contexts * CONTEXT:
-            return trims
+            if had + tokens(turn) > contexts * CONTEXT:
+                return trims
     pytest.fail("this takes too many turns")
 
 
@@ -118,11 +118,11 @@ async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> No
         assert not (await client.say("dan", FILLER[0], max_tokens=16)).started.HasField("context_trim")
     version = (await client.agent("dan")).version.version
     assert (said.context_trim.snapshot, said.context_trim.dropped_turns > 0) == (f"auto-{version}", True)
-    async with httpx.AsyncClient(base_url=stack.url) as http:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
         url = "/v1/agents/dan/context-policy?model=short"
         told = (await http.put(url, json={"context_policy": "refuse"})).json()
         assert told["agent"]["context_policy"] == "refuse"
-        body = {"model": "short", "messages": [{"role": "user", "content": "The dog is Rex. " * 40}]}
+        body = {"model": "short", "messages": [{"role": "user", "content": "The dog is Rex. " * 40}], "max_tokens": 9}
         headers = {"X-Agent-ID": "dan", "X-Agent-Memory": "append"}
         refused = await http.post("/v1/chat/completions", json=body, headers=headers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "failed_precondition")
@@ -151,7 +151,7 @@ async def test_forks_and_new_agents_have_their_policies(stack: Stack) -> None:
 async def test_a_chat_that_is_sent_whole_is_refused(stack: Stack) -> None:
     """A client that keeps its history itself learns that it is too long, and nothing is left out."""
     said = [{"role": ("user", "assistant")[n % 2], "content": FILLER[n % 3]} for n in range(101)]
-    async with httpx.AsyncClient(base_url=stack.url) as http:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
         for headers in ({}, {"X-Agent-ID": "gus"}):
             refused = await http.post(
                 "/v1/chat/completions", json={"model": "short", "messages": said}, headers=headers

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_service.domain import MessagesInput
+from inference_service.memory import trimming
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.plan import Plan
 from inference_service.memory.trimming import Bounds, bounds, room_for_answer
@@ -223,6 +224,25 @@ def test_a_system_prompt_that_was_taken_in_alone_is_an_opening(make: Callable[[]
     text = of.renderer.messages(chat, cue=False, parse_special=False).text
     assert text.startswith(of.renderer.opening(chat, parse_special=False))
     assert text.endswith(of.renderer.opening(chat, parse_special=False)[-len("Be kind.<|im_end|>") :])
+
+
+@pytest.mark.parametrize(
+    "mistake", [lambda words: words and words + 3, lambda _: None], ids=["inside a message", "at a turn's first token"]
+)
+def test_a_cut_at_another_place_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, mistake: Callable[[int | None], int | None]
+) -> None:
+    real = trimming._words
+    monkeypatch.setattr(trimming, "_words", lambda *place: mistake(real(*place)))
+    talk = Talk(world(byte_level_with_bos), "Be kind.")
+    for number in range(6):
+        talk.turn(f"question {number}", f"answer {number}", ended=True)
+    whole = talk.of.planner.for_append(talk.ledger, talk.asked("and now?"))
+    limits = bounds(len(whole.sequence), 1)
+    plan = talk.of.planner.trimmed(talk.ledger, whole, limits)
+    assert plan is not None
+    with pytest.raises(AssertionError):
+        check(talk, plan, "and now?", limits)
 
 
 def test_an_answer_may_ask_for_an_eighth_of_the_context() -> None:

@@ -1,7 +1,7 @@
 """Portable files as an export makes them, without a model: random ledgers and random tensors."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentmem.blockfile import TENSORS
 from agentmem.keys import AgentKey
+from agentmem.v1 import types_pb2
 from inference_service.memory.ledger import Ledger, TurnPlace
 from inference_service.portable import header
 from inference_service.portable.format import SLACK, KVGeometry, LayerShape, Manifest
@@ -87,7 +88,9 @@ def manifests(draw: st.DrawFn) -> Manifest:
         firsts = [first if layer.window else 0 for layer in geometry.layers]
     names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
     key = AgentKey(draw(names), draw(names), draw(names))
-    return Manifest(key, draw(st.text(max_size=8)), geometry, ledger(tokens, turns), kv_tokens, tuple(firsts))
+    remembered = replace(ledger(tokens, turns), opening_bytes=draw(st.integers(0, 2 * tokens)))
+    policy = draw(st.sampled_from(types_pb2.ContextPolicy.values()))
+    return Manifest(key, draw(st.text(max_size=8)), geometry, remembered, kv_tokens, tuple(firsts), policy)
 
 
 def block(layers: int, heads: int, k: tuple[int, int], v: tuple[int, int], tokens: int, dtype: str, seed: int = 0):
