@@ -168,6 +168,7 @@ def as_dict(agent: agent_pb2.Agent) -> dict[str, Any]:
         "blocks": agent.blocks,
         "pinned": agent.pinned,
         "context_policy": short_name(types_pb2.ContextPolicy.DESCRIPTOR, agent.context_policy),
+        "template_time": agent.template_time or None,
         "create_time": iso_time(agent.create_time),
         "update_time": iso_time(agent.update_time),
     }

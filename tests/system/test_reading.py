@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -118,7 +119,9 @@ async def test_branches(stack: Stack) -> None:
 
 
 async def test_a_context_policy_is_set_and_shown(stack: Stack) -> None:
-    assert (await told(stack, "show", "marco"))[0]["context_policy"] == "trim"
+    (shown,) = await told(stack, "show", "marco")
+    assert shown["context_policy"] == "trim"
+    assert datetime.fromisoformat(shown["template_time"]).year > 2000, "what dates in its template are"
     said = await agentmem(stack, "context-policy", "marco", "summarize")
     assert said == "marco will replace its oldest turns by a note when its memory outgrows the context\n"
     assert (await told(stack, "show", "marco"))[0]["context_policy"] == "summarize"
