@@ -1,7 +1,6 @@
 """How a model sets its reasoning apart: mlx-lm's tables, and the formats that they lack."""
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -10,8 +9,7 @@ from inference_service.text.reasoning import ReasoningFormat, channelled, harmon
 from inference_service.text.rendering import ChatTemplate
 from inference_service.text.tokenizer import Tokenizer
 
-_KEY: Final = "reasoning_content"
-_OTHER_KEYS: Final = re.compile(r"""message(?:\.|\[['"])(thinking|reasoning)\b""")
+_THINKING: Final = re.compile(r"\bmessage\.thinking\b")
 _HARMONY: Final = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
 _TAGS: Final = (
     ("<think>", "</think>"),
@@ -43,28 +41,28 @@ def reasoning_format(wrapper: TokenizerWrapper, tokenizer: Tokenizer) -> Reasoni
 
 
 def chat_template(wrapper: TokenizerWrapper) -> ChatTemplate | None:
-    """The model's template, given earlier reasoning by the name that it has there; None where there is no template."""
+    """The model's template; None where it has none.
+
+    transformers gives templates earlier reasoning under the name that they have for it. gpt-oss's refuses a message
+    that has reasoning, a text and calls, which its model can write: there the reasoning is left out.
+    """
     if not wrapper.has_chat_template:
         return None
     apply: ChatTemplate = wrapper.apply_chat_template
-    source = _source(wrapper)
-    other = _OTHER_KEYS.search(source)
-    if _KEY in source or other is None:
+    if _THINKING.search(_source(wrapper)) is None:
         return apply
-    key = other[1]
 
-    def renamed(messages: list[dict[str, Any]], **arguments: Any) -> str:
-        return apply([_renamed(message, key) for message in messages], **arguments)
+    def with_reasoning_where_it_can_be(messages: list[dict[str, Any]], **arguments: Any) -> str:
+        crowded = (bool(message.get("content") and message.get("tool_calls")) for message in messages)
+        return apply(
+            [_without_reasoning(m) if full else m for m, full in zip(messages, crowded, strict=True)], **arguments
+        )
 
-    return renamed
+    return with_reasoning_where_it_can_be
 
 
-def _renamed(message: Mapping[str, Any], key: str) -> dict[str, Any]:
-    others = {name: value for name, value in message.items() if name != _KEY}
-    # gpt-oss's template refuses a message that has calls, a text and reasoning.
-    if _KEY not in message or (key == "thinking" and message.get("tool_calls") and message.get("content")):
-        return others
-    return {**others, key: message[_KEY]}
+def _without_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name != "reasoning_content"}
 
 
 def _source(wrapper: TokenizerWrapper) -> str:
