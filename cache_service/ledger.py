@@ -58,11 +58,17 @@ EMPTY = Head(None, 0, 0, 0)
 
 
 class TurnPlace(NamedTuple):
-    """A turn that is wholly in the ledger: its version, where it ended, and how many tokens it generated."""
+    """A turn that is wholly in the ledger: its version, where it ended, and how many tokens it generated.
+
+    `messages` and `message_hash` are what FindAgent finds its state by; 0 where nothing is known, or where the agent is
+    gone whose turn it was.
+    """
 
     version: int
     end_token: int
     generated_tokens: int
+    messages: int = 0
+    message_hash: bytes = b""
 
 
 class Piece(NamedTuple):
@@ -161,6 +167,7 @@ def check(connection: sqlite3.Connection, head: Head) -> None:
 def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
     """The whole content of a ledger. Raises LedgerDamaged, in which `what` says whose it is."""
     ids, texts, ends, turns = [_NONE], [], [_NONE], []
+    conversations = _conversations(connection, head)
     made_by, opening, time = "", 0, ""
     for piece in chain(connection, head, what):
         segment_ends = piece.offsets[: piece.kept]
@@ -168,11 +175,22 @@ def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> L
         ends.append(segment_ends + np.uint32(piece.parent_bytes))
         texts.append(piece.text[: segment_ends[-1] if piece.kept else 0])
         if piece.kept == piece.tokens and piece.generated_tokens != FRAGMENT:
-            turns.append(TurnPlace(piece.version, piece.parent_tokens + piece.tokens, piece.generated_tokens))
+            end = piece.parent_tokens + piece.tokens
+            turns.append(TurnPlace(piece.version, end, piece.generated_tokens, *conversations.get(piece.id, (0, b""))))
         made_by, opening, time = piece.tokenizer_hash, piece.opening_bytes, piece.template_time
         if piece.kept < piece.tokens:
             opening = min(opening, piece.parent_bytes + len(texts[-1]))
     return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns), opening, time)
+
+
+def _conversations(connection: sqlite3.Connection, head: Head) -> dict[int, tuple[int, bytes]]:
+    """By segment, how many messages a conversation had at its end, and the last of their hash chain."""
+    rows = connection.execute(
+        f"{_CHAIN} SELECT t.segment, t.messages, t.message_hash FROM chain"
+        " CROSS JOIN turns AS t ON t.segment = chain.id WHERE t.messages > 0",
+        (head.segment, head.tokens),
+    )
+    return {segment: (messages, message_hash) for segment, messages, message_hash in rows}
 
 
 def tokenizer_hash(connection: sqlite3.Connection, head: Head) -> str:

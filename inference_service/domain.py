@@ -11,11 +11,15 @@ from agentmem.v1 import inference_pb2, types_pb2
 
 @dataclass(frozen=True)
 class MessagesInput:
-    """The whole chat, for the model's template. `messages` and `tools` are plain JSON values."""
+    """The whole chat, for the model's template. `messages` and `tools` are plain JSON values.
+
+    `history` says how what the agent has had of it is taken.
+    """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    history: types_pb2.History.ValueType = types_pb2.HISTORY_MEMORY
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from starlette.requests import Request
 from agentmem.errors import InvalidArgument
 from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
 from agentmem.uploads import read_on
-from agentmem.v1 import inference_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
 TEMPLATE_TIME_HEADER = "X-Agent-Template-Time"
+HISTORY_HEADER = "X-Agent-History"
 MEMORY_HEADER = "X-Agent-Memory"
 WARNING_HEADER = "X-Agent-Warning"
 """Of answers: what a client that sent no X-Agent-Memory may not have meant."""
@@ -27,6 +28,7 @@ _MEMORY_MODES: Final = {
     "replace": inference_pb2.MEMORY_MODE_REPLACE,
     "refuse": inference_pb2.MEMORY_MODE_REFUSE,
 }
+_HISTORIES: Final = {"memory": types_pb2.HISTORY_MEMORY, "template": types_pb2.HISTORY_TEMPLATE}
 _MOST_TIME_BYTES = 64
 
 _LARGE: Final = 64 * 1024
@@ -79,6 +81,16 @@ def template_time(headers: Headers) -> str:
     if value is None:
         return ""
     return check_text(TEMPLATE_TIME_HEADER, _ascii(TEMPLATE_TIME_HEADER, value), max_bytes=_MOST_TIME_BYTES)
+
+
+def history(headers: Headers) -> "types_pb2.History.ValueType":
+    """How what the agent has had of a chat is taken; unspecified where X-Agent-History is absent."""
+    value = _single(headers, HISTORY_HEADER)
+    if value is None:
+        return types_pb2.HISTORY_UNSPECIFIED
+    if value not in _HISTORIES:
+        raise InvalidArgument(HISTORY_HEADER, f"must be one of {', '.join(_HISTORIES)}")
+    return _HISTORIES[value]
 
 
 def percent_decoded(name: str, value: str) -> str:

@@ -25,6 +25,7 @@ from gateway.http.requests import (
     AGENT_HEADER,
     WARNING_HEADER,
     agent_id,
+    history,
     json_bytes,
     memory_mode,
     request_id,
@@ -72,13 +73,15 @@ class TurnEndpoint(Generic[_Schema]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         agent, turn, mode = agent_id(request.headers), request_id(request.headers), memory_mode(request.headers)
-        moment = template_time(request.headers)
+        moment, of_history = template_time(request.headers), history(request.headers)
         tell(scope, agent=agent)
         content = await json_bytes(request, self.shared.max_body_bytes)
         incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
         exchange = await worked_out(len(content), lambda: self.translate(parse_body(content, self.schema), incoming))
         for each in exchange.turns:
             each.template_time = moment
+            if of_history and each.HasField("messages"):
+                each.messages.history = of_history
         await answer(self.shared, request, send, exchange, agent=agent, mode=mode)
 
 

@@ -59,7 +59,7 @@ def turn(
 ) -> Operation:
     """A route that runs turns: JSON, or events where `stream` asks for them."""
     answers: dict[str, Json | type[BaseModel]] = {JSON: answer, EVENTS: EVENT}
-    parameters = (AGENT, MEMORY, IDEMPOTENCY_KEY, TEMPLATE_TIME)
+    parameters = (AGENT, MEMORY, IDEMPOTENCY_KEY, TEMPLATE_TIME, HISTORY)
     statuses = (*WRITE_ERRORS, 529) if dialect == "anthropic" else WRITE_ERRORS
     return Operation(summary, tag, answers, example=example, parameters=parameters, errors=statuses, dialect=dialect)
 
@@ -79,6 +79,13 @@ MEMORY: Final[Json] = {
 IDEMPOTENCY_KEY: Final = _header(
     "Idempotency-Key", "Names the turn: a retry with the same key and body is answered with the turn itself.", 128
 )
+HISTORY: Final[Json] = {
+    "name": "X-Agent-History",
+    "in": "header",
+    "description": "How what the agent has had of a chat is taken: as it remembers it, with the reasoning that a "
+    "template leaves out of earlier turns (memory, the default), or as the template renders it.",
+    "schema": {"enum": ["memory", "template"]},
+}
 TEMPLATE_TIME: Final = _header(
     "X-Agent-Template-Time",
     "The moment, in ISO 8601, that the chat template sees as the present, and the agent's from then on.",

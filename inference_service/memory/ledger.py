@@ -17,10 +17,16 @@ NO_VERSION = Version()
 
 
 class TurnPlace(NamedTuple):
-    """A turn that is wholly in a ledger: how many tokens there were at its end, and how many of them it generated."""
+    """A turn that is wholly in a ledger: how many tokens there were at its end, and how many of them it generated.
+
+    `messages` is how many messages the conversation had then, the answer included, and `message_hash` the last of their
+    hash chain; 0 where the turn was not of a whole chat, or it isn't known.
+    """
 
     end_token: int
     generated_tokens: int
+    messages: int = 0
+    message_hash: bytes = b""
 
     def ending_at(self, token: int) -> "TurnPlace":
         """The turn without its end."""
@@ -73,14 +79,17 @@ class Ledger:
         tokenizer_hash: str,
         generated_tokens: int | None = None,
         carried_turns: Sequence[TurnPlace] = (),
+        message_hashes: Sequence[bytes] = (),
     ) -> "Ledger":
         """The ledger with more tokens, each standing for one of `pieces`.
 
         They are a turn that ends with so many generated tokens, or none where `generated_tokens` is None. Before it
-        there may be `carried_turns` among them, whose places are the new ledger's.
+        there may be `carried_turns` among them, whose places are the new ledger's. `message_hashes` are the hash chain
+        of the conversation at the turn's end, where it is known.
         """
         end = len(self) + len(token_ids)
-        turn = () if generated_tokens is None else (TurnPlace(end, generated_tokens),)
+        known = (len(message_hashes), message_hashes[-1]) if message_hashes else (0, b"")
+        turn = () if generated_tokens is None else (TurnPlace(end, generated_tokens, *known),)
         return Ledger(
             (*self.token_ids, *token_ids),
             self.text + b"".join(pieces),

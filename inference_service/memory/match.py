@@ -26,11 +26,13 @@ class Matched(NamedTuple):
 class Limits(NamedTuple):
     """From which length, and which share of the ledger, a common beginning is worth keeping.
 
-    `min_ratio` is the paper's 0.8, off by default: a stripped reasoning block makes a good 10K prefix "77 %".
+    `min_ratio` is the paper's 0.8, off by default: a stripped reasoning block makes a good 10K prefix "77 %". A memory
+    is gone on from as it is, with all that the template would leave out, up to `most_tokens`.
     """
 
     min_tokens: int = 16
     min_ratio: float = 0.0
+    most_tokens: int | None = None
 
 
 def match_text(ledger: Ledger, ledger_specials: Sequence[Span], prompt: Rendered, limits: Limits) -> Matched:

@@ -47,13 +47,17 @@ class Planner:
     """Makes plans for one model. Call it off the event loop: tokenizing takes milliseconds."""
 
     def __init__(self, tokenizer: Tokenizer, renderer: Renderer, limits: Limits) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._renderer = renderer
-        self._limits = limits
+        self.limits = limits
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether a memory may be gone on from as it is, by that plan."""
+        return self.limits.most_tokens is None or len(plan.sequence) <= self.limits.most_tokens
 
     def for_tokens(self, ledger: Ledger, token_ids: tuple[int, ...]) -> Plan:
         """A prompt that came as tokens."""
-        matched = match_tokens(ledger, token_ids, self._limits)
+        matched = match_tokens(ledger, token_ids, self.limits)
         return _plan(matched, matched.keep_tokens, token_ids)
 
     def for_append(self, ledger: Ledger, addition: Rendered, kept: int | None = None) -> Plan:
@@ -68,7 +72,7 @@ class Planner:
         elif keep < len(ledger):
             kind = types_pb2.MATCH_PARTIAL
         new = tuple(self._renderer.encode(addition, continues=bool(keep)))
-        pieces = self._tokenizer.pieces(new)
+        pieces = self.tokenizer.pieces(new)
         inside: list[int] = []
         if b"".join(pieces) == addition.text:
             inside = [keep + each for each in _tokens_inside(addition.checkpoints, pieces)]
@@ -77,11 +81,11 @@ class Planner:
     def trimmed(self, ledger: Ledger, plan: Plan, bounds: Bounds, note: bytes = b"") -> Plan | None:
         """The plan of an append, with as much of the ledger as fits; None where not even the last turn does."""
         full = ledger.kept(past := plan.keep_tokens).followed_by(
-            plan.new_ids, self._tokenizer.pieces(plan.new_ids), ledger.tokenizer_hash
+            plan.new_ids, self.tokenizer.pieces(plan.new_ids), ledger.tokenizer_hash
         )
         # An append may leave out the end of the last turn, a stop token; it is a turn all the same.
         turns = tuple(turn if turn.end_token <= past else turn.ending_at(past) for turn in ledger.turns)
-        turn, prefix = self._renderer.user_turn, self._tokenizer.prefix_ids
+        turn, prefix = self._renderer.user_turn, self.tokenizer.prefix_ids
         found = trimmed(
             replace(full, turns=turns),
             past,
@@ -102,7 +106,7 @@ class Planner:
 
     def for_text(self, ledger: Ledger, prompt: Rendered, *, heal_extension: bool) -> Plan:
         """A whole prompt as text. `heal_extension` is for raw prompts, which may go on in the middle of a word."""
-        matched = match_text(ledger, self.specials(ledger), prompt, self._limits)
+        matched = match_text(ledger, self.specials(ledger), prompt, self.limits)
         keep = matched.keep_tokens
         if matched.kind == types_pb2.MATCH_PARTIAL or (matched.kind == types_pb2.MATCH_EXTEND and heal_extension):
             keep = self._healed(ledger, keep, prompt)
@@ -114,7 +118,7 @@ class Planner:
         else:
             continues = self._continues(ledger.token_ids[:keep])
             sequence = (*ledger.token_ids[:keep], *self._renderer.encode(prompt, start, continues=continues))
-        pieces = self._tokenizer.pieces(sequence)
+        pieces = self.tokenizer.pieces(sequence)
         if b"".join(pieces) != prompt.text:
             # A tokenizer that rewrites text (normalizes, adds a space): only its own whole tokenization can be trusted,
             # and positions in the text say nothing of positions in that.
@@ -127,12 +131,12 @@ class Planner:
     def specials(self, ledger: Ledger) -> list[Span]:
         """Where the ledger's special tokens are in its text."""
         offsets = ledger.offsets
-        special = map(self._tokenizer.special_ids.__contains__, ledger.token_ids)
+        special = map(self.tokenizer.special_ids.__contains__, ledger.token_ids)
         return [Span(offsets[i - 1] if i else 0, offsets[i]) for i in compress(range(len(ledger)), special)]
 
     def _continues(self, before: Sequence[int]) -> bool:
         """Whether text behind these tokens goes on without a space of the tokenizer's own."""
-        tokenizer = self._tokenizer
+        tokenizer = self.tokenizer
         return bool(before) and not (tokenizer.space_after_special and before[-1] in tokenizer.special_ids)
 
     def _healed(self, ledger: Ledger, keep: int, prompt: Rendered) -> int:
@@ -160,7 +164,7 @@ class Planner:
         first = max(first, _character_start(context.text, max(0, cut - window)))
         last = min(last, _character_start(context.text, min(len(context.text), cut + _BOUNDARY_LOOKAHEAD)))
         before = context.text[first:cut].decode()
-        at = self._tokenizer.pre_token_boundary(before, context.text[cut:last].decode(errors="replace"))
+        at = self.tokenizer.pre_token_boundary(before, context.text[cut:last].decode(errors="replace"))
         return first + len(before[:at].encode())
 
 

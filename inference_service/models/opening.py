@@ -114,6 +114,7 @@ class Outline:
             self.text.template,
             checkpoints=self.geometry.sliding is not None,
             context_length=self.context_length,
+            reasoning=self.text.reasoning,
         )
 
 

@@ -118,7 +118,7 @@ def _metadata(manifest: Manifest, tensor_checksum: bytes) -> dict[str, str]:
         "offsets": _compact(list(ledger.offsets)),
         "prompt_text": base64.b64encode(ledger.text).decode(),
         "prompt_text_encoding": "base64",
-        "turns": _compact([list(turn) for turn in ledger.turns]),
+        "turns": _compact([[turn.end_token, turn.generated_tokens] for turn in ledger.turns]),
         "kv_tokens": str(manifest.kv_tokens),
         "first_positions": _compact(list(manifest.first_positions)),
         "geometry": _compact(
@@ -234,8 +234,8 @@ def _numbers(text: str, count: int) -> tuple[int, ...]:
 def _turns(text: str) -> tuple[TurnPlace, ...]:
     if text.count("[") > MAX_TURNS + 1 or text.count(",") > 2 * MAX_TURNS:
         raise damaged(f"it has more than {MAX_TURNS} turns")
-    turns = tuple(TurnPlace(*turn) for turn in json.loads(text))
-    if not all(type(n) is int for turn in turns for n in turn):
+    turns = tuple(TurnPlace(end, generated) for end, generated in json.loads(text))
+    if not all(type(n) is int for turn in turns for n in turn[:2]):
         raise ValueError("not numbers")
     return turns
 

@@ -159,7 +159,9 @@ def _messages(field: str, chat: types_pb2.Messages) -> MessagesInput:
     arguments = template_arguments(chat, field)
     if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
         raise InvalidArgument(f"{field}.template_arguments_json", f"{', '.join(reserved)} cannot be set here")
-    return MessagesInput(messages, tools, arguments)
+    if chat.history not in types_pb2.History.values():
+        raise InvalidArgument(f"{field}.history", f"{chat.history} is not a History")
+    return MessagesInput(messages, tools, arguments, chat.history or types_pb2.HISTORY_MEMORY)
 
 
 def _json_schema(request: inference_pb2.GenerateRequest) -> str:

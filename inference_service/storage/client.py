@@ -366,7 +366,9 @@ async def _raising(call: Any) -> Any:
 
 
 def _ledger(ledger: cache_store_pb2.Ledger) -> Ledger:
-    turns = tuple(TurnPlace(turn.end_token, turn.generated_tokens) for turn in ledger.turns)
+    turns = tuple(
+        TurnPlace(turn.end_token, turn.generated_tokens, turn.messages, turn.message_hash) for turn in ledger.turns
+    )
     return Ledger(
         *(tuple(ledger.token_ids), ledger.text, tuple(ledger.offsets), ledger.tokenizer_hash, turns),
         opening_bytes=ledger.opening_bytes,

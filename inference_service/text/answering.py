@@ -3,11 +3,13 @@
 import re
 from collections import deque
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from inference_service.domain import ToolCall
-from inference_service.text.reasoning import ReasoningSplit, Segment, beginning_at_end
+from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, Segment, beginning_at_end
 from inference_service.text.streaming import TextStream
+from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax, Tools
 
 _LAYOUT = " \t\r\n"
@@ -280,3 +282,15 @@ class _Reasoning:
         """What is certain now and was not taken yet."""
         ready, self._ready = "".join(self._ready), []
         return ready
+
+
+def told_apart(of: ReasoningFormat, tokenizer: Tokenizer, prompt: Sequence[int], token_ids: Sequence[int]) -> Said:
+    """What an answer that was generated says, calls as text. `prompt` stands before it."""
+    stream = AnswerStream(split=ReasoningSplit(of, of.state_after_tokens(prompt, tokenizer)))
+    said = []
+    for special, run in groupby(token_ids, tokenizer.special_ids.__contains__):
+        pieces = [tokenizer.token_bytes(i) for i in run if i not in tokenizer.eos_ids]
+        # Ordinary text at once: there may be much of it, and markers are found across tokens.
+        said += [stream.feed(piece, visible=not special) for piece in (pieces if special else [b"".join(pieces)])]
+    said.append(stream.finish(ended=True))
+    return Said("".join(each.reasoning for each in said), "".join(each.text for each in said))

@@ -16,6 +16,8 @@ REASONING: Final = "reasoning"
 BEGINNING: Final = "beginning"
 """Nothing but white space came yet: a marker that comes first counts, and whatever else comes is content."""
 
+_TOKENS_OF_A_CUE: Final = 64
+"""More than a prompt's last markers have, whatever the tokenizer."""
 _SPACE: Final = b" \t\r\n"
 _CONTROL: Final = b"\xfe"
 """Stands for the first byte of a special token, so that its spelling as ordinary text is no marker. Never in UTF-8."""
@@ -62,6 +64,12 @@ class ReasoningFormat:
         """The state that an answer to a prompt begins in; `prompt` is the end of it, as `controlled` makes it."""
         prompt = prompt.rstrip(_SPACE)
         return next((state for opening, state in self.openings if prompt.endswith(opening)), self.initial)
+
+    def state_after_tokens(self, prompt: Sequence[int], tokenizer: Tokenizer) -> str:
+        """The same of a prompt's tokens."""
+        end = prompt[-_TOKENS_OF_A_CUE:]
+        special = map(tokenizer.special_ids.__contains__, end)
+        return self.state_after(controlled(zip(tokenizer.pieces(end), special, strict=True)))
 
 
 def controlled(pieces: Iterable[tuple[bytes, bool]]) -> bytes:

@@ -16,6 +16,7 @@ from inference_service.domain import MessagesInput
 from inference_service.text.checkpoints import before_cue, beginning, shared_beginning
 from inference_service.text.continuation import Joint, follow_ups, join, without_stop
 from inference_service.text.openings import UserTurn, opening, user_turn
+from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendered import Rendered, Span
 from inference_service.text.tokenizer import Tokenizer
 
@@ -44,7 +45,7 @@ class Renderer:
 
     `checkpoints` says that they are wanted: finding them costs as much again as rendering a chat. What cannot fit twice
     into `context_length` is refused before work is spent on it (FailedPrecondition); less may fit when it is trimmed,
-    and is counted.
+    and is counted. `reasoning` is how the model sets its reasoning apart from its answers, where it does.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Renderer:
         *,
         checkpoints: bool = True,
         context_length: int | None = None,
+        reasoning: ReasoningFormat | None = None,
     ) -> None:
+        self.reasoning = reasoning
         self._tokenizer = tokenizer
         self._context_length = context_length
         self._template = template

@@ -4,6 +4,8 @@ Which of the two it is where a request leaves that open is decided here, against
 and under the agent's lock, so that no other turn comes between the decision and the commit.
 """
 
+from dataclasses import replace
+
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
@@ -13,6 +15,7 @@ from inference_service.memory.plan import Plan, Planner
 from inference_service.text.checkpoints import system_messages
 from inference_service.text.rendered import Rendered
 from inference_service.text.rendering import Renderer
+from inference_service.turns.conversation import last_common_turn
 
 _GOES_ON = (types_pb2.MATCH_NEW, types_pb2.MATCH_EXACT, types_pb2.MATCH_EXTEND)
 _WHAT_ELSE = (
@@ -65,7 +68,13 @@ def plan_input(
             return planner.for_text(ledger, _not_empty(prompt, "prompt"), heal_extension=True)
         case MessagesInput():
             prompt = renderer.messages(turn_input, cue=cue, parse_special=parse_special)
-            return planner.for_text(ledger, _not_empty(prompt, "messages"), heal_extension=False)
+            plan = planner.for_text(ledger, _not_empty(prompt, "messages"), heal_extension=False)
+            if plan.kind in _GOES_ON:
+                return plan
+            remembered = _remembered(planner, renderer, turn_input, ledger, parse_special=parse_special, cue=cue)
+            if remembered is None or remembered.keep_tokens <= plan.keep_tokens or not planner.fits(remembered):
+                return plan
+            return remembered
         case AppendInput(chat):
             if isinstance(chat, TextInput):
                 render = renderer.appended_text if len(ledger) else renderer.text
@@ -173,6 +182,28 @@ def _appended(
         before, chat, cue=cue, parse_special=parse_special, answered=ledger.ends_with_an_answer
     )
     return planner.for_append(ledger, _not_empty(addition, "messages"), kept)
+
+
+def _remembered(
+    planner: Planner, renderer: Renderer, chat: MessagesInput, ledger: Ledger, *, parse_special: bool, cue: bool
+) -> Plan | None:
+    """The plan of a chat whose beginning the agent has had, as it remembers that; None where it has had none of it.
+
+    A memory that has more than that beginning is gone on from there.
+    """
+    turn = last_common_turn(chat, ledger, planner.tokenizer, renderer.reasoning)
+    if turn is None:
+        return None
+    if not ledger.text.startswith(renderer.beginning(chat, parse_special=parse_special).text):
+        return None  # the date has been moved
+    new, kept = replace(chat, messages=chat.messages[turn.messages :]), ledger.kept(turn.end_token)
+    try:
+        plan = _appended(planner, renderer, new, kept, parse_special=parse_special, cue=cue)
+    except (InvalidArgument, FailedPrecondition):
+        return None  # what is new depends on what was before
+    if len(kept) == len(ledger):
+        return plan
+    return replace(planner.for_tokens(ledger, plan.sequence), checkpoints=plan.checkpoints)
 
 
 def _tool_names(chat: MessagesInput) -> list[str]:

@@ -5,6 +5,7 @@ Whatever goes wrong here costs time later and nothing else: the ledger has the t
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agentmem.blockfile import BlockHeader
@@ -36,9 +37,19 @@ class Keeper:
         self._persister = persister
 
     async def keep(
-        self, key: AgentKey, version: Version, model: LoadedModel, prepared: Prepared, room: Room, job: TurnJob
+        self,
+        key: AgentKey,
+        version: Version,
+        model: LoadedModel,
+        prepared: Prepared,
+        room: Room,
+        job: TurnJob,
+        message_hashes: Sequence[bytes] = (),
     ) -> None:
-        """Copy what is new of a finished turn's caches into the pool, and have it written."""
+        """Copy what is new of a finished turn's caches into the pool, and have it written.
+
+        `message_hashes` are those that it was committed with.
+        """
         generated = job.result.token_ids
         sequence = (*prepared.plan.sequence, *generated)
         blocks = await asyncio.to_thread(lambda: list(headers(model.fingerprint, key.namespace, sequence)))
@@ -48,7 +59,9 @@ class Keeper:
         ledger = prepared.ledger.kept(prepared.keep_tokens)
         added = sequence[len(ledger) :]
         pieces, carried = model.tokenizer.pieces(added), prepared.carried_turns
-        ledger = ledger.followed_by(added, pieces, model.tokenizer.hash, len(generated), carried)
+        ledger = ledger.followed_by(
+            *(added, pieces, model.tokenizer.hash, len(generated), carried), message_hashes=message_hashes
+        )
         ledger = replace(ledger, opening_bytes=prepared.opening_bytes)
         windows = _windows(prepared, room, job, table)
         model.memory.hot.put(key, HotState(version, ledger, table, windows))

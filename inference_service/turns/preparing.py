@@ -20,13 +20,14 @@ from inference_service.memory.match import Limits, common_length
 from inference_service.memory.plan import Plan, Planner
 from inference_service.memory.restore import Lookup, look_up
 from inference_service.memory.retokenizing import retokenized
+from inference_service.memory.trimming import room_for_answer
 from inference_service.memory.windows import WindowCandidate, capture_positions, window_candidates
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Room
 from inference_service.storage.client import Opened, StoreClient
 from inference_service.text import template_clock
 from inference_service.text.grammar import Grammar
-from inference_service.text.reasoning import ReasoningSplit, controlled
+from inference_service.text.reasoning import ReasoningSplit
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.fitting import fitted, opening_bytes, refusal, shared_tokens
@@ -36,9 +37,6 @@ from inference_service.turns.planning_threads import PlanningThreads
 from inference_service.turns.restoring import Restorer
 
 log = logging.getLogger(__name__)
-
-_TOKENS_OF_A_CUE = 64
-"""More than a prompt's last markers have, whatever the tokenizer."""
 
 
 class TextModel(Protocol):
@@ -158,8 +156,7 @@ class Preparer:
         return await self._threads.run(turn_input, count)
 
     def _plan(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> tuple[Plan, bool]:
-        planner = Planner(model.tokenizer, model.renderer, self._limits)
-        plan, appended = plan_turn(planner, model.renderer, request, ledger)
+        plan, appended = plan_turn(self._planner(request, model), model.renderer, request, ledger)
         if (largest := max(plan.sequence)) >= model.vocab_size:
             raise FailedPrecondition(
                 f"the tokenizer makes token {largest} of the prompt, and the model has {model.vocab_size}"
@@ -172,9 +169,14 @@ class Preparer:
         plan, appended = self._plan(request, model, ledger)
         if not appended:
             return plan, False
-        planner = Planner(model.tokenizer, model.renderer, self._limits)
+        planner = self._planner(request, model)
         wanted = self._wanted(request) if request.generates else 0
         return fitted(planner, ledger, plan, model.context_length, wanted, policy, note.marked), True
+
+    def _planner(self, request: TurnRequest, model: LoadedModel) -> Planner:
+        """What plans the turn: a memory is gone on from as it is where that leaves room for the answer."""
+        most = model.context_length - room_for_answer(model.context_length, self._wanted(request))
+        return Planner(model.tokenizer, model.renderer, self._limits._replace(most_tokens=most))
 
     async def _snapshot(
         self, request: TurnRequest, model: LoadedModel, base: Version, ledger: Ledger, plan: Plan
@@ -203,7 +205,7 @@ class Preparer:
         if found is None:
             return None
         version, branch = found
-        planner = Planner(model.tokenizer, model.renderer, self._limits)
+        planner = self._planner(request, model)
         options = {"parse_special": request.parse_special, "cue": request.generates}
         continued = await self._threads.run(
             request.input, lambda: plan_input(planner, model.renderer, request.input, branch, **options)
@@ -289,11 +291,7 @@ def _reasoning(request: TurnRequest, model: LoadedModel, prompt: Sequence[int]) 
     content = request.input.content if isinstance(request.input, AppendInput) else request.input
     if model.reasoning is None or request.json_schema is not None or not isinstance(content, MessagesInput):
         return None
-    tokenizer, end = model.tokenizer, prompt[-_TOKENS_OF_A_CUE:]
-    special = map(tokenizer.special_ids.__contains__, end)
-    return ReasoningSplit(
-        model.reasoning, model.reasoning.state_after(controlled(zip(tokenizer.pieces(end), special, strict=True)))
-    )
+    return ReasoningSplit(model.reasoning, model.reasoning.state_after_tokens(prompt, model.tokenizer))
 
 
 def _no_reuse(model: LoadedModel) -> Reuse:

@@ -212,7 +212,8 @@ class TurnRunner:
             self._hints.forget(turn.request.key, turn.hint)
 
     async def _compute_and_commit(self, turn: RunningTurn, model: LoadedModel, prepared: Prepared, room: Room) -> None:
-        version = None
+        version: Version | None = None
+        hashes: list[bytes] = []
         try:
             started, job = await self._compute(turn, model, prepared)
             generated = job.result
@@ -221,7 +222,7 @@ class TurnRunner:
             turn.phases.tell_request(generated_tokens=generated.sampled)
             if turn.request.commits:
                 turn.phases.enter("commit")
-                version = await self._commit(turn, model, prepared, generated, started, finished)
+                version, hashes = await self._commit(turn, model, prepared, generated, started, finished)
                 turn.phases.leave()
                 room.superseded = True
                 finished.version.CopyFrom(version_to_proto(version))
@@ -233,7 +234,7 @@ class TurnRunner:
         self._measures.completed(turn, prepared, generated)
         self._end(turn)
         if version is not None:
-            await self._keeper.keep(turn.request.key, version, model, prepared, room, job)
+            await self._keeper.keep(turn.request.key, version, model, prepared, room, job, hashes)
 
     async def _compute(
         self, turn: RunningTurn, model: LoadedModel, prepared: Prepared
@@ -302,7 +303,8 @@ class TurnRunner:
         generated: Generated,
         started: inference_pb2.Started,
         finished: inference_pb2.Finished,
-    ) -> Version:
+    ) -> tuple[Version, list[bytes]]:
+        """The version that it made, and the hash chain of its conversation."""
         turn.check()
         turn.committing = True
         request, plan = turn.request, prepared.plan
@@ -318,6 +320,7 @@ class TurnRunner:
             finished=finished,
             messages=message_places(request.input, before, prompt, appended=prepared.appended),
         )
+        hashes = [] if prepared.appended else _conversation(turn, record.delta)
         commit = Commit(
             base=prepared.base,
             keep_tokens=prepared.keep_tokens,
@@ -328,7 +331,7 @@ class TurnRunner:
             request_id=request.request_id,
             request_digest=request.digest,
             record=record,
-            message_hashes=[] if prepared.appended else _conversation(turn, record.delta),
+            message_hashes=hashes,
             label=request.label,
             expiry=request.expiry,
             template_time=prepared.ledger.template_time,
@@ -342,7 +345,7 @@ class TurnRunner:
         self._end_hint(turn)
         if replayed is not None:
             raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
-        return version
+        return version, hashes
 
 
 def _failure(turn: RunningTurn, job: TurnJob) -> str:

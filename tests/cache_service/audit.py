@@ -130,5 +130,5 @@ def _snapshots(connection: sqlite3.Connection, uid: str) -> list[snapshots.Snaps
 def _check_ledger(connection: sqlite3.Connection, head: Head, state: State) -> None:
     content = ledger.read(connection, head)
     assert content.token_ids.tolist() == [token.id for token in state.tokens]
-    assert content.turns == tuple(turn[1:] for turn in state.turns)
+    assert [turn[:3] for turn in content.turns] == [tuple(turn[1:]) for turn in state.turns]
     assert head[1:] == (len(content.token_ids), len(content.text), len(content.turns))

@@ -138,3 +138,13 @@ async def test_nonsense_is_refused(store: Running, field: str, request_: agent_p
         await store.agents.FindAgent(request_)
     assert code(error) is grpc.StatusCode.INVALID_ARGUMENT
     assert field_of(error) == field
+
+
+async def test_a_ledger_tells_which_conversation_each_of_its_turns_ended_with(store: Running) -> None:
+    first = await talk(store, "ada", TALK[:2])
+    await talk(store, "ada", TALK[:4], first, 1)
+    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="eve"))
+    for agent in ("ada", "eve"):
+        opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+        turns = [(turn.messages, turn.message_hash) for turn in opened.ledger.turns]
+        assert turns == [(2, TALK[1]), (4, TALK[3])]

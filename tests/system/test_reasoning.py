@@ -147,6 +147,59 @@ async def test_messages(claude: anthropic.AsyncAnthropic) -> None:
     assert (await claude.messages.create(**asked, thinking=thinking)).content[-1].type == "text"
 
 
+def cached(answer: Any) -> int:
+    return int(answer.usage.prompt_tokens_details.cached_tokens)
+
+
+@pytest.mark.parametrize("sent_back", [False, True], ids=["text alone", "with its reasoning"])
+async def test_the_next_turn_goes_on_from_all_that_was_written(gpt: openai.AsyncOpenAI, sent_back: bool) -> None:
+    said: list[Any] = [{"role": "user", "content": f"Is the answer sent back {sent_back}?"}]
+    first = await gpt.chat.completions.create(model="thinking", messages=said)
+    answer: Any = {"role": "assistant", "content": SAID}
+    said += [{**answer, "reasoning_content": THOUGHT} if sent_back else answer, QUESTION]
+    second = await gpt.chat.completions.create(model="thinking", messages=said)
+    assert first.usage is not None
+    assert cached(second) == first.usage.total_tokens, "what the template leaves out is still in memory"
+    edited = [said[0], {**answer, "reasoning_content": "No."}, said[2]]
+    third = await gpt.chat.completions.create(model="thinking", messages=edited)
+    assert cached(third) < first.usage.total_tokens
+
+
+async def test_a_request_can_have_its_history_rendered(gpt: openai.AsyncOpenAI) -> None:
+    said: list[Any] = [{"role": "user", "content": "Is history rendered?"}]
+    first = await gpt.chat.completions.create(model="thinking", messages=said)
+    assert first.usage is not None
+    said += [{"role": "assistant", "content": SAID}, QUESTION]
+    rendered = {"X-Agent-History": "template"}
+    second = await gpt.chat.completions.create(model="thinking", messages=said, extra_headers=rendered)
+    assert 0 < cached(second) <= first.usage.prompt_tokens
+    assert second.choices[0].message.content == SAID
+    with pytest.raises(openai.BadRequestError) as unknown:
+        await gpt.chat.completions.create(model="thinking", messages=said, extra_headers={"X-Agent-History": "x"})
+    assert unknown.value.param == "X-Agent-History"
+
+
+async def test_a_named_agent_goes_on_after_a_restart_and_goes_back(client: Client, stack: Stack) -> None:
+    asked = [("user", "one?")]
+    first = await client.turn("named", messages=chat(*asked))
+    asked += [("assistant", first.text), ("user", "two?")]
+    second = await client.turn("named", messages=chat(*asked))
+    assert (second.match, second.cached) == ("EXTEND", {"hot": len_of(first)})
+    asked += [("assistant", second.text), ("user", "three?")]
+    stack.kill("worker")
+    await stack.renew("worker")
+    third = await (await stack.client()).turn("named", messages=chat(*asked))
+    assert third.match == "EXTEND"
+    again = await (await stack.client()).turn("named", messages=chat(*asked[:-1], ("user", "other?")))
+    assert again.match == "PARTIAL"
+    assert sum(again.cached.values()) >= len_of(second)
+
+
+def len_of(turn: Any) -> int:
+    usage = turn.finished.usage
+    return int(usage.prompt_tokens + usage.completion_tokens)
+
+
 async def test_rest_has_both(stack: Stack) -> None:
     async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
         body = {"messages": {"messages": [{"role": "user", "content": "hi"}]}}

@@ -110,22 +110,32 @@ class LedgerTurn(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     END_TOKEN_FIELD_NUMBER: _builtins.int
     GENERATED_TOKENS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    MESSAGE_HASH_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The version that the turn made."""
     end_token: _builtins.int
     """The ledger's tokens up to this position were there when the turn ended."""
     generated_tokens: _builtins.int
     """How many of them the turn generated."""
+    messages: _builtins.int
+    """How many messages the conversation had then, the turn's answer included; 0 where it is not known as messages. Ignored
+    in requests.
+    """
+    message_hash: _builtins.bytes
+    """The last of their hash chain. Ignored in requests."""
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
         end_token: _builtins.int = ...,
         generated_tokens: _builtins.int = ...,
+        messages: _builtins.int = ...,
+        message_hash: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_token", b"end_token", "generated_tokens", b"generated_tokens", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_token", b"end_token", "generated_tokens", b"generated_tokens", "message_hash", b"message_hash", "messages", b"messages", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -179,6 +179,38 @@ MISS_REASON_BELOW_MIN: MissReason.ValueType  # 8
 """Fewer tokens than min_restore_tokens are common."""
 Global___MissReason: _TypeAlias = MissReason  # noqa: Y015
 
+class _History:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HistoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_History.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HISTORY_UNSPECIFIED: _History.ValueType  # 0
+    """As HISTORY_MEMORY."""
+    HISTORY_MEMORY: _History.ValueType  # 1
+    """As the agent remembers it, token by token; only the messages behind it are rendered and computed. What a template
+    would leave out of earlier turns or write in another way (Qwen 3 drops reasoning once the user has asked again) stays
+    as it was. It is what Append does. A chat that the template itself goes on with from the memory is rendered whole.
+    """
+    HISTORY_TEMPLATE: _History.ValueType  # 2
+    """As the template renders it. What it leaves out leaves the memory too, and what follows that is computed again."""
+
+class History(_History, metaclass=_HistoryEnumTypeWrapper):
+    """History is how the beginning of a chat is taken that the agent has had: the same messages, the answers of the model
+    among them, with the reasoning before them as it was or without it, and the same tools.
+    """
+
+HISTORY_UNSPECIFIED: History.ValueType  # 0
+"""As HISTORY_MEMORY."""
+HISTORY_MEMORY: History.ValueType  # 1
+"""As the agent remembers it, token by token; only the messages behind it are rendered and computed. What a template
+would leave out of earlier turns or write in another way (Qwen 3 drops reasoning once the user has asked again) stays
+as it was. It is what Append does. A chat that the template itself goes on with from the memory is rendered whole.
+"""
+HISTORY_TEMPLATE: History.ValueType  # 2
+"""As the template renders it. What it leaves out leaves the memory too, and what follows that is computed again."""
+Global___History: _TypeAlias = History  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -439,10 +471,13 @@ class Messages(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     TOOLS_JSON_FIELD_NUMBER: _builtins.int
     TEMPLATE_ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     tools_json: _builtins.str
     """Tool definitions for the template, a JSON array in OpenAI's shape."""
     template_arguments_json: _builtins.str
     """Further arguments of the template, a JSON object (for example {"enable_thinking": false})."""
+    history: Global___History.ValueType
+    """How the part of the chat is taken that the agent has had. Without effect in Append."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """At least one."""
@@ -453,10 +488,11 @@ class Messages(_message.Message):
         messages: _abc.Iterable[Global___ChatMessage] | None = ...,
         tools_json: _builtins.str | None = ...,
         template_arguments_json: _builtins.str | None = ...,
+        history: Global___History.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_template_arguments_json", b"_template_arguments_json", "_tools_json", b"_tools_json", "template_arguments_json", b"template_arguments_json", "tools_json", b"tools_json"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_template_arguments_json", b"_template_arguments_json", "_tools_json", b"_tools_json", "messages", b"messages", "template_arguments_json", b"template_arguments_json", "tools_json", b"tools_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_template_arguments_json", b"_template_arguments_json", "_tools_json", b"_tools_json", "history", b"history", "messages", b"messages", "template_arguments_json", b"template_arguments_json", "tools_json", b"tools_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__template_arguments_json: _TypeAlias = _typing.Literal["template_arguments_json"]  # noqa: Y015
     _WhichOneofArgType__template_arguments_json: _TypeAlias = _typing.Literal["_template_arguments_json", b"_template_arguments_json"]  # noqa: Y015

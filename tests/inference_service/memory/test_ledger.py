@@ -55,6 +55,8 @@ def test_turns_stay_as_long_as_they_are_whole(sizes: list[tuple[int, int]], data
     assert kept.turns == tuple(turn for turn in ends if turn.end_token <= tokens_kept)
     assert kept.followed_by([8], [b"y"], "h", 1).turns == (*kept.turns, TurnPlace(tokens_kept + 1, 1))
     assert kept.followed_by([8], [b"y"], "h").turns == kept.turns, "tokens that are no turn"
+    known = kept.followed_by([8], [b"y"], "h", 1, message_hashes=[b"one", b"two"])
+    assert known.turns[-1] == TurnPlace(tokens_kept + 1, 1, 2, b"two")
 
 
 def test_empty() -> None:

@@ -85,7 +85,9 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
             text=b"ab\xf0",
             offsets=[1, 3],
             tokenizer_hash="t",
-            turns=[cache_store_pb2.LedgerTurn(version=3, end_token=2, generated_tokens=1)],
+            turns=[
+                cache_store_pb2.LedgerTurn(version=3, end_token=2, generated_tokens=1, messages=2, message_hash=b"m")
+            ],
         ),
         files=[file, window],
         evicted_hashes=[b"h2"],
@@ -94,7 +96,7 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
     )
     opened = await client.open(KEY, Version("u", 2), "r", [b"h1", b"h2"], [b"h1", b"h3"])
     assert opened.version == Version("u", 3)
-    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1),))
+    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1, 2, b"m"),))
     assert opened.files == {b"h1": file}
     assert opened.windows == {b"h1": window}
     assert opened.evicted == {b"h2"}
