@@ -109,7 +109,7 @@ def snapshots(agent: str, unwanted: str | None, model: str, gateway: str, as_jso
     if as_json:
         write_json([_snapshot_as_dict(each) for each in kept])
     elif kept:
-        console().print(_snapshots_table(kept))
+        console().print(snapshots_table(kept))
     else:
         click.echo(f"{printable(agent)} has no snapshots; `agentmem agents snapshot` makes one")
 
@@ -245,7 +245,8 @@ def _snapshot_as_dict(snapshot: agent_pb2.Snapshot) -> dict[str, Any]:
     }
 
 
-def _snapshots_table(kept: list[agent_pb2.Snapshot]) -> Table:
+def snapshots_table(kept: list[agent_pb2.Snapshot]) -> Table:
+    """The snapshots for people."""
     table = Table(box=None, pad_edge=False)
     table.add_column("snapshot", overflow="fold")
     for name in ("version", "tokens"):

@@ -1,6 +1,7 @@
 """`agentmem keys`: who may call. A gateway that was started with the file sees changes at once."""
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -90,22 +91,31 @@ def list_keys(path: Path | None, data: Path, as_json: bool) -> None:
     if as_json:
         write_json([as_dict(key, now) for key in known])
         return
+    console().print(keys_table(known, now))
+
+
+def keys_table(known: Iterable[Key], now: datetime) -> Table:
+    """The keys for people; when they were made, and the seconds of when they expire, are in --json."""
     table = Table(box=None, pad_edge=False)
-    for name in ("id", "namespace", "label", "created", "expires", "at once", "a minute", "note"):
-        table.add_column(name, overflow="fold")
+    table.add_column("id", no_wrap=True)
+    for name in ("namespace", "label"):
+        table.add_column(name, overflow="fold", min_width=len(name))
+    table.add_column("expires", no_wrap=True)
+    for name in ("at once", "a minute"):
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("note", overflow="fold")
     for key in known:
         notes = [note for note, so in (("admin", key.admin), ("expired", key.expired(now))) if so]
         table.add_row(
             key.id,
             Text(printable(key.namespace)),
             Text(printable(key.label)),
-            key.created.date().isoformat(),
-            key.expires.isoformat(timespec="minutes") if key.expires else "never",
+            key.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%MZ") if key.expires else "never",
             "" if key.max_running is None else str(key.max_running),
             "" if key.max_per_minute is None else str(key.max_per_minute),
             ", ".join(notes),
         )
-    console().print(table)
+    return table
 
 
 @keys.command()

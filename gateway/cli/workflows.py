@@ -120,24 +120,25 @@ async def find(channel: grpc.aio.Channel) -> list[workflow_pb2.Workflow]:
             return found
 
 
+_ID_WIDTH = 36
+"""Letters of a UUID."""
+
+
 def workflows_table(found: Sequence[workflow_pb2.Workflow], now: datetime) -> Table:
-    """The runs for people."""
+    """The runs for people; phase and start are in `show`, so that 80 columns have room for a whole id."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("id", overflow="fold")
+    longest = max((len(printable(workflow.workflow_id)) for workflow in found), default=0)
+    table.add_column("id", overflow="fold", no_wrap=longest <= _ID_WIDTH)
     table.add_column("workflow", overflow="fold")
     table.add_column("state", no_wrap=True)
-    table.add_column("phase", overflow="fold")
     table.add_column("turns", justify="right", no_wrap=True)
-    table.add_column("started", no_wrap=True)
     table.add_column("last turn", no_wrap=True)
     for workflow in found:
         table.add_row(
             Text(printable(workflow.workflow_id)),
             Text(printable(workflow.name)),
             state_name(workflow),
-            Text(printable(workflow.phase)),
             f"{workflow.turns:,}",
-            age(workflow.create_time, now),
             age(workflow.update_time, now),
         )
     return table

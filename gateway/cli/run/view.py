@@ -71,7 +71,7 @@ class Lines(View):
 
     def ended(self) -> None:
         self._console.print()
-        self._console.print(members_table(self.run))
+        self._console.print(members_table(self.run, self._console.width))
         self._console.print(Text(totals_line(self.run), "bold"), soft_wrap=True)
 
 
@@ -103,7 +103,7 @@ class Screen(Lines):
             text = member.saying
             shown = text if len(text) <= _LONGEST_SAYING else f"…{text[-_LONGEST_SAYING:]}"
             parts.append(said(self.run, member.name, "▸", shown))
-        return Group(*parts, Text(), members_table(self.run, rows))
+        return Group(*parts, Text(), members_table(self.run, self._console.width, rows))
 
     def __enter__(self) -> Self:
         self._live.start()

@@ -46,11 +46,11 @@ async def test_list_over_all_pages(workflows: ScriptedWorkflows, agentmem: Comma
     assert listed.exit_code == 0
     assert (await agentmem("workflows", "list")).output == listed.output
     header, *rows = (line.split() for line in listed.output.splitlines())
-    assert header == ["id", "workflow", "state", "phase", "turns", "started", "last", "turn"]
+    assert header == ["id", "workflow", "state", "turns", "last", "turn"]
     assert [row[:5] for row in rows] == [
-        ["wf-0", "prison", "succeeded", "yard", "7"],
-        ["wf-1", "[bold]x\\x1b[2J", "succeeded", "yard", "7"],
-        ["wf-2", "prison", "running", "yard", "7"],
+        ["wf-0", "prison", "succeeded", "7", "never"],
+        ["wf-1", "[bold]x\\x1b[2J", "succeeded", "7", "never"],
+        ["wf-2", "prison", "running", "7", "never"],
     ]
     told = json.loads((await agentmem("workflows", "--json")).output)
     assert [(one["workflow_id"], one["state"]) for one in told] == [

@@ -153,7 +153,7 @@ def test_a_screen_that_is_too_small() -> None:
         rows = [row for row in terminal.rows() if row]
         assert len(rows) <= 20
         table = rows[next(i for i, row in enumerate(rows) if row.startswith("agent ")) + 1 :]
-        assert table[0].split()[:3] == ["agent30", "p", "speaking"]
+        assert table[0].split()[:3] == ["agent30", "speaking", "0"]
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "[bold]x[/bold]", "a\u202eb", "one\r\ntwo"])
