@@ -62,9 +62,10 @@ class Time(NamedTuple):
 
 def resumed(time: int, off: int | None, then: Reading, now: Reading) -> Time:
     """The time at a start, from what was written down at another reading."""
-    if now.boot and now.boot == then.boot and now.awake >= then.awake:
-        return Time(time + now.awake - then.awake, off, now, now.awake)
-    return Time(time, (off or 0) + now.wall - then.wall, now, now.awake)
+    passed, shown = now.awake - then.awake, now.wall - then.wall
+    if now.boot and now.boot == then.boot and passed >= 0:
+        return Time(time + passed, None if off is None else off + shown - passed, now, now.awake)
+    return Time(time, (off or 0) + shown, now, now.awake)
 
 
 def advanced(before: Time, now: Reading) -> Time:
