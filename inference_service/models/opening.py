@@ -19,7 +19,6 @@ from mlx_lm.utils import load_adapters, load_config, load_model, load_tokenizer
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedTokenizerFast
 
-from agentmem.errors import FailedPrecondition
 from agentmem.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionSeam
 from inference_service.engine.geometry import Geometry
@@ -229,4 +228,4 @@ def _context_length(config: dict[str, Any]) -> int:
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
         if isinstance(text.get(name), int):
             return int(text[name])
-    raise FailedPrecondition("config.json does not say how long the context is; set --context-length")
+    raise ValueError("config.json does not say how long the context is; set --context-length")

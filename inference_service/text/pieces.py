@@ -14,8 +14,6 @@ from typing import Any
 import tokenizers
 import tokenizers.models
 
-from agentmem.errors import FailedPrecondition
-
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SAMPLE = 512
 """Tokens that are decoded one behind the other to see whether their pieces are what the decoder makes of them."""
@@ -26,7 +24,7 @@ def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
 
     Special tokens stand for their spelling. Other added tokens go through the decoder as all tokens do: Gemma has runs
     of spaces among them, spelled with U+2581. Only a byte-level decoder takes them as they are: it would read "naïve"
-    as stand-ins for bytes, and give a text that is no UTF-8. Raises FailedPrecondition where the decoder cannot say
+    as stand-ins for bytes, and give a text that is no UTF-8. Raises ValueError where the decoder cannot say
     what a token stands for.
     """
     steps = _steps(json.loads(backend.decoder.__getstate__()) if backend.decoder else None)
@@ -39,7 +37,7 @@ def token_pieces(backend: tokenizers.Tokenizer) -> list[bytes]:
         for token, token_id in vocabulary.items():
             pieces[token_id] = to_bytes(token)
     if to_bytes is None or not _as_decoded(backend, pieces, [*vocabulary.values()], added.keys()):
-        raise FailedPrecondition(
+        raise ValueError(
             f"the tokenizer's decoder ({', '.join(kinds) or 'none'}) does not say which bytes a token stands for; "
             "byte-level BPE, SentencePiece, WordPiece and WordLevel tokenizers are supported. If tokenizer.json does "
             'not have the decoder that the model was trained with, put that there (for byte-level BPE "decoder": '

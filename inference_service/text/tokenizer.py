@@ -18,7 +18,7 @@ _LEAD = "\x01"
 
 
 class Tokenizer:
-    """`backend` is a tokenizers.Tokenizer. Raises FailedPrecondition where tokens cannot be told as bytes."""
+    """`backend` is a tokenizers.Tokenizer. Raises ValueError where tokens cannot be told as bytes."""
 
     def __init__(self, backend: tokenizers.Tokenizer, eos_ids: Iterable[int]) -> None:
         self.hash = hashlib.sha256(backend.to_str().encode()).hexdigest()

@@ -10,14 +10,29 @@ from pathlib import Path
 import grpc
 import mlx.core as mx
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.trainers import WordLevelTrainer
 
-from agentmem.v1 import model_pb2
+from agentmem.v1 import model_pb2, types_pb2
 from tests.system.several import ARGUMENTS, FAILED, TOLERANCE, Several
 from tests.system.stack import chat
-from tests.tiny_models import write_gemma3, write_llama, write_mamba
+from tests.tiny_models import (
+    BOS,
+    CHATML,
+    CORPUS,
+    END,
+    START,
+    save_tokenizer,
+    write_gemma3,
+    write_llama,
+    write_mamba,
+)
 
 NO_SHARD, CUT, UNREADABLE, MAMBA, LARGE, LIES = "no-shard", "cut", "unreadable", "mamba", "large", "lies"
 EXITS = "exits"
+UNDECODED, WORDS = "undecoded", "words"
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +44,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
         models[name] = write_llama(root / name, seed=seed)
     models[MAMBA] = write_mamba(root / MAMBA)
     models[EXITS] = write_olmo(root / EXITS)
+    models[UNDECODED] = write_undecoded(root / UNDECODED)
+    models[WORDS] = write_words(root / WORDS)
     models[LARGE] = write_gemma3(root / LARGE, window=2048)  # its least KV is more than the pool
     several = Several(models, ("--batch-bytes", str(1 << 25), "--pool-bytes", str(1 << 18)))
     asyncio.run(several.stack.up())
@@ -43,6 +60,25 @@ def write_olmo(directory: Path) -> Path:
     write_llama(directory)
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "model_type": "olmo"}))
+    return directory
+
+
+def write_undecoded(directory: Path) -> Path:
+    """A model whose tokenizer does not say which bytes its tokens stand for."""
+    write_llama(directory)
+    file = directory / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "decoder": None}))
+    return directory
+
+
+def write_words(directory: Path) -> Path:
+    """A model whose tokens are whole words."""
+    write_llama(directory)
+    backend = Tokenizer(WordLevel(unk_token="[UNK]"))
+    backend.pre_tokenizer = Whitespace()
+    trainer = WordLevelTrainer(special_tokens=["[UNK]", BOS, START, END], show_progress=False)
+    backend.train_from_iterator([*CORPUS, "user assistant"], trainer)
+    save_tokenizer(directory, backend, CHATML)
     return directory
 
 
@@ -73,6 +109,7 @@ def break_weights(how: str, path: Path) -> None:
         (MAMBA, "MambaBlock|ResidualBlock"),
         (LARGE, "too little for one"),
         (EXITS, "its code ends the process"),
+        (UNDECODED, r"decoder \(none\) does not say which bytes a token stands for.*put that there"),
     ],
 )
 async def test_a_load_that_fails_leaves_the_old_model_serving(several: Several, name: str, said: str) -> None:
@@ -91,6 +128,16 @@ async def test_a_load_that_fails_leaves_the_old_model_serving(several: Several, 
     assert await several.difference("agent", "good", turn) < TOLERANCE
     assert sum(turn.cached.values()) >= len(first.token_ids)
     assert await several.loaded() == ["good"]
+
+
+async def test_whole_words_are_served_between_spaces(several: Several) -> None:
+    client = await several.on(WORDS)
+    biased = {"sampling": types_pb2.Sampling(logit_bias={4: 100}), "max_tokens": 2}
+    first = await client.turn("agent", messages=chat(("user", "The boat is red.")), **biased)
+    assert len(first.text.split(" ")) == 3 and first.text.startswith(" ")
+    second = await client.say("agent", "And the sea?", **ARGUMENTS)
+    assert second.match == "EXTEND"
+    assert await several.difference("agent", WORDS, second) < TOLERANCE
 
 
 async def test_a_default_model_that_cannot_be_loaded_leaves_the_others(tmp_path: Path) -> None:

@@ -97,7 +97,8 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CountTokens(self, request, context):
-        """CountTokens says how many tokens an input has, without side effects.
+        """CountTokens says how many tokens an input has, without side effects. FAILED_PRECONDITION for one that is more than
+        twice as long as the model's context.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,7 +55,9 @@ class InferenceServiceStub:
     Prefill: _grpc.UnaryUnaryMultiCallable[_inference_pb2.PrefillRequest, _inference_pb2.PrefillResponse]
     """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
     CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]
-    """CountTokens says how many tokens an input has, without side effects."""
+    """CountTokens says how many tokens an input has, without side effects. FAILED_PRECONDITION for one that is more than
+    twice as long as the model's context.
+    """
     Abort: _grpc.UnaryUnaryMultiCallable[_inference_pb2.AbortRequest, _inference_pb2.AbortResponse]
     """Abort ends the request with this id within one decode step, as if its client had cancelled it. Idempotent."""
 
@@ -86,7 +88,9 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Prefill: _aio.UnaryUnaryMultiCallable[_inference_pb2.PrefillRequest, _inference_pb2.PrefillResponse]  # type: ignore[assignment]
     """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
     CountTokens: _aio.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]  # type: ignore[assignment]
-    """CountTokens says how many tokens an input has, without side effects."""
+    """CountTokens says how many tokens an input has, without side effects. FAILED_PRECONDITION for one that is more than
+    twice as long as the model's context.
+    """
     Abort: _aio.UnaryUnaryMultiCallable[_inference_pb2.AbortRequest, _inference_pb2.AbortResponse]  # type: ignore[assignment]
     """Abort ends the request with this id within one decode step, as if its client had cancelled it. Idempotent."""
 
@@ -129,7 +133,9 @@ class InferenceServiceServicer:
         request: _inference_pb2.CountTokensRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.CountTokensResponse, _abc.Awaitable[_inference_pb2.CountTokensResponse]]:
-        """CountTokens says how many tokens an input has, without side effects."""
+        """CountTokens says how many tokens an input has, without side effects. FAILED_PRECONDITION for one that is more than
+        twice as long as the model's context.
+        """
 
     def Abort(
         self,

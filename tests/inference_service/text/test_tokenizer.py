@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
-from agentmem.errors import FailedPrecondition
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import (
     BOS,
@@ -201,7 +200,7 @@ def _end_of_word() -> Backend:
     ("make", "named"), [(_without_decoder, "none"), (_end_of_word, "BPEDecoder, Fuse"), (_strips_each, "Strip")]
 )
 def test_decoders_that_do_not_tell_bytes_are_refused_by_name(make: Callable[[], Backend], named: str) -> None:
-    with pytest.raises(FailedPrecondition, match=named):
+    with pytest.raises(ValueError, match=named):
         Tokenizer(make(), [])
 
 
