@@ -19,8 +19,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import HeldAnswer, HeldTool
-from inference_service.text.call_grammar import JSON_OPTIONS, answer_grammar
+from inference_service.text.call_grammar import JSON_OPTIONS, answer_grammar, schema_grammar
 from inference_service.text.json_schema import FIELD, check, problem, too_complex
+from inference_service.text.thinking_grammar import Thinking
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 
@@ -59,8 +60,8 @@ class Grammars:
         with suppress(FailedPrecondition):
             self._vocabulary_of_model()
 
-    def compile(self, schema: str, field: str = FIELD) -> "Grammar":
-        """A grammar at its beginning, of a JSON Schema that is JSON and an object.
+    def compile(self, schema: str, field: str = FIELD, thinking: Thinking | None = None) -> "Grammar":
+        """A grammar at its beginning, of a JSON Schema that is JSON and an object; and of `thinking` before the JSON.
 
         Takes milliseconds, and for a hostile schema a second or two, without the interpreter's lock: neither on the
         event loop nor on the engine thread. Raises InvalidArgument, which names `field`, where the schema cannot be
@@ -70,10 +71,13 @@ class Grammars:
             source = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
         except ValueError as error:
             raise problem(str(error), field) from None
-        return self._tried(source, field)
+        grammar = self._tried(source, field)
+        if thinking is None:
+            return grammar
+        return self._tried(LLMatcher.grammar_from_lark(schema_grammar(schema, thinking)), field)
 
-    def compile_answer(self, answer: HeldAnswer, syntax: CallSyntax) -> "Grammar":
-        """A grammar at its beginning, of an answer that may call tools in a `syntax` that has a form.
+    def compile_answer(self, answer: HeldAnswer, syntax: CallSyntax, thinking: Thinking | None = None) -> "Grammar":
+        """A grammar at its beginning, of `thinking` and an answer that may call tools in a `syntax` that has a form.
 
         Where and what it raises is as with `compile`. The arguments of a tool that is not strict are held to any
         object, where its schema cannot be honoured.
@@ -81,7 +85,7 @@ class Grammars:
         if answer.json_schema is not None:
             self.compile(answer.json_schema)
         answer = replace(answer, tools=tuple(self._honoured(tool) for tool in answer.tools))
-        source = LLMatcher.grammar_from_lark(answer_grammar(answer, syntax, self._tokenizer))
+        source = LLMatcher.grammar_from_lark(answer_grammar(answer, syntax, self._tokenizer, thinking))
         return self._tried(source, answer.tools[0].field)
 
     def _honoured(self, tool: HeldTool) -> HeldTool:

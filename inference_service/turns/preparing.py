@@ -29,6 +29,7 @@ from inference_service.text import template_clock
 from inference_service.text.grammar import Grammar
 from inference_service.text.reasoning import ReasoningSplit
 from inference_service.text.rendering import Renderer
+from inference_service.text.thinking_grammar import Thinking, thinking
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.turns.fitting import fitted, opening_bytes, refusal, shared_tokens
 from inference_service.turns.inputs import check_kept, plan_input, plan_turn
@@ -106,7 +107,7 @@ class Preparer:
             size = len(plan.sequence), model.context_length
             raise FailedPrecondition(refusal(*size, policy, appended=appended, known=bool(len(ledger))))
         lookup, windows = await asyncio.to_thread(_look_up, request, model, ledger, plan)
-        grammar = await self._grammar(request, model)
+        grammar = await self._grammar(request, model, plan.sequence)
         return Planned(
             base=opened.version,
             ledger=replace(ledger, template_time=moment),
@@ -212,13 +213,15 @@ class Preparer:
         )
         return (version, branch, continued) if continued.keep_tokens > plan.keep_tokens else None
 
-    async def _grammar(self, request: TurnRequest, model: LoadedModel) -> Grammar | None:
-        if request.held is not None and model.call_syntax is not None:
-            compiling = partial(model.grammars.compile_answer, request.held, model.call_syntax)
-        elif request.json_schema is not None:
-            compiling = partial(model.grammars.compile, request.json_schema)
-        else:
+    async def _grammar(self, request: TurnRequest, model: LoadedModel, prompt: Sequence[int]) -> Grammar | None:
+        if request.held is None and request.json_schema is None:
             return None
+        thoughts = _thinking(request, model, prompt)
+        if request.held is not None and model.call_syntax is not None:
+            compiling = partial(model.grammars.compile_answer, request.held, model.call_syntax, thoughts)
+        else:
+            assert request.json_schema is not None  # calls are held where `check_tool_calls` has found a syntax
+            compiling = partial(model.grammars.compile, request.json_schema, thinking=thoughts)
         return await asyncio.get_running_loop().run_in_executor(self._compiling, compiling)
 
     def _wanted(self, request: TurnRequest) -> int:
@@ -286,12 +289,28 @@ def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
         )
 
 
+def _reasoning_state(request: TurnRequest, model: LoadedModel, prompt: Sequence[int]) -> str | None:
+    """Where in its format the reasoning begins that the turn's answer has; None for raw text."""
+    content = request.input.content if isinstance(request.input, AppendInput) else request.input
+    if model.reasoning is None or not isinstance(content, MessagesInput):
+        return None
+    return model.reasoning.state_after_tokens(prompt, model.tokenizer)
+
+
+def _thinking(request: TurnRequest, model: LoadedModel, prompt: Sequence[int]) -> Thinking | None:
+    """What of its reasoning may come before an answer that is held to a grammar."""
+    state = _reasoning_state(request, model, prompt)
+    return thinking(model.reasoning, state, model.tokenizer) if model.reasoning and state else None
+
+
 def _reasoning(request: TurnRequest, model: LoadedModel, prompt: Sequence[int]) -> ReasoningSplit | None:
     """What tells the turn's reasoning apart; None for raw text, and where a schema holds the first token already."""
-    content = request.input.content if isinstance(request.input, AppendInput) else request.input
-    if model.reasoning is None or request.json_schema is not None or not isinstance(content, MessagesInput):
+    state = _reasoning_state(request, model, prompt)
+    if model.reasoning is None or state is None:
         return None
-    return ReasoningSplit(model.reasoning, model.reasoning.state_after_tokens(prompt, model.tokenizer))
+    if request.json_schema is not None and _thinking(request, model, prompt) is None:
+        return None
+    return ReasoningSplit(model.reasoning, state)
 
 
 def _no_reuse(model: LoadedModel) -> Reuse:

@@ -217,8 +217,14 @@ async def test_the_terminal_shows_thinking_dimmed(stack: Stack, capsys: pytest.C
     assert turn.as_dict()["reasoning"] == THOUGHT
 
 
-async def test_json_is_the_answer_though_the_prompt_opens_the_reasoning(client: Client) -> None:
-    schema = '{"type": "object", "properties": {}, "additionalProperties": false}'
-    turn = await client.turn("", messages=chat(("user", "hi")), json_schema=schema, max_tokens=40)
-    assert turn.reasoning == ""
-    assert turn.text.lstrip().startswith("{")
+async def test_what_is_held_to_a_schema_is_thought_about_first(client: Client, gpt: openai.AsyncOpenAI) -> None:
+    schema = '{"enum": ["calm", "rough"]}'
+    turn = await client.turn("", messages=chat(("user", "hi")), json_schema=schema)
+    assert (turn.reasoning, turn.text in ('"calm"', '"rough"')) == (THOUGHT, True), turn.text
+    raw = await client.turn("", prompt="<|muse|>", json_schema=schema)
+    assert (raw.reasoning, raw.text in ('"calm"', '"rough"')) == ("", True), "raw text has no format"
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "sea", "schema": {"enum": ["calm", "rough"]}}}
+    answer = await gpt.chat.completions.create(model="thinking", messages=[QUESTION], response_format=wanted)
+    message = answer.choices[0].message
+    assert (message.model_extra or {})["reasoning_content"] == THOUGHT
+    assert message.content in ('"calm"', '"rough"')

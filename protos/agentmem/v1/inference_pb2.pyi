@@ -143,6 +143,7 @@ class GenerateRequest(_message.Message):
     json_schema: _builtins.str
     """A JSON Schema, as JSON: the text will be JSON that fits it, unless max_tokens or the context ends it first. Between
     JSON's words stands nothing, one space or tab, or a line end and at most 32 of them, as the model chooses.
+    Reasoning between two tags may come before it (Delta.reasoning), and does where the prompt opens it.
     FAILED_PRECONDITION where the model's tokenizer cannot be held to it, INVALID_ARGUMENT where the schema cannot be
     honoured whole. {"type": "object"} is any JSON object. With tool_calls the answer is such JSON or calls, and calls
     are held as by tool_choice.
