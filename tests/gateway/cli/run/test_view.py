@@ -180,7 +180,7 @@ def test_json() -> None:
         "event": "agent_spoke",
         "agent_id": "marco",
         "text": "The boat is green.",
-        "usage": {"prompt_tokens": 30, "cached": {"hot": 10}, "completion_tokens": 6},
+        "usage": {"prompt_tokens": 30, "cached": {"hot": 10}, "completion_tokens": 6, "reasoning_tokens": 0},
         "timings": {"queue": None, "load": None, "prefill": 0.03, "decode": 0.5, "time_to_first_token": 0.02},
         "version": None,
         "cache": {
@@ -189,6 +189,7 @@ def test_json() -> None:
             "prompt_tokens": 30,
             "miss_reason": None,
             "load_bytes": 0,
+            "snapshot_version": 0,
         },
         "phase": "yard",
         "round": 1,
