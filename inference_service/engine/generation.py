@@ -34,7 +34,8 @@ class Decoding:
     """How to generate. `max_tokens` is at least 1 and already bounded by the context.
 
     With `call_syntax`, calls of `tools` are told apart from the text, and with `reasoning` what the model thinks before
-    it. `grammar` and `reasoning` are the turn's own, at their beginning; they are the engine thread's from then on.
+    it. `grammar` and `reasoning` are the turn's own, at their beginning; they are the engine thread's from then on. Of
+    `transient_stops` none stays at an answer's end: see `Renderer.transient_stops`.
     """
 
     max_tokens: int
@@ -46,11 +47,13 @@ class Decoding:
     call_syntax: CallSyntax | None = None
     tools: Tools = ()
     reasoning: ReasoningSplit | None = None
+    transient_stops: frozenset[int] = frozenset()
 
 
 @dataclass
 class Generated:
-    """What a turn generated. `token_ids` are those that stay: a stop string and what follows it are cut off.
+    """What a turn generated. `token_ids` are those that stay: a stop string and what follows it are cut off, and so is
+    a stop token that history does not have.
 
     `rest` became certain only at the end, and no token event has it. `sampled` counts all tokens, the ones cut off
     included, and `reasoning_tokens` those that hold nothing of the answer; times are in seconds.
@@ -236,6 +239,10 @@ class TurnJob:
         result.stop_string = self._answer.matched or ""
         result.reason = self._reason()
         del result.token_ids[self._answer.tokens_before_stop() :]
+        transient = self.decoding.transient_stops if self.decoding is not None and ended else ()
+        # An answer that is nothing else keeps it: without a generated token it would be no answer.
+        if len(result.token_ids) > 1 and result.token_ids[-1] in transient:
+            result.token_ids.pop()
         result.decode_seconds = time.monotonic() - self.started - result.prefill_seconds
         try:
             settle(self.caches, len(self.sequence) + len(result.token_ids))

@@ -106,6 +106,29 @@ def join(ledger: Rendered, following: Rendered, opening: int, closing: Rendered,
     return None
 
 
+def transient_stops(render: Render, tokenizer: Tokenizer) -> frozenset[int]:
+    """Stop tokens that a conversation that goes on has behind no answer and no call, as GPT-OSS's `<|return|>`.
+
+    A ledger is better off without them: each next turn would leave one behind, and with it a whole turn. None where
+    the template does not show what follows an answer.
+    """
+    result = {"role": "tool", "content": _OTHER_CONTENTS[0], "tool_call_id": _CALL_ID}
+    question = {"role": "user", "content": _OTHER_CONTENTS[0]}
+    kept: set[int] = set()
+    shown = False
+    for stub, _ in _stubs(MessagesInput((result,)), True):
+        called = "tool_calls" in stub[-1]
+        try:
+            text = render(MessagesInput((*stub, result if called else question)), False)
+        except (FailedPrecondition, InvalidArgument):  # many templates know no tools
+            continue
+        _, found, after = text.partition(_ANSWER)
+        shown |= bool(found) and not called
+        between = after.partition(_OTHER_CONTENTS[0])[0]
+        kept.update(tokenizer.special_id(between[start:end]) for start, end in tokenizer.special_spans(between))
+    return tokenizer.eos_ids - kept if shown else frozenset()
+
+
 def without_stop(ledger: Rendered, tokenizer: Tokenizer) -> Rendered:
     """The ledger without the token that generation stopped at, if it ends with one."""
     last = ledger.specials[-1] if ledger.specials else Span(0, 0)

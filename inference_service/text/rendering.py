@@ -14,7 +14,7 @@ import jinja2
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.checkpoints import before_cue, beginning, shared_beginning
-from inference_service.text.continuation import Joint, follow_ups, join, without_stop
+from inference_service.text.continuation import Joint, follow_ups, join, transient_stops, without_stop
 from inference_service.text.openings import UserTurn, opening, user_turn
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendered import Rendered, Span
@@ -132,6 +132,11 @@ class Renderer:
     def user_turn(self) -> UserTurn | None:
         """How the template goes on from an answer to the next user's message; None without a template."""
         return user_turn(self._apply)
+
+    @cached_property
+    def transient_stops(self) -> frozenset[int]:
+        """Stop tokens that the template leaves out once a conversation goes on; none without a template."""
+        return frozenset() if self._template is None else transient_stops(self._apply, self._tokenizer)
 
     def opening(self, chat: MessagesInput, *, parse_special: bool) -> bytes:
         """What the chat's rendering begins with before the first user's message; b"" if it is not known."""

@@ -241,6 +241,7 @@ class Preparer:
             call_syntax=model.call_syntax if request.tool_calls else None,
             tools=request.tools,
             reasoning=_reasoning(request, model, plan.sequence),
+            transient_stops=model.renderer.transient_stops,
         )
 
 

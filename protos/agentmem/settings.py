@@ -84,8 +84,9 @@ class ServiceSettings(BaseSettings):
         kind = cls.model_fields[info.field_name].annotation
         if value == "" and Path in (kind, *get_args(kind)):
             raise ValueError("must not be empty")
-        if isinstance(value, str) and get_origin(kind) is Literal:
-            return next((choice for choice in get_args(kind) if str(choice) == value), value)
+        choices = next((get_args(each) for each in (kind, *get_args(kind)) if get_origin(each) is Literal), ())
+        if isinstance(value, str):
+            return next((choice for choice in choices if str(choice) == value), value)
         return value
 
     @field_validator("*")

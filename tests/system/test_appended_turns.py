@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from agentmem.v1 import types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from tests.system.stack import Stack, chat
 from tests.system.test_changed_models import change_json, stack, working  # noqa: F401 - a fixture
 from tests.tiny_models import BOS, END, START, write_gpt_oss
@@ -18,6 +19,31 @@ BOS_ID, START_ID, END_ID = range(3)
 FACTS = "The colour of the boat is green, and the house by the sea is red. " * 12
 
 
+_NO = {"type": "boolean", "const": False}
+ANSWER = json.dumps({"type": "object", "properties": {"no": _NO}, "required": ["no"], "additionalProperties": False})
+
+
+async def test_a_stop_token_that_history_does_not_have_is_not_remembered(stack: Stack, tmp_path: Path) -> None:  # noqa: F811
+    """Each next turn would leave it behind, and make an automatic snapshot in the place of one that is of use."""
+    directory = write_gpt_oss(tmp_path / "m")
+    change_json(directory / "tokenizer_config.json", chat_template=RETURNS)
+    agent, append = "forgets", types_pb2.Append(messages=chat(("user", "And now?")))
+    async with working(stack, directory) as worker:
+        ends = types_pb2.Sampling(logit_bias={END_ID: 100})
+        first = await worker.client.turn(agent, messages=chat(("user", FACTS)), json_schema=ANSWER, sampling=ends)
+        assert first.token_ids[-1] == END_ID and first.finished.usage.completion_tokens == len(first.token_ids)
+        before = list((await stack.ledger(agent)).token_ids)
+        assert before[-len(first.token_ids) + 1 :] == first.token_ids[:-1]
+        await stack.on_disk(agent)
+        hot = await worker.held(agent, append=append)
+        assert (hot.match, hot.cached) == ("EXTEND", {"hot": len(before)})
+        ledger = await stack.ledger(agent)
+        assert list(ledger.token_ids)[len(before) : len(before) + 2] == [BOS_ID, START_ID]
+        assert next(turn.end_token for turn in ledger.turns) == len(before), "the first turn is whole"
+        listed = agent_pb2.ListSnapshotsRequest(key=worker.client.key(agent))
+        assert not (await worker.client.agents.ListSnapshots(listed, timeout=10)).snapshots
+
+
 async def test_the_stop_token_gives_way_and_all_before_it_is_reused(stack: Stack, tmp_path: Path) -> None:  # noqa: F811
     directory = write_gpt_oss(tmp_path / "m")
     change_json(directory / "tokenizer_config.json", chat_template=RETURNS)
@@ -29,6 +55,7 @@ async def test_the_stop_token_gives_way_and_all_before_it_is_reused(stack: Stack
         await worker.client.turn(agent, append=append, sampling=at_once)
         ledger = list((await stack.ledger(agent)).token_ids)
         assert ledger[-1] == END_ID
+        await stack.on_disk(agent)
         return ledger
 
     async with working(stack, directory) as worker:

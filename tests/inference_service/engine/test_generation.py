@@ -286,12 +286,12 @@ def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monke
 def test_stop_string_across_tokens_is_cut_off(model: LoadedModel, prompt: list[int]) -> None:
     free, events = turn(model, model.new_caches(), prompt, tokens=60)
     texts = [event.text for event in events]
-    text = "".join(texts) + free.rest
+    text = "".join(texts) + free.rest.text
     boundaries = [sum(map(len, texts[:n])) for n in range(10, len(texts))]
     stop = next(s for at in boundaries if (s := text[at - 1 : at + 1]).isascii() and len(s) == 2)
     result, events = turn(model, model.new_caches(), prompt, tokens=60, stop=(stop,))
     assert (result.reason, result.stop_string) == (types_pb2.FINISH_REASON_STOP_STRING, stop)
-    assert "".join(event.text for event in events) + result.rest == text[: text.index(stop)]
+    assert "".join(event.text for event in events) + result.rest.text == text[: text.index(stop)]
     assert result.token_ids == free.token_ids[: len(result.token_ids)]
     visible = b"".join(map(model.tokenizer.token_bytes, result.token_ids))
     assert stop.encode() not in visible

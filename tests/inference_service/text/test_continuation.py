@@ -124,6 +124,22 @@ ENDINGS = [
 """What generation stopped with; nothing where max_tokens or a stop string cut it."""
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_stop_tokens_that_history_does_not_have(family: Family) -> None:
+    of = model(family)
+    kept = {"<|user|>", "<|observation|>", "<|assistant_end|>", "<|tools_suffix|>", "<|call|>", "<|end|>", "<|eot_id|>"}
+    kept |= {"<|END_OF_TURN_TOKEN|>"} | ({"</s>"} if family is MISTRAL else set())
+    spelled = {of.tokenizer.token_bytes(stop).decode() for stop in of.renderer.transient_stops}
+    assert spelled == set(family.stops) - kept
+
+
+@pytest.mark.parametrize(
+    "template", [None, "{{ raise_exception('no') }}", STRIPS_THINKING], ids=["none", "no", "ChatML"]
+)
+def test_none_is_left_out_where_history_has_it_or_cannot_be_seen(template: str | None) -> None:
+    assert renderer(template).transient_stops == frozenset()
+
+
 @pytest.mark.parametrize(("family", "stop"), ENDINGS)
 @pytest.mark.parametrize(
     "new",
