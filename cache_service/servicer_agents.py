@@ -10,7 +10,7 @@ from agentmem import paging
 from agentmem.errors import InvalidArgument, NotFound, Unavailable
 from agentmem.keys import AgentKey, check_text
 from agentmem.v1 import agent_pb2 as pb
-from cache_service import agents, conversions, finding, history, objects
+from cache_service import agent_conversions, agents, conversions, finding, history, objects
 from cache_service.servicer_branches import BranchServicer
 from cache_service.servicer_tiers import TierServicer
 
@@ -28,16 +28,16 @@ class AgentServicer(BranchServicer, TierServicer):
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         key = AgentKey.from_proto(request.key)
         agent = await self._database.read(partial(agents.described, key=key))
-        return pb.GetAgentResponse(agent=conversions.agent_message(agent))
+        return pb.GetAgentResponse(agent=agent_conversions.agent_message(agent))
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
-        filters = conversions.agent_filter(request)
+        filters = agent_conversions.agent_filter(request)
         size = paging.asked_size(request)
         after = paging.pair(request.page_token)
         found = await self._database.read(partial(agents.page, key=filters, after=after, limit=size + 1))
         page, following = paging.cut(found, size, lambda agent: (agent.key.agent_id, agent.key.model_id))
         return pb.ListAgentsResponse(
-            agents=[conversions.agent_message(agent) for agent in page], next_page_token=following
+            agents=[agent_conversions.agent_message(agent) for agent in page], next_page_token=following
         )
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: Context) -> pb.ListTurnsResponse:
@@ -49,7 +49,7 @@ class AgentServicer(BranchServicer, TierServicer):
             ends = accumulate(len(entry.prompt) + len(entry.generated) for entry in found)
             size = min(size, max(1, sum(end <= MAX_PAGE_BYTES for end in ends)))
         page, following = paging.cut(found, size, lambda entry: (str(entry.id),))
-        turns = [conversions.turn_message(entry, text=request.include_text) for entry in page]
+        turns = [agent_conversions.turn_message(entry, text=request.include_text) for entry in page]
         return pb.ListTurnsResponse(turns=turns, next_page_token=following)
 
     async def FindAgent(self, request: pb.FindAgentRequest, context: Context) -> pb.FindAgentResponse:
@@ -66,7 +66,7 @@ class AgentServicer(BranchServicer, TierServicer):
         if found is None:
             return pb.FindAgentResponse()
         return pb.FindAgentResponse(
-            agent=conversions.agent_message(found.agent),
+            agent=agent_conversions.agent_message(found.agent),
             matched_messages=found.messages,
             version=conversions.version_message(found.version),
         )

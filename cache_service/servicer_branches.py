@@ -12,7 +12,7 @@ from agentmem.expiry import IdleTimes
 from agentmem.keys import AUTOMATIC_SNAPSHOT, AgentKey, check_text
 from agentmem.shielding import to_its_end
 from agentmem.v1 import agent_pb2 as pb
-from cache_service import branches, conversions, snapshots
+from cache_service import agent_conversions, branches, snapshots
 from cache_service.agents import Agent
 from cache_service.branches import Moved
 from cache_service.database import Work
@@ -41,7 +41,7 @@ class BranchServicer(AgentServicerBase):
             idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
             now=self._clock.now(),
         )
-        return pb.ForkAgentResponse(agent=conversions.agent_message(await self._database.write(fork)))
+        return pb.ForkAgentResponse(agent=agent_conversions.agent_message(await self._database.write(fork)))
 
     async def TrimAgent(self, request: pb.TrimAgentRequest, context: Context) -> pb.TrimAgentResponse:
         trim = partial(
@@ -51,14 +51,14 @@ class BranchServicer(AgentServicerBase):
             if_version=request.if_version if request.HasField("if_version") else None,
             now=self._clock.now(),
         )
-        return pb.TrimAgentResponse(agent=conversions.agent_message(await to_its_end(self._move(trim))))
+        return pb.TrimAgentResponse(agent=agent_conversions.agent_message(await to_its_end(self._move(trim))))
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
         if name.startswith(AUTOMATIC_SNAPSHOT):
             raise InvalidArgument("name", f"must not begin with {AUTOMATIC_SNAPSHOT!r}")
         made = await self._database.write(partial(snapshots.create, key=key, name=name, now=self._clock.now()))
-        return pb.CreateSnapshotResponse(snapshot=conversions.snapshot_message(key, made))
+        return pb.CreateSnapshotResponse(snapshot=agent_conversions.snapshot_message(key, made))
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
         key = AgentKey.from_proto(request.key)
@@ -67,13 +67,14 @@ class BranchServicer(AgentServicerBase):
         found = await self._database.read(partial(snapshots.page, key=key, before=before, limit=size + 1))
         page, following = paging.cut(found, size, lambda snapshot: (str(snapshot.id),))
         return pb.ListSnapshotsResponse(
-            snapshots=[conversions.snapshot_message(key, snapshot) for snapshot in page], next_page_token=following
+            snapshots=[agent_conversions.snapshot_message(key, snapshot) for snapshot in page],
+            next_page_token=following,
         )
 
     async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Context) -> pb.RestoreSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
         restore = partial(branches.restore, key=key, name=name, now=self._clock.now())
-        return pb.RestoreSnapshotResponse(agent=conversions.agent_message(await to_its_end(self._move(restore))))
+        return pb.RestoreSnapshotResponse(agent=agent_conversions.agent_message(await to_its_end(self._move(restore))))
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:
         await to_its_end(self._delete_snapshot(AgentKey.from_proto(request.key), _name(request.name)))
