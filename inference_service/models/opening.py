@@ -12,12 +12,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import tokenizers
 from mlx.utils import tree_flatten
+from mlx_lm import tokenizer_utils
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_adapters, load_config, load_model, load_tokenizer
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentmem.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionSeam
@@ -134,7 +134,7 @@ def open_text(spec: ModelSpec) -> ModelText:
         check_weights(spec.directory)
         config = load_config(spec.directory)
         wrapper = load_tokenizer(spec.directory, eos_token_ids=config.get("eos_token_id"))
-        tokenizer = Tokenizer(_backend(spec.directory, wrapper), wrapper.eos_token_ids)
+        tokenizer = Tokenizer(wrapper.backend_tokenizer, wrapper.eos_token_ids)
         return ModelText(
             tokenizer=tokenizer,
             template=chat_template(wrapper),
@@ -198,17 +198,22 @@ def _layer_width(network: Any) -> int:
     return max(map(width, getattr(network, "layers", ())), default=0)
 
 
-def _backend(directory: Path, wrapper: TokenizerWrapper) -> tokenizers.Tokenizer:
-    """What makes tokens of text: tokenizer.json, which the model was trained with.
+class _AutoTokenizer:
+    """In the place of transformers' for mlx-lm: tokenizer.json as it is, which the model was trained with, parsed once.
 
     For some model types transformers 5 puts rules of its own in the place of that file's: to it a Qwen 2 takes digits
-    one by one, though the one at hand may have learned "417" as one token.
+    one by one, though the one at hand may have learned "417" as one token. And these it builds from vocabularies that
+    it reads again: with the file itself, which was parsed besides, that took twice as long for Gemma 3.
     """
-    loaded = wrapper._tokenizer
-    if type(loaded) is not PreTrainedTokenizerFast and (directory / "tokenizer.json").exists():
-        loaded = PreTrainedTokenizerFast.from_pretrained(directory)
-    backend: tokenizers.Tokenizer = loaded.backend_tokenizer
-    return backend
+
+    @staticmethod
+    def from_pretrained(directory: Path, **arguments: Any) -> Any:
+        """A tokenizer of the file where there is one, else what transformers makes of the directory."""
+        kind = PreTrainedTokenizerFast if (Path(directory) / "tokenizer.json").exists() else AutoTokenizer
+        return kind.from_pretrained(directory, **arguments)
+
+
+tokenizer_utils.AutoTokenizer = _AutoTokenizer
 
 
 def _call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:
