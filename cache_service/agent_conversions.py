@@ -69,7 +69,7 @@ def _messages(entry: Entry) -> Iterator[types_pb2.ChatMessage]:
     if entry.prompt and not said:
         yield types_pb2.ChatMessage(content=entry.prompt.decode(errors="replace"))
     if entry.generated_tokens:
-        if entry.cut or entry.record is None:
+        if entry.cut or not entry.record:  # not known; empty for turns of an import
             yield types_pb2.ChatMessage(role="assistant", content=entry.generated.decode(errors="replace"))
             return
         calls = [

@@ -13,9 +13,9 @@ from cache_service.files import FOLDERS, DataDirectory
 
 _WAS_USED = (
     "SELECT EXISTS (SELECT 1 FROM files) OR EXISTS (SELECT 1 FROM quarantined) OR EXISTS (SELECT 1 FROM segments)"
-    " OR EXISTS (SELECT 1 FROM workflow_records)"
+    " OR EXISTS (SELECT 1 FROM workflow_records) OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'segments')"
 )
-"""Whether there is anything in the database."""
+"""Whether there is anything in the database, or was: SQLite keeps the last id of a segment."""
 
 
 def by_names(directory: DataDirectory) -> str:

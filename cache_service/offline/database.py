@@ -27,6 +27,11 @@ def refuse_damaged(directory: DataDirectory) -> None:
     one would spread the damage: a page that two tables believe to be theirs is overwritten by the next commit.
     """
     path = directory.database
+    for served in sorted(path.parent.glob(f"{path.name}-served-*")):
+        raise DatabaseDamaged(
+            f"{served} has what a store had whose {path.name} was removed or replaced while it ran; nothing was"
+            f" changed. Make the one that is right {path.name}, and move the other out of {path.parent}"
+        )
     lost = lost_ledger.by_names(directory)
     if not lost and path.exists():
         try:

@@ -59,7 +59,7 @@ _all_option = click.option(
 @click.pass_context
 def agents(context: click.Context, gateway: str, everyone: bool, as_json: bool) -> None:
     """Show, branch, move or erase agents. Without a command: list them."""
-    if hand_down(context, gateway, as_json=as_json):
+    if hand_down(context, gateway, as_json=as_json, everyone=everyone):
         _list(gateway, "", everyone=everyone, as_json=as_json)
 
 

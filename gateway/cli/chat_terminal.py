@@ -53,7 +53,8 @@ def messages(file: Path, *, source: Input | None = None, to: Output | None = Non
     )
     while True:
         try:
-            text = session.prompt().strip()
+            # Bytes that are no UTF-8 come as lone surrogates, which no message can hold.
+            text = session.prompt().encode(errors="surrogateescape").decode(errors="replace").strip()
         except KeyboardInterrupt:
             continue
         except EOFError:

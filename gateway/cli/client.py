@@ -66,10 +66,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, 
 model_option = click.option("--model", default="", help="The model's name; without it the default model.")
 
 
-def hand_down(context: click.Context, gateway: str, *, as_json: bool) -> bool:
+def hand_down(context: click.Context, gateway: str, *, as_json: bool, **further: bool) -> bool:
     """Let what a group is given hold for the command that follows, unless that is given its own; whether none does."""
     assert isinstance(context.command, click.Group)
-    given = {"gateway": gateway, "as_json": as_json}
+    given = {"gateway": gateway, "as_json": as_json, **further}
     context.default_map = {name: given for name in context.command.commands}
     return context.invoked_subcommand is None
 

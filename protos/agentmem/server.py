@@ -115,9 +115,9 @@ class GrpcServer:
         finally:
             if previous is not None:
                 os.umask(previous)
+        self._servers.append(server)
         if self._guard is not None:
             self._guard.bound()
-        self._servers.append(server)
         await server.start()
 
     def _made(self) -> grpc.aio.Server:
@@ -140,7 +140,7 @@ class GrpcServer:
                 await self._listen()
                 event(log, "its socket was removed, and is there again", logging.WARNING, address=self.address)
                 problem = ""
-            except AddressError as error:
+            except (AddressError, OSError) as error:  # removed once more, before it had its mode
                 if str(error) != problem:
                     problem = str(error)
                     event(log, "its socket was removed", logging.ERROR, address=self.address, error=problem)

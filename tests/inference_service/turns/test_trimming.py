@@ -166,7 +166,7 @@ async def test_what_fits_behind_no_system_prompt_is_refused(llama: Path, tmp_pat
     async with working(llama, tmp_path, blocks=12) as worker:
         await say(worker, 0)
         before = worker.store.ledgers[KEY]
-        too_long = AppendInput(MessagesInput(({"role": "user", "content": "The house is red. " * 500},)))
+        too_long = AppendInput(MessagesInput(({"role": "user", "content": "The house is red. " * 100},)))
         with pytest.raises(FailedPrecondition, match="append less"):
             await answer(worker.say("a", too_long))
         assert worker.store.ledgers[KEY] == before
