@@ -12,8 +12,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[a-zA-Z]|[=>])")
-_WITH_TERMINAL = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.executable, sys.argv[1:])"
-"""Takes the terminal for the controlling one, as a session's leader that opens it does, and goes on as the program."""
+_WITH_TERMINAL = (
+    "import os, signal, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    "os.execv(sys.executable, sys.argv[1:])"
+)
+"""Takes the terminal for the controlling one, as a session's leader that opens it does, and goes on as the program.
+
+Tests in the background of a shell ignore SIGINT, and a program of a terminal does not."""
 
 ENTER, CTRL_C, CTRL_D, UP, BACKSPACE, ALT_ENTER = "\r", "\x03", "\x04", "\x1b[A", "\x7f", "\x1b\r"
 

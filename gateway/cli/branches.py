@@ -93,9 +93,10 @@ def snapshot(agent: str, name: str, model: str, gateway: str, as_json: bool) -> 
 def snapshots(agent: str, unwanted: str | None, model: str, gateway: str, as_json: bool) -> None:
     """List AGENT's snapshots, newest first."""
 
+    async def delete(stub: Any, key: types_pb2.AgentKey) -> None:
+        await stub.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=key, name=unwanted))
+
     async def call(stub: Any, key: types_pb2.AgentKey) -> list[agent_pb2.Snapshot]:
-        if unwanted is not None:
-            await stub.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=key, name=unwanted))
         found: list[agent_pb2.Snapshot] = []
         request = agent_pb2.ListSnapshotsRequest(key=key)
         while True:
@@ -105,6 +106,8 @@ def snapshots(agent: str, unwanted: str | None, model: str, gateway: str, as_jso
             if not page.next_page_token:
                 return found
 
+    if unwanted is not None:
+        _on_memory(gateway, agent, model, delete)
     kept = _on_memory(gateway, agent, model, call)
     if as_json:
         write_json([_snapshot_as_dict(each) for each in kept])

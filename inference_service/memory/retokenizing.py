@@ -1,6 +1,7 @@
 """A ledger's text under another tokenizer: the same bytes, wherever its tokens can stand for them."""
 
 import re
+from dataclasses import replace
 
 from inference_service.memory.ledger import Ledger
 from inference_service.text.tokenizer import Tokenizer
@@ -23,7 +24,9 @@ def retokenized(ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
             token_ids.append(tokenizer.special_id(ledger.text[begin:end].decode()))
             start = end
     token_ids += _ordinary(ledger.text[start:], tokenizer)
-    return Ledger().followed_by(token_ids, tokenizer.pieces(token_ids), tokenizer.hash)
+    again = Ledger().followed_by(token_ids, tokenizer.pieces(token_ids), tokenizer.hash)
+    opening = ledger.text[: ledger.opening_bytes]
+    return replace(again, opening_bytes=len(opening) if again.text.startswith(opening) else 0)
 
 
 def _ordinary(text: bytes, tokenizer: Tokenizer) -> list[int]:

@@ -115,7 +115,9 @@ def trimmed(
     """
     opening = _opening(full, past_tokens, joint, prefix_tokens)
     keep = bisect_right(full.offsets, opening) if opening else 0
-    places = _places(full, past_tokens, keep, joint, full.text.startswith(joint.header, opening) if joint else False)
+    places = _places(
+        full, past_tokens, keep, joint, joint is not None and _with_header(full.text, opening, joint.header)
+    )
     sizes = [(keep + len(full) - _token_from(full, place.header), place) for place in places]
     # The new tokens at the cut are not counted yet.
     fitting = [place for size, place in sizes if size <= bounds.target] or [
@@ -176,6 +178,11 @@ def _places(full: Ledger, past_tokens: int, keep: int, joint: Joint | None, with
         ]
     )
     return found or [_Place(token, at, at) for token, at in begun]
+
+
+def _with_header(text: bytes, opening: int, header: bytes) -> bool:
+    """Whether what stays needs a header of its own: it is not in the opening, which may go on with another message."""
+    return text.startswith(header, opening) or header not in text[:opening]
 
 
 def _words(text: bytes, at: int, joint: Joint) -> int | None:

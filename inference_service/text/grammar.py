@@ -35,6 +35,8 @@ _LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
+_SECONDS_FOR_TOOLS = 5.0
+"""Of the thread's own time, for all tools of a turn: other turns' schemas wait behind it."""
 _ANY_OBJECT = '{"type": "object"}'
 _TRIED_STEPS = 8
 _SECONDS_AT_ONCE = 0.5
@@ -84,7 +86,12 @@ class Grammars:
         """
         if answer.json_schema is not None:
             self.compile(answer.json_schema)
-        answer = replace(answer, tools=tuple(self._honoured(tool) for tool in answer.tools))
+        began, tools = time.thread_time(), []
+        for tool in answer.tools:
+            if time.thread_time() - began > _SECONDS_FOR_TOOLS:
+                raise too_complex(tool.field)
+            tools.append(self._honoured(tool))
+        answer = replace(answer, tools=tuple(tools))
         source = LLMatcher.grammar_from_lark(answer_grammar(answer, syntax, self._tokenizer, thinking))
         return self._tried(source, answer.tools[0].field)
 

@@ -53,11 +53,13 @@ def _as_it_was(
     if turn is None:
         return thought.encode() in ledger.text
     start = turn.end_token - turn.generated_tokens
-    if not thought:
+    if not thought and (text or reasoning is None):
         written = ledger.text[ledger.offsets[start - 1] if start else 0 : ledger.offsets[turn.end_token - 1]]
         if text.encode() in written:
             return True
     if reasoning is None:
         return False
     said = told_apart(reasoning, tokenizer, ledger.token_ids[:start], ledger.token_ids[start : turn.end_token])
+    if said.reasoning and not said.text:
+        return False  # cut in its reasoning, which has no end: what follows would be a part of it
     return text in said.text and thought in ("", said.reasoning)

@@ -1,5 +1,6 @@
 """What is done where a memory and what is appended to it outgrow the context; see `memory.trimming`."""
 
+from agentmem.v1 import types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TurnRequest
 from inference_service.memory.ledger import Ledger
 from inference_service.memory.match import common_length
@@ -39,13 +40,17 @@ def opening_bytes(request: TurnRequest, model: LoadedModel, ledger: Ledger, plan
     if plan.trim is not None:
         return plan.trim.opening_bytes
     kept = ledger.offsets[plan.keep_tokens - 1] if plan.keep_tokens else 0
-    if 0 < ledger.opening_bytes <= kept or (appended and len(ledger)):
+    known = ledger.opening_bytes if ledger.opening_bytes <= kept else 0
+    if appended and len(ledger):
         return ledger.opening_bytes
+    if known and plan.kind in (types_pb2.MATCH_EXACT, types_pb2.MATCH_EXTEND):
+        return known
     chat = request.input.content if isinstance(request.input, AppendInput) else request.input
     if not isinstance(chat, MessagesInput) or not request.commits:
-        return 0
+        return known
+    # Where templates begin with words of their own, another system prompt leaves the opening that was, and is one.
     opening = model.renderer.opening(chat, parse_special=request.parse_special)
-    return len(opening) if model.tokenizer.decode(plan.sequence).startswith(opening) else 0
+    return len(opening) if opening and model.tokenizer.decode(plan.sequence).startswith(opening) else known
 
 
 def refusal(tokens: int, context_length: int, policy: Policy, *, appended: bool, known: bool) -> str:

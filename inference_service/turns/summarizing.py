@@ -15,6 +15,7 @@ from inference_service.memory.trimming import room_for_summary
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Demand
 from inference_service.storage.client import Opened
+from inference_service.text.answering import told_apart
 from inference_service.text.rendered import Rendered
 from inference_service.turns.planned import Note, Planned
 from inference_service.turns.preparing import Preparer
@@ -66,7 +67,10 @@ class Summarizer:
             turn.interrupt = interrupt
             turn.check()
             job.future.result()
-        note = ("".join(event.text for event in said) + job.result.rest.text).strip()
+        note = "".join(event.text for event in said) + job.result.rest.text
+        if model.reasoning is not None:
+            note = told_apart(model.reasoning, model.tokenizer, prepared.plan.sequence, job.result.token_ids).text
+        note = note.strip()
         if job.result.reason != types_pb2.FINISH_REASON_STOP:
             return Note(failure=f"the note was longer than {request.max_tokens} tokens")
         return Note(note) if note else Note(failure="the model wrote nothing")

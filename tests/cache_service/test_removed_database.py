@@ -14,8 +14,10 @@ import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
+from cache_service.offline.database import DatabaseDamaged
 
 from . import kv
+from .conftest import running
 from .process import ready
 
 
@@ -63,3 +65,14 @@ async def test_a_database_in_whose_place_is_another_is_kept_beside_it(data: Path
     with closing(sqlite3.connect(kept)) as connection:
         found = {row[0] for row in connection.execute("SELECT agent_id FROM agents")}
     assert found == {"early", *answered}
+
+
+async def test_what_was_put_aside_is_not_passed_over(data: Path) -> None:
+    """Killed before what it had was store.db again: the next start would begin anew, or serve another file."""
+    async with ready(data) as (_, channel):
+        await commit(channel, "early")
+    (data / "store.db").rename(data / "store.db-served-1")
+    with pytest.raises(DatabaseDamaged, match="served-1 has what a store had"):
+        async with running(data):
+            pass
+    assert not (data / "store.db").exists()

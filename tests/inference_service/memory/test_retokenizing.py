@@ -1,5 +1,6 @@
 """A ledger's text under another tokenizer."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -75,3 +76,9 @@ def test_bytes_that_no_token_stands_for_are_replaced() -> None:
     tokenizer = Tokenizer(byte_level_backend(), [])
     del tokenizer.byte_ids[0xE2]
     assert retokenized(ledger_of(b"a", b"\xe2\x82", b"b"), tokenizer).text == "a\ufffdb".encode()
+
+
+@pytest.mark.parametrize("tokenizer", EXACT)
+def test_the_system_prompt_stays_known(tokenizer: Tokenizer) -> None:
+    ledger = replace(ledger_of(b"Be brief. ", b"Who told you?"), opening_bytes=10)
+    assert retokenized(ledger, tokenizer).opening_bytes == 10

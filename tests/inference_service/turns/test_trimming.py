@@ -16,7 +16,7 @@ from inference_service.memory.ledger import Ledger
 from inference_service.turns import preparing, summarizing
 from tests.inference_service.turns.world import Answer, Worker, answer, working
 from tests.oracle import Oracle
-from tests.scripted_model import write_scripted
+from tests.scripted_model import write_scripted, write_thinking
 from tests.tiny_models import write_gemma3, write_llama
 
 TOLERANCE = 1e-3
@@ -274,3 +274,23 @@ async def test_a_turn_is_cancelled_while_the_note_is_written(
             await answer(turns[0])
         await worker.idle()
         assert worker.store.ledgers[KEY] == before
+
+
+async def test_the_note_of_a_model_that_thinks_is_its_answer(tmp_path: Path) -> None:
+    directory = model(tmp_path / "t", write_thinking, 3 * CONTEXT)
+    async with working(directory, tmp_path, blocks=12) as worker:
+        worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
+        _, said = await until_trimmed(worker, sampling=Sampling())
+        assert told(said).summary == "It is calm 🌊!"
+
+
+async def test_a_chat_does_not_go_on_inside_reasoning_that_was_cut(tmp_path: Path) -> None:
+    directory = model(tmp_path / "t", write_thinking, 3 * CONTEXT)
+    question, more = {"role": "user", "content": "Who told you that?"}, {"role": "user", "content": "Go on."}
+    async with working(directory, tmp_path, blocks=12) as worker:
+        await answer(worker.say("a", MessagesInput((question,)), max_tokens=3, sampling=Sampling()))
+        await worker.idle()
+        cut = {"role": "assistant", "content": ""}
+        await answer(worker.say("a", MessagesInput((question, cut, more)), max_tokens=8, sampling=Sampling()))
+        await worker.idle()
+        assert b"I muse<|im_end|>" not in ledger(worker).text and b"Go on." in ledger(worker).text
