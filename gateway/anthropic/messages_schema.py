@@ -10,9 +10,9 @@ Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held b
 calls as JSON.
 
 Accepted without effect: cache_control, wherever the API has it, because everything is kept anyhow; a thinking block's
-signature; budget_tokens, which nothing holds the model to; thinking.display; redacted_thinking in the assistant's messages, which another
-server's models wrote; a tool's eager_input_streaming; service_tier; and what asks for nothing: speed standard, a null
-or an empty list.
+signature; budget_tokens, which nothing holds the model to; thinking.display; redacted_thinking in the assistant's
+messages, which another server's models wrote; a tool's eager_input_streaming; service_tier; and what asks for nothing:
+speed standard, a null or an empty list.
 """
 
 from typing import Annotated, Any, Literal

@@ -94,7 +94,7 @@ def snapshots(agent: str, unwanted: str | None, model: str, gateway: str, as_jso
     """List AGENT's snapshots, newest first."""
 
     async def delete(stub: Any, key: types_pb2.AgentKey) -> None:
-        await stub.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=key, name=unwanted))
+        await stub.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=key, name=unwanted or ""))
 
     async def call(stub: Any, key: types_pb2.AgentKey) -> list[agent_pb2.Snapshot]:
         found: list[agent_pb2.Snapshot] = []
