@@ -248,3 +248,25 @@ def test_a_cut_at_another_place_is_noticed(
 def test_an_answer_may_ask_for_an_eighth_of_the_context() -> None:
     assert [room_for_answer(800, tokens) for tokens in (1, 50, 5000)] == [1, 50, 100]
     assert room_for_answer(4, 9) == 1
+
+
+class _Welcomed(Talk):
+    """A conversation that the assistant opens."""
+
+    def asked(self, question: str) -> Rendered:
+        """As in Talk, but for the first question."""
+        if self.said:
+            return super().asked(question)
+        opened = (*system_message(self.system), message("assistant", "Welcome!"), message("user", question))
+        return self.of.renderer.messages(MessagesInput(opened), cue=True, parse_special=False)
+
+
+def test_what_stays_behind_another_message_has_its_users_header() -> None:
+    talk = _Welcomed(world(byte_level_with_bos, CHATML), "Be kind.")
+    for number in range(4):
+        talk.turn(f"question {number} " + "a b " * 20, f"answer {number} " + "c d " * 20, ended=True)
+    plan = talk.of.planner.for_append(talk.ledger, talk.asked("the last question"))
+    trimmed = talk.of.planner.trimmed(talk.ledger, plan, bounds(len(plan.sequence) // 4, 8))
+    assert trimmed is not None
+    text = talk.of.tokenizer.decode(trimmed.sequence)
+    assert b"Be kind.<|im_end|>\n<|im_start|>user\nthe last question<|im_end|>" in text
