@@ -165,6 +165,8 @@ class Loader:
         given = needs.activation_bytes, opening.fingerprint, self._hints, others_decode
         loaded = await call(lambda: finish(opening.model, paths, quality, memory, *given))
         await asyncio.to_thread(loaded.grammars.prepare)
+        # Found by rendering: turns then take what is known, on the event loop.
+        await asyncio.to_thread(lambda: loaded.renderer.transient_stops)
         return loaded
 
     async def _check_config(self, registered: RegisteredModel) -> bool:
