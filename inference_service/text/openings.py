@@ -3,15 +3,11 @@
 Found by rendering stubs, because only the template knows. One that refuses them says nothing, and raises nothing.
 """
 
-from collections.abc import Mapping
-from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agentmem.errors import AgentmemError
 from inference_service.domain import MessagesInput
-from inference_service.text.checkpoints import Render
-
-_SYSTEM_ROLES = ("system", "developer")
+from inference_service.text.checkpoints import Render, beginning
 
 _QUESTIONS = ("one question of a stub", "another question of a stub")
 _ANSWER = "the answer of the stub"
@@ -46,20 +42,5 @@ def opening(render: Render, chat: MessagesInput, turn: UserTurn | None) -> str:
 
     Without the header of the user's message, unless the template puts the system prompt between the two.
     """
-    system = tuple(takewhile(lambda message: message.get("role") in _SYSTEM_ROLES, chat.messages))
-    common = _shared(render, system, chat)
+    common = beginning(render, chat)
     return common.removesuffix(turn.header) if turn is not None else common
-
-
-def _shared(render: Render, system: tuple[Mapping[str, Any], ...], chat: MessagesInput) -> str:
-    """What chats begin with that have these system messages, and the tools and template arguments of `chat`."""
-    stubs = [
-        MessagesInput((*system, {"role": "user", "content": question}), chat.tools, chat.template_arguments)
-        for question in _QUESTIONS
-    ]
-    try:
-        one, other = (render(stub, False) for stub in stubs)
-    except AgentmemError:
-        return ""
-    differ = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
-    return one[:differ]
