@@ -9,12 +9,13 @@ MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 TEST_PROCESSES ?= 2
 # Tests start hundreds of interpreters, which would compile all they import where no bytecode is kept.
 export PYTHONDONTWRITEBYTECODE :=
+export NO_MKDOCS_2_WARNING := 1
 PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
-.PHONY: help setup demo test lint types imports stubs check proto dashboards format bench clean
+.PHONY: help setup demo test lint types imports stubs check proto dashboards docs docs-check format bench clean
 
 help:  ## what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/.installed  ## the virtual environment with the locked packages
 
@@ -53,6 +54,12 @@ proto: setup  ## the stubs
 dashboards: setup  ## Grafana's dashboards, from deploy/grafana/*.py
 	$(BIN)/python -m deploy.grafana.generate
 
+docs: setup  ## the documentation at http://127.0.0.1:8000, built again when its pages change
+	$(BIN)/python -m mkdocs serve
+
+docs-check: setup  ## the documentation in build/site; any warning is an error (a test does the same)
+	$(BIN)/python -m mkdocs build --strict
+
 format: setup  ## fix what can be fixed
 	$(BIN)/ruff check --fix $(PACKAGES)
 	$(BIN)/ruff format $(PACKAGES)
@@ -61,4 +68,4 @@ bench: setup  ## all benchmarks, and the report of them: more than an hour
 	$(BIN)/agentmem bench all
 
 clean:  ## remove what can be made again
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

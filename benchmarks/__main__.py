@@ -12,9 +12,9 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from agentmem import output
+from agentmem import logs
 from benchmarks.unfinished import kept_whole
-from gateway.cli.openblas import preload_here
+from gateway.cli.up.openblas import preload_here
 
 NAMES = {
     "all": "benchmarks.series",
@@ -96,6 +96,6 @@ if __name__ == "__main__":
         status = main(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError as error:  # `agentmem bench --help | head -1`
-        output.failed(sys.stdout, error)
+        logs.failed(sys.stdout, error)
         status = 1
     sys.exit(status)

@@ -16,7 +16,7 @@ from benchmarks import children, options, results
 from benchmarks.children import Child
 from benchmarks.models import DEMO
 from benchmarks.tables import Table, milliseconds, show, spread
-from gateway.cli.openblas import preload_here
+from gateway.cli.up.openblas import preload_here
 
 WAYS = {"system": False, "OpenBLAS": True}
 """Whether the process gets the preload."""

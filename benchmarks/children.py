@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from gateway.cli.openblas import preload_here
+from gateway.cli.up.openblas import preload_here
 
 _LIMIT = 64 << 20
 

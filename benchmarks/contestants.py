@@ -18,12 +18,12 @@ from mlx.utils import tree_flatten
 
 from agentmem.blockfile import BLOCK_TOKENS
 from inference_service.domain import Sampling
-from inference_service.engine.attention import AttentionSeam, PathSpeeds
+from inference_service.engine.arenas import Arenas
+from inference_service.engine.attention import AttentionBackend, PathSpeeds
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
-from inference_service.engine.tensors import Arenas
-from inference_service.models.capability import Quantization, judged
+from inference_service.models.capability import QuantizationSettings, judged
 
 ENDLESS = 1 << 30
 """Tokens that nobody generates."""
@@ -105,14 +105,14 @@ class _NoText:
 
 
 class Ours:
-    """The engine: Q4 caches behind the attention seam, turns on the batch engine."""
+    """The engine: Q4 caches behind the attention backend, turns on the batch engine."""
 
     name = "agentmem"
 
     def __init__(self, model: nn.Module, speeds: PathSpeeds | None = None) -> None:
-        seam = AttentionSeam()
+        seam = AttentionBackend()
         seam.install(model)
-        self.geometry, _ = judged(self.name, model, seam, Quantization())
+        self.geometry, _ = judged(self.name, model, seam, QuantizationSettings())
         self.paths = seam.self_test(self.geometry, speeds)
         weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
         self.engine = BatchEngine(
@@ -142,7 +142,7 @@ class Ours:
                 lambda _: first.append((time.perf_counter() - started, mx.get_peak_memory() - before)),
             )
             while not turn.future.done():
-                self.engine.tick()
+                self.engine.step()
         caches, _ = turn.future.result()
         return Prefilled(*first[0], Row.of(tokens, caches))
 
@@ -173,18 +173,18 @@ class _OursRunning:
             self.join(row)
 
     def step(self) -> None:
-        self._ours.engine.tick()
+        self._ours.engine.step()
 
     def join(self, row: Row) -> None:
         first = threading.Event()
         self._turns.append(self._ours.job(row.tokens, lambda: row.shortened(0).caches, ENDLESS, lambda _: first.set()))
         while not first.is_set():
-            self._ours.engine.tick()
+            self._ours.engine.step()
 
     def leave(self) -> None:
         turn = self._turns.pop()
         turn.cancelled.set()
-        self._ours.engine.tick()
+        self._ours.engine.step()
         mx.synchronize()
 
     def __del__(self) -> None:

@@ -18,7 +18,7 @@ import mlx_lm
 from benchmarks.children import answer, cpu_seconds
 from benchmarks.contestants import Ours, Row
 from benchmarks.prompts import token_ids
-from inference_service.doctor import backend
+from inference_service.doctor import checks
 from inference_service.engine.attention import PathSpeeds
 
 
@@ -54,7 +54,7 @@ class EngineAlone:
 
 def products() -> dict[str, Any]:
     """Operations per second in float32 products of matrices, and whether this process has OpenBLAS."""
-    [found] = backend.products()
+    [found] = checks.matrix_products()
     return dict(found.facts)
 
 

@@ -22,10 +22,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
 from benchmarks.demo_model.tokenizer import END, START, render
+from benchmarks.loading import load
 from benchmarks.models import DEMO
 from inference_service.engine.quality import divergences, sample
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from inference_service.text.tokenizer import Tokenizer
 
 FIRST_SEED = 1_000_000

@@ -18,8 +18,8 @@ import grpc
 import psutil
 
 from agentmem import layout
-from agentmem.addresses import parse_address
 from agentmem.channels import connect
+from agentmem.sockets import parse_address
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,

@@ -28,11 +28,11 @@ from agentmem.v1 import cache_store_pb2
 from benchmarks import results
 from benchmarks.options import at_least
 from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
+from inference_service.engine.arenas import Arenas
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
-from inference_service.engine.tensors import Arenas
 from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss, write_block
-from inference_service.storage.transfer import File, PathTransfer
+from inference_service.storage.transport import File, PathTransport
 
 GEOMETRY = Geometry(32, mx.bfloat16, 4, 64, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
 NEW_TOKENS = 50
@@ -69,7 +69,7 @@ class Pool:
 
     def restore(self, loop: asyncio.Runner, files: Sequence[File]) -> tuple[float, float, Caches]:
         """Seconds to read and verify, and to put together; and the caches."""
-        read, found = _seconds(lambda: loop.run(PathTransfer().read_all(files, GEOMETRY)))
+        read, found = _seconds(lambda: loop.run(PathTransport().read_all(files, GEOMETRY)))
         good = [tensors for tensors in found if not isinstance(tensors, BlockMiss)]
         if len(good) < len(files):
             raise SystemExit("a file that was written a moment ago is damaged")

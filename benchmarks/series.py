@@ -27,7 +27,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from benchmarks import options
-from inference_service.compiled import keep_private
+from inference_service.process import keep_private
 
 GEOMETRY = "llama-3.1-8b"
 CPU = (

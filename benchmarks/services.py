@@ -28,7 +28,7 @@ from agentmem.v1 import (
 from benchmarks import scraping, turns
 from benchmarks.live import scratch
 from benchmarks.turns import Turn
-from gateway.cli.openblas import preload_here
+from gateway.cli.up.openblas import preload_here
 
 START_SECONDS = 240.0
 

@@ -23,14 +23,14 @@ from rich.console import Console
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.channels import connect
-from agentmem.keys import AgentKey
+from agentmem.identity import NO_VERSION, FileName
+from agentmem.validation import AgentKey
 from benchmarks import options, results
 from benchmarks.tables import Table, milliseconds, show
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.memory.ledger import NO_VERSION
 from inference_service.memory.restore import headers
-from inference_service.storage.client import FileName, StoreClient
-from inference_service.storage.transfer import PathTransfer, StreamTransfer, Target, Transfer
+from inference_service.storage.client import StoreClient
+from inference_service.storage.transport import PathTransport, StreamTransport, Target, Transport
 
 KEY = AgentKey("benchmark", "", "llama-3.1-8b")
 GEOMETRY = Geometry(32, mx.float16, 4, 64, LayerGroup(tuple(range(32)), 8, 128, 128))
@@ -54,7 +54,7 @@ async def store() -> AsyncIterator[StoreClient]:
         shutil.rmtree(root)
 
 
-async def write(client: StoreClient, transfer: Transfer, fingerprint: str, blocks: int) -> float:
+async def write(client: StoreClient, transfer: Transport, fingerprint: str, blocks: int) -> float:
     """Seconds to write and publish that many blocks."""
     named = list(headers(fingerprint, KEY.namespace, range(blocks * BLOCK_TOKENS)))
     shapes = GEOMETRY.block_shapes(BLOCK_TOKENS)
@@ -70,7 +70,7 @@ async def write(client: StoreClient, transfer: Transfer, fingerprint: str, block
     return time.perf_counter() - started
 
 
-async def read(client: StoreClient, transfer: Transfer, fingerprint: str, blocks: int) -> float:
+async def read(client: StoreClient, transfer: Transport, fingerprint: str, blocks: int) -> float:
     """Seconds to read and verify them."""
     named = list(headers(fingerprint, KEY.namespace, range(blocks * BLOCK_TOKENS)))
     files = (await client.open(KEY, block_hashes=[header.chain_hash for header in named])).files
@@ -83,9 +83,9 @@ async def main(blocks: int, runs: int) -> None:
     """Measure both ways in turns, print, write."""
     samples: dict[str, list[float]] = {f"{kind} {way}": [] for kind in ("read", "write") for way in ("path", "stream")}
     async with store() as client:
-        transfers: list[Transfer] = [PathTransfer(), StreamTransfer(client)]
+        transports: list[Transport] = [PathTransport(), StreamTransport(client)]
         for run in range(runs + 1):
-            for transfer in transfers:
+            for transfer in transports:
                 fingerprint = f"{run}-{transfer.name}"
                 written = await write(client, transfer, fingerprint, blocks)
                 loaded = await read(client, transfer, fingerprint, blocks)

@@ -14,17 +14,16 @@ from agentmem import logs
 from agentmem.errors import Internal
 from agentmem.exposition import MetricsServer
 from agentmem.health import WRITES
-from agentmem.notify import ServiceManager
 from agentmem.server import GrpcServer
-from agentmem.service import run_service
+from agentmem.service import ServiceManager, run_service
 from agentmem.settings import SettingsError
-from cache_service.files import DirectoryUnusable
+from cache_service.files.directory import DirectoryUnusable
+from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew
 from cache_service.offline import commands
 from cache_service.offline.database import DatabaseDamaged
-from cache_service.remote import RemoteRefused
-from cache_service.schema import ForeignDatabase, SchemaTooNew
 from cache_service.settings import StoreSettings
 from cache_service.store import Store
+from cache_service.tiers.remote.contract import RemoteRefused
 
 log = logging.getLogger(__name__)
 

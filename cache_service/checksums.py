@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from agentmem.errors import DataLoss
-from agentmem.keys import AgentKey
+from agentmem.validation import AgentKey
 
 FUNCTION = "agentmem_checksum"
 
@@ -23,13 +23,15 @@ SEGMENT = (
 AGENT = "uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns"
 SNAPSHOT = "id, uid, name, version, head_segment, tokens, text_bytes, turns"
 TURN = "uid, version, segment, request_id, request_digest, record"
-WORKFLOW_RECORD = "id, namespace, workflow_id, version, summary, payload"
+WORKFLOW_RECORD = "id, namespace, workflow_id, version, events, bytes, summary"
+WORKFLOW_PART = "record, number, content"
 COLUMNS = {
     "segments": SEGMENT,
     "agents": AGENT,
     "snapshots": SNAPSHOT,
     "turns": TURN,
     "workflow_records": WORKFLOW_RECORD,
+    "workflow_parts": WORKFLOW_PART,
 }
 
 

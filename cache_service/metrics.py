@@ -1,21 +1,26 @@
-"""What the store tells Prometheus. No agent ids and no namespaces in labels."""
+"""Metrics of the store, and of its remote tier where there is one. No agent ids and no namespaces in labels."""
 
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from agentmem.errors import AgentmemError
+from agentmem.identity import FileKind
 from agentmem.logs import event
-from cache_service import agents, references
-from cache_service.database import Database, Failure
-from cache_service.files import DataDirectory, Kind, size_of
-from cache_service.limits import FixedLimits, Reason
+from cache_service.files import references
+from cache_service.files.directory import DataDirectory
+from cache_service.files.disk import size_of
+from cache_service.ledger import agents
+from cache_service.ledger.database import Database, Failure
+from cache_service.tiers import objects
+from cache_service.tiers.limits import FixedLimits, Reason
 
 log = logging.getLogger(__name__)
 
@@ -88,19 +93,15 @@ class DiskCollector(Collector):
         self._limits = limits
         self._free = free
 
-    def describe(self) -> Iterator[Metric]:
-        """The families without values, so that registering doesn't read the disk."""
-        yield from self._families()
-
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
         disk, limit, free, floor, tiers = self._families()
         limit.add_metric([], self._limits.warm_bytes)
         floor.add_metric([], self._limits.free_bytes_floor)
         with unless_it_fails("store.db"):
-            sizes, (warm, remote, without) = self._database.read_in_time(_counts, PATIENCE_SECONDS)
-            disk.add_metric(["blocks"], sizes.get(Kind.BLOCK, 0))
-            disk.add_metric(["windows"], sizes.get(Kind.WINDOW, 0))
+            sizes, (warm, remote, without) = self._database.read_blocking(_counts, PATIENCE_SECONDS)
+            disk.add_metric(["blocks"], sizes.get(FileKind.BLOCK, 0))
+            disk.add_metric(["windows"], sizes.get(FileKind.WINDOW, 0))
             tiers.add_metric(["warm"], warm)
             tiers.add_metric(["remote"], remote)
             tiers.add_metric(["none"], without)
@@ -140,5 +141,82 @@ class DiskCollector(Collector):
         )
 
 
-def _counts(connection: sqlite3.Connection) -> tuple[dict[Kind, int], tuple[int, int, int]]:
+def _counts(connection: sqlite3.Connection) -> tuple[dict[FileKind, int], tuple[int, int, int]]:
     return references.sizes(connection), agents.count(connection)
+
+
+class Operation(StrEnum):
+    """What was tried."""
+
+    CLAIM = "claim"
+    LIST = "list"
+    UPLOAD = "upload"
+    FETCH = "fetch"
+    DELETE = "delete"
+
+
+class Fetched(StrEnum):
+    """How a fetch ended: the file is warm now, or why not."""
+
+    WARM = "warm"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    FAILED = "failed"
+
+
+class RemoteMetrics:
+    """Counters and a gauge, in a registry of the caller's."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.up = Gauge(
+            "agentmem_remote_up", "1 while the object store answers and its prefix is ours.", registry=registry
+        )
+        self.uploads = Counter("agentmem_remote_uploads", "Files that were uploaded.", registry=registry)
+        self.upload_bytes = Counter("agentmem_remote_upload_bytes", "Bytes that were uploaded.", registry=registry)
+        self.deletions = Counter("agentmem_remote_deletions", "Objects that were deleted.", registry=registry)
+        self.fetches = Counter(
+            "agentmem_remote_fetches",
+            "Files that were asked of the object store: warm (they are here now), missing, damaged or failed.",
+            ["result"],
+            registry=registry,
+        )
+        self.fetch_bytes = Counter(
+            "agentmem_remote_fetch_bytes", "Bytes that were fetched and found good.", registry=registry
+        )
+        self.failures = Counter(
+            "agentmem_remote_failures",
+            "Requests that failed after their retries; they are tried again, fetches excepted.",
+            ["operation"],
+            registry=registry,
+        )
+        for result in Fetched:
+            self.fetches.labels(result)
+        for operation in Operation:
+            self.failures.labels(operation)
+
+
+class RemoteCollector(Collector):
+    """What waits and what is there, read from the database at each scrape, on the scraper's thread."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def collect(self) -> Iterator[Metric]:
+        """The families with present values."""
+        waiting, size = self._families()
+        with unless_it_fails("store.db"):
+            backlog = self._database.read_blocking(objects.backlog, PATIENCE_SECONDS)
+            waiting.add_metric(["uploads"], backlog.uploads)
+            waiting.add_metric(["deletions"], backlog.deletions)
+            size.add_metric([], backlog.bytes)
+        yield from (waiting, size)
+
+    def _families(self) -> tuple[GaugeMetricFamily, ...]:
+        return (
+            GaugeMetricFamily(
+                "agentmem_remote_backlog",
+                "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",
+                labels=["operation"],
+            ),
+            GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[]),
+        )

@@ -1,18 +1,17 @@
 """Settings of the cache store: flags, `AGENTMEM_STORE_…`, or the table `store` of the TOML file."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
 from agentmem.settings import ServiceSettings
-from cache_service.limits import Limits
-from cache_service.quotas import Quotas
-from cache_service.remote import Location, RemoteSettings
-from cache_service.remote.location import check_endpoint
+from agentmem.sockets import OptionalLoopbackAddress, OptionalUnixSocket
+from cache_service.tiers.limits import DiskLimits
+from cache_service.tiers.quotas import Quotas
+from cache_service.tiers.remote.contract import Location, RemoteSettings, check_endpoint
 
 
 class StoreSettings(ServiceSettings):
@@ -50,11 +49,7 @@ class StoreSettings(ServiceSettings):
         default_factory=dict,
         description="the same for single namespaces; repeatable, in the TOML file a table of names",
     )
-    free_bytes_floor: int = Field(Limits.free_bytes_floor, ge=0, description="bytes of the disk that stay free")
-    high_watermark: float = Field(
-        Limits.high, gt=0, le=1, description="share of warm-bytes above which agents' KV is evicted"
-    )
-    low_watermark: float = Field(Limits.low, gt=0, le=1, description="share of warm-bytes at which eviction stops")
+    free_bytes_floor: int = Field(DiskLimits.free_bytes_floor, ge=0, description="bytes of the disk that stay free")
     remote: str = Field(
         "none",
         description="where copies of files of KV are kept, as s3://BUCKET/PREFIX; credentials come from AWS's"
@@ -64,22 +59,13 @@ class StoreSettings(ServiceSettings):
         "", description="address of an S3 that isn't AWS's, as https://HOST:PORT; http:// is for trusted networks only"
     )
     remote_region: str = Field("", description="the bucket's region (default: as AWS's environment says)")
-    remote_abandon: bool = Field(
-        False, description="take another place than before as --remote and give up the objects at the old one"
-    )
     remote_timeout: float = Field(30.0, gt=0, description="seconds that one request to the object store may take")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running calls get when the store stops")
 
-    @model_validator(mode="after")
-    def _watermarks_in_order(self) -> Self:
-        if self.low_watermark > self.high_watermark:
-            raise ValueError("low-watermark must be at most high-watermark")
-        return self
-
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> DiskLimits:
         """The limits of the warm tier."""
-        return Limits(self.warm_bytes, self.free_bytes_floor, self.high_watermark, self.low_watermark)
+        return DiskLimits(self.warm_bytes, self.free_bytes_floor)
 
     @field_validator("remote")
     @classmethod
@@ -95,9 +81,8 @@ class StoreSettings(ServiceSettings):
     @property
     def remote_settings(self) -> RemoteSettings:
         """Which remote tier there is."""
-        location = Location.parse(self.remote)
         return RemoteSettings(
-            location, self.remote_endpoint, self.remote_region, self.remote_timeout, self.remote_abandon
+            Location.parse(self.remote), self.remote_endpoint, self.remote_region, self.remote_timeout
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The store as a whole: what is opened in which order, and closed in the other."""
+"""The store as a whole, its remote tier included: what is opened in which order, and closed in the other."""
 
 import asyncio
 import logging
@@ -7,39 +7,41 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
 from agentmem.errors import AgentmemError, Unavailable
+from agentmem.grpc_metrics import ProcessMetrics
 from agentmem.logs import event
-from agentmem.process_metrics import ProcessMetrics
 from agentmem.server import Register
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc
-from cache_service import schema
-from cache_service.blocks import BlockStore
-from cache_service.clock import Clock
-from cache_service.database import Database, Failure, database_errors
-from cache_service.files import DataDirectory, DirectoryUnusable, disk_errors, sync_directory
-from cache_service.last_use import LastUse
-from cache_service.ledger_writer import LedgerWriter
-from cache_service.limits import Limits
-from cache_service.metrics import DiskCollector, StoreMetrics
+from cache_service.files.directory import DataDirectory, DirectoryUnusable, Probe
+from cache_service.files.disk import disk_errors, sync_directory
+from cache_service.ledger import schema
+from cache_service.ledger.clock import Clock
+from cache_service.ledger.database import Database, Failure, database_errors
+from cache_service.ledger.writability import Writability
+from cache_service.metrics import DiskCollector, RemoteCollector, RemoteMetrics, StoreMetrics
 from cache_service.offline.database import refuse_damaged
-from cache_service.probe import Probe
-from cache_service.quotas import NO_QUOTAS, Quotas
-from cache_service.remote import RemoteSettings
-from cache_service.remote_side import RemoteSide, open_remote
-from cache_service.servicer import CacheStoreServicer
-from cache_service.servicer_agents import AgentServicer
-from cache_service.streams import BlockStreams
-from cache_service.warm import WarmTier
-from cache_service.writability import Writability
+from cache_service.rpc.agents import AgentServicer
+from cache_service.rpc.cache_store import CacheStoreServicer
+from cache_service.tiers import objects
+from cache_service.tiers.blocks import BlockStore
+from cache_service.tiers.eviction import LastUse
+from cache_service.tiers.limits import DiskLimits
+from cache_service.tiers.quotas import NO_QUOTAS, LedgerWriter, Quotas
+from cache_service.tiers.remote.contract import RemoteSettings
+from cache_service.tiers.replication import Replicator
+from cache_service.tiers.retrieval import Retriever
+from cache_service.tiers.streams import BlockStreams
+from cache_service.tiers.warm import WarmTier
 
 log = logging.getLogger(__name__)
 
+
 UPKEEP_SECONDS = 10.0
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = DiskLimits()
 NO_REMOTE_TIER = RemoteSettings()
 
 
@@ -50,7 +52,7 @@ class Store:
         self,
         data: Path,
         registry: CollectorRegistry,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: DiskLimits = DEFAULT_LIMITS,
         quotas: Quotas = NO_QUOTAS,
         remote: RemoteSettings = NO_REMOTE_TIER,
     ) -> None:
@@ -185,7 +187,7 @@ class Store:
             await asyncio.sleep(UPKEEP_SECONDS)
 
     def close(self) -> None:
-        """Finish what is running, write it down and let the directory go. Nobody may call a service any more."""
+        """Finish what is running, write it down and release the directory. No service may be called any more."""
         self._streams.close()
         if self._remote is not None:
             self._remote.close()
@@ -195,3 +197,38 @@ class Store:
             self._database.close()
         finally:
             self._directory.release()
+
+
+class RemoteSide(NamedTuple):
+    """What sends files, and what brings them back."""
+
+    replicator: Replicator
+    retriever: Retriever
+
+    def close(self) -> None:
+        """Stop both. Before the BlockStore and the database."""
+        self.retriever.close()
+        self.replicator.close()
+
+
+def open_remote(
+    settings: RemoteSettings,
+    directory: DataDirectory,
+    database: Database,
+    blocks: BlockStore,
+    registry: CollectorRegistry,
+) -> RemoteSide | None:
+    """Claim the place that `settings` name, and begin; None if they name none. Blocks. Raises RemoteRefused."""
+    if settings.location is None:
+        if left := database.write_blocking(objects.leave):
+            event(log, "objects are left where they are, out of reach", logging.WARNING, location=left)
+        return None
+    from cache_service.tiers.remote.s3 import S3Tier  # a store without a remote tier does not load the client
+
+    tier = S3Tier(settings.location, settings.endpoint, settings.region, settings.timeout)
+    metrics = RemoteMetrics(registry)
+    replicator = Replicator(directory, database, tier, metrics, blocks.quarantine_soon, seconds=settings.timeout)
+    replicator.start()
+    registry.register(RemoteCollector(database))
+    retriever = Retriever(directory, database, blocks, tier, metrics, replicator.is_ready, seconds=settings.timeout)
+    return RemoteSide(replicator, retriever)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
-from cache_service.remote_metrics import RemoteCollector, RemoteMetrics
+from cache_service.metrics import RemoteCollector, RemoteMetrics
 from cache_service.store import Store
-from gateway.process import Gateway
+from gateway.app import Gateway
 from gateway.settings import GatewaySettings
 from inference_service.metrics import WorkerMetrics
 from inference_service.settings import WorkerSettings
@@ -28,13 +28,13 @@ REMOTE = "store, with a remote tier"
 
 _HEAD = """# Metrics
 
-Each process has a page of its own: the gateway on `--metrics` (127.0.0.1:9464) and under `/metrics` of its HTTP door,
-the worker one port above, the store two. Times are in seconds, sizes in bytes, reuse in tokens. A histogram `x` exports
-`x_bucket`, `x_sum` and `x_count`; its buckets go from 1 ms to 300 s. Series whose labels can be known begin at 0, so
-that the first event is an increase. `model_id` is always a registered model; the label `[namespace]` is there only with
+Each process serves its own: the gateway on `--metrics` (127.0.0.1:9464) and under `/metrics` of the HTTP API, the
+worker one port above, the store two. Times are in seconds, sizes in bytes, reuse in tokens. A histogram `x` exports
+`x_bucket`, `x_sum` and `x_count`; its buckets are from 1 ms to 300 s. Series whose labels can be known begin at 0, so
+that the first event is an increase. `model_id` is always a registered model; the label `[namespace]` exists only with
 the worker's `--namespace-label`.
 
-This file is written by `python -m deploy.metrics_table` from what the processes export; a test holds it to that.
+This file is written by `python -m deploy.metrics_table` from what the processes export; a test compares the two.
 
 | metric | type | labels | process | meaning |
 |---|---|---|---|---|

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agentmem.service import run_service
-from gateway.process import run
+from gateway.app import run
 from gateway.settings import GatewaySettings
 
 

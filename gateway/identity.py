@@ -3,13 +3,12 @@
 The longest stored conversation that begins the one at hand is found by the hash chain of its messages. The worker then
 compares the prompt with that agent's ledger as text, so a wrong find could cost time and never reuse what isn't equal.
 Conversations that share a beginning fork: an older state, a state that another request is going on from, and an agent
-that somebody named are never gone on from themselves, unless the request names one of its turns. Agents made here have
-ids of a form of their own, and expire.
+with a name of its own are never gone on from themselves, unless the request names one of its turns. Agents made here
+have ids of a form of their own, and expire.
 """
 
 import asyncio
 import logging
-import re
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,18 +21,12 @@ from agentmem import errors
 from agentmem.conversations import chain_of
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway import upstream
+from gateway.api.reports import is_anonymous
 
 log = logging.getLogger(__name__)
 
 _MOST_HASHES = 10_000
 """What FindAgent takes. A conversation that is stored ends close to where one that goes on from it begins."""
-
-_FOUND_BY_CONTENT = re.compile(r"conv-[0-9a-f]{32}")
-
-
-def is_anonymous(agent_id: str) -> bool:
-    """Whether an agent has an id of the form that agents have which are found by their conversation."""
-    return _FOUND_BY_CONTENT.fullmatch(agent_id) is not None
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ class How(StrEnum):
 
 @dataclass
 class Memory:
-    """The agent of a request; without one nothing is kept. Whoever runs the turn sets `committed`."""
+    """The agent of a request; without one nothing is kept. What runs the turn sets `committed`."""
 
     how: How
     agent_id: str = ""
@@ -96,19 +89,29 @@ class Finder:
 
     @asynccontextmanager
     async def memory(self, wanted: Wanted, *, fresh: bool = False) -> AsyncIterator[Memory]:
-        """The agent of a request, while it is served. `fresh`: look no further, begin a new one.
+        """Yield the agent of a request, while it is served. `fresh`: look no further, begin a new one.
 
         A fork that was made for the request goes again, unless its turn was committed. Raises NotFound for an unknown
         `previous`, InvalidArgument where it is another agent's, Aborted where another attempt at the turn runs, and
         what the worker refuses.
         """
         with self._only_attempt(wanted):
-            async with self._entered(wanted, await self._resolve(wanted, fresh=fresh)) as memory:
+            memory = await self._resolve(wanted, fresh=fresh)
+            place = (wanted.namespace, wanted.model_id, memory.agent_id)
+            entered = memory.guessed and place not in self._busy
+            if entered:
+                self._busy.add(place)
+            try:
                 yield memory
+            finally:
+                if entered:
+                    self._busy.discard(place)
+                if memory.how is How.FORKED and not memory.committed and not wanted.turn:  # a retry may come back to it
+                    self._erase(*place)
 
     @contextmanager
     def _only_attempt(self, wanted: Wanted) -> Iterator[None]:
-        """Raises Aborted where another attempt at the turn runs: it would be found only when it is committed."""
+        """Raise Aborted where another attempt at the turn runs: it would be found only when it is committed."""
         attempt = (wanted.namespace, wanted.model_id, wanted.turn)
         if not wanted.turn or wanted.agent_id:  # attempts of an agent that is named wait for each other
             yield
@@ -120,20 +123,6 @@ class Finder:
             yield
         finally:
             self._attempts.discard(attempt)
-
-    @asynccontextmanager
-    async def _entered(self, wanted: Wanted, memory: Memory) -> AsyncIterator[Memory]:
-        place = (wanted.namespace, wanted.model_id, memory.agent_id)
-        entered = memory.guessed and place not in self._busy
-        if entered:
-            self._busy.add(place)
-        try:
-            yield memory
-        finally:
-            if entered:
-                self._busy.discard(place)
-            if memory.how is How.FORKED and not memory.committed and not wanted.turn:  # a retry may come back to it
-                self._erase(wanted.namespace, wanted.model_id, memory.agent_id)
 
     async def _resolve(self, wanted: Wanted, *, fresh: bool) -> Memory:
         if wanted.agent_id and not wanted.previous:
@@ -207,7 +196,7 @@ class Finder:
         return found
 
     def _erase(self, namespace: str, model_id: str, agent_id: str) -> None:
-        """Delete a fork that nobody will come back to. If that fails, it expires."""
+        """Delete a fork that no request will come back to. If that fails, it expires."""
         key = types_pb2.AgentKey(namespace=namespace, agent_id=agent_id, model_id=model_id)
 
         async def erase() -> None:

@@ -1,9 +1,13 @@
 """The gateway's metrics, in a registry of their own."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agentmem.exposition import LATENCY_BUCKETS
-from agentmem.process_metrics import ProcessMetrics
+from agentmem.grpc_metrics import ProcessMetrics
 
 WORKER = "worker"
 STORE = "store"
@@ -13,7 +17,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class GatewayMetrics:
-    """Counters of both doors, under names that the worker does not have, so that no sum counts a request twice.
+    """Counters of both servers, under names that the worker does not have, so that no sum counts a request twice.
 
     Labels are bounded: routes and RPCs of the contract, never ids of callers or agents.
     """
@@ -30,14 +34,14 @@ class GatewayMetrics:
         )
         self._latency = Histogram(
             "agentmem_gateway_e2e_request_latency_seconds",
-            "Seconds from a generation's arrival at a door to the end of its answer.",
+            "Seconds from a generation's arrival over HTTP or gRPC to the end of its answer.",
             ["door"],
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
         self._running = Gauge(
             "agentmem_gateway_num_requests_running",
-            "Generations that a door is answering now.",
+            "Generations that are being answered over HTTP or gRPC now.",
             ["door"],
             registry=self.registry,
         )
@@ -69,23 +73,25 @@ class GatewayMetrics:
         self._http.labels(route, method if method in _METHODS else "other", str(code)).inc()
 
     def agent_resolved(self, how: str) -> None:
-        """A request has its agent, or none; `how` is one of the words in the metric's help."""
+        """Count a request that has its agent, or none; `how` is one of the words in the metric's help."""
         self._agents.labels(how).inc()
 
-    def generation_began(self, door: str) -> None:
-        """A generation arrived at `door`."""
+    @contextmanager
+    def generation(self, door: str) -> Iterator[None]:
+        """Count a generation over "http" or "grpc" as running during the block, and by how long it took."""
+        began = time.monotonic()
         self._running.labels(door).inc()
-
-    def generation_ended(self, door: str, seconds: float) -> None:
-        """It ended, well or not, `seconds` after it arrived."""
-        self._running.labels(door).dec()
-        self._latency.labels(door).observe(seconds)
+        try:
+            yield
+        finally:
+            self._running.labels(door).dec()
+            self._latency.labels(door).observe(time.monotonic() - began)
 
     def workflow_began(self) -> None:
-        """A workflow run goes on here, from its beginning or from where it was."""
+        """Count a workflow run that goes on here, from its beginning or from where it was."""
         self._workflows.inc()
 
     def workflow_ended(self, state: str) -> None:
-        """It ended, or was interrupted; `state` is one of the words in the metric's help."""
+        """Count a run's end, or interruption; `state` is one of the words in the metric's help."""
         self._workflows.dec()
         self._workflows_ended.labels(state).inc()

@@ -1,4 +1,4 @@
-"""How the processes behind the gateway are, asked again and again: who wants to know is told at once, however many."""
+"""Watches whether the processes behind the gateway serve, for /readyz, health and metrics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,52 +6,56 @@ from contextlib import suppress
 from typing import Final
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from agentmem.health import WRITES, reason
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from gateway import upstream
+from gateway.edge.authorization import without_directories
 from gateway.metrics import STORE, WORKER
 
 LOOK_SECONDS: Final = 0.25
-"""From an answer to the next question. With the time that an answer may take it is how old the truth may be."""
+"""From an answer to the next question. With the time that an answer may take it is how old the state may be."""
 
-_UNKNOWN = "the inference worker was not asked yet"
+ANSWER_SECONDS: Final = 1.0
+"""That an answer may take; a peer that takes longer does not serve."""
+
+_WORKER_SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+_STORE_SERVICE: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
 
 
 class Peers:
     """Watches the worker and the store. Event loop only: `look` once, then `watch`, which ends after `stop`.
 
-    `told` gets each answer: the peer ("worker", "store") and whether it serves. `changed` is awaited where the worker
-    begins or ceases to serve, so after the first `look` too where it does.
+    `answered` gets each answer: the peer ("worker", "store") and whether it serves. `changed` is awaited where the
+    worker begins or ceases to serve, so after the first `look` too where it does.
     """
 
     def __init__(
         self,
         worker: grpc.aio.Channel,
         store: grpc.aio.Channel,
-        timeout: float,
-        told: Callable[[str, bool], object],
+        answered: Callable[[str, bool], object],
         changed: Callable[[bool], Awaitable[None]],
     ) -> None:
-        """`timeout`: seconds that an answer may take; a peer that takes longer does not serve."""
-        self._worker = worker, inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name, upstream.WORKER
-        self._store = store, cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name, upstream.STORE
-        self._timeout = timeout
-        self._told = told
+        self._worker = worker
+        self._store = store
+        self._answered = answered
         self._changed = changed
         self._serving = False
         self._stopping = asyncio.Event()
-        self.unready = _UNKNOWN
+        self.unready = "the inference worker was not asked yet"
         """Why no turn could run and be kept; empty if one could. The worker serves only while the store answers it."""
 
     async def look(self) -> None:
         """Ask both, now."""
         worker, store, writes = await asyncio.gather(
-            self._reason(*self._worker),
-            self._reason(*self._store),
-            upstream.write_problem(self._store[0], self._timeout),
+            upstream.unready_reason(self._worker, _WORKER_SERVICE, ANSWER_SECONDS),
+            upstream.unready_reason(self._store, _STORE_SERVICE, ANSWER_SECONDS, upstream.STORE),
+            _write_problem(self._store),
         )
-        self._told(WORKER, not worker)
-        self._told(STORE, not store)
+        self._answered(WORKER, not worker)
+        self._answered(STORE, not store)
         self.unready = "; ".join(filter(None, (worker, store))) if worker else writes  # the store may be to blame
         if self._serving != (not worker):
             self._serving = not worker
@@ -70,5 +74,14 @@ class Peers:
         """Ask no more. An answer that is under way is waited for: a call that is cut off may outlive its channel."""
         self._stopping.set()
 
-    async def _reason(self, channel: grpc.aio.Channel, service: str, peer: str) -> str:
-        return await upstream.unready_reason(channel, service, self._timeout, peer)
+
+async def _write_problem(store: grpc.aio.Channel) -> str:
+    """Return why the store cannot write ledgers now, asked live; empty if it can, or does not say."""
+    request = health_pb2.HealthCheckRequest(service=WRITES)
+    call = health_pb2_grpc.HealthStub(store).Check(request, timeout=ANSWER_SECONDS)
+    try:
+        if (await call).status == health_pb2.HealthCheckResponse.SERVING:
+            return ""
+        return without_directories(await reason(call)) or f"the {upstream.STORE} cannot write"
+    except grpc.aio.AioRpcError:  # whether it answers at all is asked elsewhere
+        return ""

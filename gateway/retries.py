@@ -1,7 +1,4 @@
-"""Trying again through an outage: what a call goes to is starting, leaving or gone, and will be back.
-
-What passes, and how soon to ask again, the caller says; how long is put up with it, and from when, is the same for all.
-"""
+"""Calls that are tried again through an outage. Imports little, because commands start often."""
 
 import asyncio
 import math
@@ -21,7 +18,7 @@ _T = TypeVar("_T")
 Failure = grpc.aio.AioRpcError | errors.AgentmemError
 
 
-async def patiently(
+async def retry(
     attempt: Callable[[], Awaitable[_T]],
     wait: Callable[[Failure], float | None],
     patience: float,
@@ -31,11 +28,11 @@ async def patiently(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
-    """The result of `attempt`, tried again through outages of up to `patience` seconds each. Event loop.
+    """Return the result of `attempt`, tried again through outages of up to `patience` seconds each. Event loop.
 
-    `wait` says in how many seconds to try again after a failure; None: it does not pass. An outage begins with the
-    first failure, of which `on_outage` is told. An attempt that went on for longer than `well_after` seconds had found
-    all well, and what ended it is another outage. Gives up with the last failure, without a wait that is too long.
+    `wait` returns in how many seconds to try again after a failure; None: it does not pass. An outage begins with the
+    first failure, which `on_outage` gets. An attempt that went on for longer than `well_after` seconds had found all
+    well, and what ended it is another outage. Raises the last failure, without a wait that is too long.
     """
     deadline: float | None = None
     while True:
@@ -55,6 +52,6 @@ async def patiently(
         await sleep(delay)
 
 
-def told_wait(failure: errors.Unavailable | errors.ResourceExhausted) -> float:
-    """The seconds that a failure says, within bounds: none would be a busy loop, and a minute outlives most outages."""
+def retry_delay(failure: errors.Unavailable | errors.ResourceExhausted) -> float:
+    """Return a failure's seconds, within bounds: none would be a busy loop, and a minute outlives most outages."""
     return min(max(failure.retry_after, _SHORTEST_WAIT), _LONGEST_WAIT)

@@ -1,24 +1,94 @@
-"""Settings of the gateway process."""
+"""Settings of the gateway process, and the files of keys and TLS that they name.
 
+`agentmem up` reads some of them, too, and checks the files before it starts anything, so nothing of the servers, which
+take long to import, is used here.
+"""
+
+import re
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.addresses import OptionalLoopbackAddress
-from agentmem.keys import DEFAULT_NAMESPACE
+from agentmem.diagnostics import FileError
+from agentmem.settings import ServiceSettings, SettingsError
+from agentmem.sockets import OptionalLoopbackAddress, TcpAddress, is_loopback, parse_address
 from agentmem.v1 import types_pb2
-from gateway.callers import Limits
-from gateway.door_settings import DoorSettings
-from gateway.fields import check_namespace
+from agentmem.validation import DEFAULT_NAMESPACE
+from gateway.edge.authorization import check_namespace
+from gateway.edge.callers import Authenticator, CallerLimits, Everyone
+from gateway.edge.keys import DEFAULT_LIMITS, KeyRing
+from gateway.edge.tls import Tls, TlsFiles
+
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class ListenSettings(ServiceSettings):
+    """Where the servers listen, and to whom: what `agentmem up` has, too, and passes on to the gateway."""
+
+    http: TcpAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP server; port 0 takes any")
+    grpc: TcpAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC server; port 0 takes any")
+    keys: Path | None = Field(None, description="file of the keys that callers must show (agentmem keys makes it)")
+    tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain: TLS for HTTP and gRPC")
+    tls_key: Path | None = Field(None, description="PEM file of its private key")
+    tls_client_ca: Path | None = Field(None, description="PEM file of the CA of clients, which need certificates then")
+    allowed_host: list[str] = Field(
+        default_factory=list,
+        description="name that the HTTP server answers to without keys, besides localhost and loopback; repeatable",
+    )
+
+    @field_validator("allowed_host")
+    @classmethod
+    def _host_names(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not _is_host(name):
+                raise ValueError(f"{name!r} is not a host's name alone, such as host.docker.internal, or an IP address")
+        return names
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca: clients' certificates need TLS; set tls_cert and tls_key too")
+        for name, address in self.public.items():
+            if self.keys is None and self.tls_client_ca is None:
+                raise ValueError(
+                    f"{name}: refuses to listen on {address}: callers are not authenticated; set --keys (the file is "
+                    "made by `agentmem keys create`) or --tls-client-ca, or listen on 127.0.0.1, [::1] or localhost"
+                )
+        return self
+
+    @property
+    def public(self) -> dict[str, str]:
+        """The servers that others than this machine can reach, and their addresses."""
+        servers = {"http": self.http, "grpc": self.grpc}
+        return {name: text for name, text in servers.items() if not is_loopback(parse_address(text).host)}
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS, if it is on."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        client_ca = self.tls_client_ca.expanduser() if self.tls_client_ca else None
+        return TlsFiles(self.tls_cert.expanduser(), self.tls_key.expanduser(), client_ca)
+
+
+def _is_host(text: str) -> bool:
+    try:
+        return bool(_HOST_NAME.fullmatch(text) or ip_address(text))
+    except ValueError:
+        return False
+
 
 _DAY: Final = 24 * 3600.0
 
 
-class GatewaySettings(DoorSettings):
+class GatewaySettings(ListenSettings):
     """Serves the APIs of OpenAI and Anthropic over HTTP, and the contract over gRPC, before one worker and its store.
 
     Each flag is also a variable, AGENTMEM_GATEWAY_…, and a key of the table [gateway] in the TOML file that
@@ -36,7 +106,7 @@ class GatewaySettings(DoorSettings):
         DEFAULT_NAMESPACE, description="the namespace of all callers; with --keys each key has its own"
     )
     cors_origin: list[str] = Field(
-        default_factory=list, description="origin of web pages that may call the HTTP door, or *; repeatable"
+        default_factory=list, description="origin of web pages that may call the HTTP server, or *; repeatable"
     )
     anonymous: Literal["keep", "forget"] = Field(
         "keep", description="what happens to conversations without X-Agent-ID: keep (found again by content), or forget"
@@ -65,35 +135,26 @@ class GatewaySettings(DoorSettings):
         30.0, gt=0, description="seconds to wait for an HTTP request's body; 1 more for each 16 KiB of it"
     )
     max_header_bytes: int = Field(16 * 1024, ge=1024, description="largest headers of a request, and gRPC metadata")
-    header_timeout: float = Field(10.0, gt=0, description="seconds an HTTP connection may take to send its headers")
-    max_connections: int = Field(512, ge=1, description="connections to each door at once")
-    max_streams: int = Field(256, ge=1, description="calls at once of one connection to the gRPC door")
+    max_connections: int = Field(512, ge=1, description="connections to each server at once")
     max_workflows: int = Field(16, ge=1, description="workflow runs of a namespace that go on at once")
-    stream_queue: int = Field(1024, ge=1, description="events a stream may be ahead of its reader")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     keep_alive: float = Field(
         15.0, gt=0, description="seconds of silence after which a comment goes out on a stream of events, for proxies"
     )
-    ready_timeout: float = Field(1.0, gt=0, description="seconds that worker and store may take to say that they serve")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
 
-    def limits(self, default: Limits) -> Limits:
-        """What a caller may ask for; `default` where nothing is set."""
-        return Limits(
-            default.running if self.max_running is None else self.max_running,
-            default.per_minute if self.max_per_minute is None else self.max_per_minute,
-        )
+    def limits(self, default: CallerLimits) -> CallerLimits:
+        """Return what a caller may ask for; `default` where nothing is set."""
+        return default.overridden(self.max_running, self.max_per_minute)
 
     @property
     def expiry(self) -> types_pb2.Expiry:
-        """What agents get that nobody named."""
+        """The idle times of agents that are found by their conversation."""
         times = types_pb2.Expiry()
-        for field, seconds in (
-            (times.ttl, self.conversation_ttl),
-            (times.delete_after, self.conversation_delete_after),
-        ):
-            if seconds:
-                field.FromTimedelta(timedelta(seconds=seconds))
+        if self.conversation_ttl:
+            times.ttl.FromTimedelta(timedelta(seconds=self.conversation_ttl))
+        if self.conversation_delete_after:
+            times.delete_after.FromTimedelta(timedelta(seconds=self.conversation_delete_after))
         return times
 
     @property
@@ -110,3 +171,20 @@ class GatewaySettings(DoorSettings):
     def store_target(self) -> str:
         """Where the cache store listens."""
         return self.store or layout.store_socket(self.run_directory)
+
+
+def check_files(settings: GatewaySettings) -> None:
+    """Raise SettingsError for files of keys and TLS that a gateway of these settings would refuse."""
+    authenticator(settings)
+    if settings.tls:
+        Tls(settings.tls)
+
+
+def authenticator(settings: GatewaySettings) -> Authenticator:
+    """Return what lets callers in. Raises SettingsError for a file of keys that cannot be used."""
+    if settings.keys is None:
+        return Everyone(settings.namespace, settings.limits(CallerLimits()))
+    try:
+        return KeyRing(settings.keys.expanduser(), settings.limits(DEFAULT_LIMITS))
+    except FileError as error:
+        raise SettingsError(f"keys: {error}") from error

@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from agentmem.v1 import inference_pb2
 from inference_service.domain import TokenEvent, ToolCall
-from inference_service.text.answering import NOTHING_SAID, Said
+from inference_service.text.answering import NO_DELTA, AnswerDelta
 from inference_service.text.tokenizer import Tokenizer
 
 
@@ -18,7 +18,7 @@ def duration(seconds: float) -> Duration:
     return message
 
 
-def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: Said = NOTHING_SAID) -> inference_pb2.Delta:
+def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: AnswerDelta = NO_DELTA) -> inference_pb2.Delta:
     """Several tokens in one delta, and what became certain when generation ended."""
     message = inference_pb2.Delta()
     for event in events:

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentmem.expiry import NEVER, IdleTimes
-from agentmem.keys import AgentKey
+import numpy as np
+
+from agentmem.identity import TokenIds, Uint32
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import NEVER, AgentKey, IdleTimes
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,27 @@ class AppendInput:
     content: TextInput | MessagesInput
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokensInput:
-    """The whole prompt as tokens."""
+    """The whole prompt as token ids [tokens]. Other sequences of integers are taken for arrays."""
 
-    token_ids: tuple[int, ...]
+    token_ids: Uint32
+
+    def __init__(self, token_ids: TokenIds) -> None:
+        object.__setattr__(self, "token_ids", np.asarray(token_ids, np.uint32))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokensInput) and np.array_equal(self.token_ids, other.token_ids)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 TurnInput = MessagesInput | TextInput | AppendInput | TokensInput
 
 
-def tools_of(told: TurnInput) -> tuple[Mapping[str, Any], ...]:
+def tools_of(turn_input: TurnInput) -> tuple[Mapping[str, Any], ...]:
     """The definitions of tools that an input brings."""
-    content = told.content if isinstance(told, AppendInput) else told
+    content = turn_input.content if isinstance(turn_input, AppendInput) else turn_input
     return content.tools if isinstance(content, MessagesInput) else ()
 
 

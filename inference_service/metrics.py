@@ -6,13 +6,14 @@ turn by turn also has `namespace`; it is the operator who knows whether there ar
 
 from collections.abc import Iterable, Iterator
 from itertools import product
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agentmem import errors
 from agentmem.exposition import LATENCY_BUCKETS
-from agentmem.keys import AgentKey
 from agentmem.v1 import types_pb2
+from agentmem.validation import AgentKey
 from inference_service.memory.match import Reason
 
 TIERS = {
@@ -55,7 +56,9 @@ class WorkerMetrics:
             "requests_limit", "Requests that may run or wait, of all models together, before others are refused."
         )
         self.queries = counter(
-            "prefix_cache_queries", "Prompt tokens of requests that may reuse KV, when they are taken up.", *per_turn
+            "prefix_cache_queries",
+            "Prompt tokens of requests that may reuse KV, when the engine starts them.",
+            *per_turn,
         )
         self.hits = counter(
             "prefix_cache_hits",
@@ -66,13 +69,13 @@ class WorkerMetrics:
         )
         self.lookups = counter(
             "cache_lookups",
-            "Requests that may reuse KV, when they are taken up: by how the prompt relates to the ledger, the slowest"
-            " tier used, and why not more was reused (empty: all that could be was).",
+            "Requests that may reuse KV, when the engine starts them: by how the prompt relates to the ledger, the"
+            " slowest tier used, and why not more was reused (empty: all that could be was).",
             *per_turn,
             *("match", "tier", "reason"),
         )
         self.prompt_tokens = counter(
-            "prompt_tokens", "Prompt tokens of all requests taken up, reused ones included.", *per_turn
+            "prompt_tokens", "Prompt tokens of all requests that the engine started, reused ones included.", *per_turn
         )
         self.prompt_tokens_cached = counter(
             "prompt_tokens_cached", "Prompt tokens that were not computed, by where their KV was.", *per_turn, "tier"
@@ -97,7 +100,7 @@ class WorkerMetrics:
         )
         self.queue_time = histogram(
             "request_queue_time",
-            "Seconds from a request's arrival at the worker until the engine took it up, loading KV included.",
+            "Seconds from a request's arrival at the worker until the engine started it, loading KV included.",
             *per_turn,
         )
         self.prefill_time = histogram(
@@ -145,8 +148,7 @@ class WorkerMetrics:
         )
         self.evictions = counter(
             "cache_evictions",
-            "Agents whose KV left the pool (hot): for others' room (capacity), on request,"
-            " or with their model (unload).",
+            "Agents whose KV left the pool (hot): to free memory (capacity), on request, or with their model (unload).",
             "model_id",
             "tier",
             "reason",
@@ -161,7 +163,7 @@ class WorkerMetrics:
             "state",
         )
         self.cache_usage = gauge(
-            "kv_cache_usage_ratio", "Share of a loaded model's pool that somebody uses, from 0 to 1.", "model_id"
+            "kv_cache_usage_ratio", "Share of a loaded model's pool that is in use, from 0 to 1.", "model_id"
         )
         self.batch_size = gauge("batch_size", "Sequences of a loaded model that decode together now.", "model_id")
         self.engine_steps = counter(
@@ -170,7 +172,7 @@ class WorkerMetrics:
             " of a batch (decode).",
             "kind",
         )
-        self.engine_alive = gauge("engine_alive", "1 while the thread runs that owns MLX, else 0.")
+        self.engine_alive = gauge("engine_alive", "1 while the thread that owns MLX runs, else 0.")
         self.mlx_memory = gauge(
             "mlx_memory_bytes", "Bytes of memory as MLX counts them: active, the peak of that, and its cache.", "kind"
         )
@@ -239,21 +241,26 @@ class WorkerMetrics:
 
 
 def reason_of(error: Exception) -> str:
-    """How a turn that failed counts in `requests_finished`."""
+    """Return how a turn that failed counts in `requests_finished`."""
     return error.code.name.lower() if isinstance(error, errors.AgentmemError) else "internal"
 
 
 def finish_reason(reason: types_pb2.FinishReason.ValueType) -> str:
-    """How a turn that went well counts in `requests_finished`."""
-    return types_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
+    """Return how a turn that went well counts in `requests_finished`."""
+    return enum_name(types_pb2.FinishReason, reason, "FINISH_REASON_")
+
+
+def enum_name(enum: Any, value: int, prefix: str) -> str:
+    """Return the name of an enum's value as labels have it; empty for the unspecified one."""
+    return str(enum.Name(value)).removeprefix(prefix).lower() if value else ""
 
 
 def _match(match: types_pb2.Match.ValueType) -> str:
-    return types_pb2.Match.Name(match).removeprefix("MATCH_").lower()
+    return enum_name(types_pb2.Match, match, "MATCH_")
 
 
 def _reason(reason: Reason) -> str:
-    return types_pb2.MissReason.Name(reason).removeprefix("MISS_REASON_").lower() if reason else ""
+    return enum_name(types_pb2.MissReason, reason, "MISS_REASON_")
 
 
 def _lookups() -> Iterator[tuple[str, str, str]]:

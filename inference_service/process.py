@@ -2,20 +2,44 @@
 
 import asyncio
 import logging
+import os
 import signal
+from collections.abc import MutableMapping
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from agentmem import logs
 from agentmem.exposition import MetricsServer
-from agentmem.notify import ServiceManager
-from agentmem.service import BUG
-from inference_service.compiled import keep_private
-from inference_service.models.fetching import go_offline
+from agentmem.logs import event
+from agentmem.service import BUG, ServiceManager
+from inference_service.models.sources import go_offline
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
 
 log = logging.getLogger(__name__)
+
+
+def keep_private(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set TMPDIR to a directory of this user's own, where it is not set. Call it before MLX compiles anything.
+
+    MLX loads libraries from `mlx/VERSION/cpu` of the directory for temporary files, if they are there, without a look
+    at who put them there. In a /tmp that several users share that is another user's code, or a directory that cannot be
+    written.
+
+    Where there can be none (a service without a home, whose /tmp is its own) all stays as it is, and the log says so.
+    """
+    if environment.get("TMPDIR"):
+        return
+    cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(cache).expanduser() / "agentmem" / "compiled"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # Raises where it is another user's.
+    except (OSError, RuntimeError) as error:
+        event(log, "what MLX compiles is kept in /tmp", logging.WARNING, folder=str(folder), error=str(error))
+        return
+    environment["TMPDIR"] = str(folder)
 
 
 async def serve(settings: WorkerSettings) -> int | None:

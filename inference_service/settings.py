@@ -7,8 +7,8 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.addresses import OptionalLoopbackAddress, OptionalUnixSocket
-from agentmem.model_settings import ModelSettings
+from agentmem.models import ModelSettings
+from agentmem.sockets import OptionalLoopbackAddress, OptionalUnixSocket
 
 
 class WorkerSettings(ModelSettings):
@@ -75,15 +75,10 @@ class WorkerSettings(ModelSettings):
     )
     room_wait: float = Field(30.0, ge=0, description="seconds a request waits for memory before it is refused")
     max_requests: int = Field(64, ge=1, description="requests that may run or wait before others are refused")
-    stream_buffer: int = Field(4096, ge=1, description="tokens a slow reader may lag behind before it is dropped")
     min_restore_tokens: int | None = Field(
         None,
         ge=1,
         description="a shorter common beginning is not worth restoring (default: 16; 128 on a GPU with its own memory)",
-    )
-    match_min_ratio: float = Field(0.0, ge=0, le=1, description="share of the ledger that a partial match must keep")
-    engine_death_exit: float = Field(
-        5.0, ge=0, description="seconds after which the worker exits when its engine thread died, to be restarted"
     )
 
     @property

@@ -2,65 +2,73 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from agentmem import layout, logs, notify
+from agentmem import layout, logs, service
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
+from agentmem.grpc_metrics import ProcessMetrics
 from agentmem.hints import TurnHints
-from agentmem.process_metrics import ProcessMetrics
 from agentmem.server import GrpcServer
-from agentmem.v1 import (
-    agent_pb2,
-    agent_pb2_grpc,
-    cache_store_pb2,
-    inference_pb2,
-    inference_pb2_grpc,
-    model_pb2,
-    model_pb2_grpc,
-)
+from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2
+from agentmem.v1.agent_pb2_grpc import add_AgentServiceServicer_to_server
+from agentmem.v1.inference_pb2_grpc import add_InferenceServiceServicer_to_server
+from agentmem.v1.model_pb2_grpc import add_ModelServiceServicer_to_server
 from inference_service.engine.device import worth_restoring
 from inference_service.engine.thread import EngineThread
-from inference_service.memory.match import Limits
+from inference_service.memory.match import MatchLimits
 from inference_service.metrics import WorkerMetrics
-from inference_service.models.loader import Loader
-from inference_service.models.registry import registry
+from inference_service.models.loading import Loader
 from inference_service.models.serving import Models
-from inference_service.models.swapping import Swapper
-from inference_service.portable.mover import Mover
-from inference_service.servicers.servicer_agents import AgentServicer
-from inference_service.servicers.servicer_inference import InferenceServicer
-from inference_service.servicers.servicer_models import ModelServicer
+from inference_service.models.sources import registry
+from inference_service.portable.exporting import Exporter
+from inference_service.portable.importing import Importer
+from inference_service.portable.spool import Spool
+from inference_service.servicers.agents import AgentServicer
+from inference_service.servicers.inference import InferenceServicer
+from inference_service.servicers.models import ModelServicer
+from inference_service.servicers.portable import PortableAgents
 from inference_service.settings import WorkerSettings
-from inference_service.storage.choosing import Transfers
 from inference_service.storage.client import StoreClient
+from inference_service.storage.transport_selector import TransportSelector
+from inference_service.threads import WorkerThreads
+from inference_service.turns.committing import Committer
 from inference_service.turns.fetching import Fetcher
-from inference_service.turns.keeping import Keeper
-from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
+from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.prefetching import Prefetcher
-from inference_service.turns.preparing import Preparer
 from inference_service.turns.presence import Presence
+from inference_service.turns.reserving import AgentLocks, Reservations
 from inference_service.turns.restoring import Restorer
-from inference_service.turns.rooms import Rooms
 from inference_service.turns.runner import TurnRunner
+from inference_service.turns.summarizing import Summarizer
+from inference_service.turns.turn_log import TurnLog
 
 log = logging.getLogger(__name__)
 
+
+def _name(proto: Any, service: str) -> str:
+    return str(proto.DESCRIPTOR.services_by_name[service].full_name)
+
+
 _WATCH_SECONDS = 0.25
+EXIT_SECONDS = 5.0
+"""How long after the engine died, or a pool lost count, the process is NOT_SERVING before it ends, to be restarted."""
 _STORE = "store"
-_STORE_SERVICE = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
-_NOBODY = notify.ServiceManager()
+_STORE_SERVICE = _name(cache_store_pb2, "CacheStoreService")
+_NOBODY = service.ServiceManager()
 
 
 class Worker:
     """One worker process. `start`, then `stop` once; `failed` is set when it cannot go on and should exit."""
 
     def __init__(
-        self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: notify.ServiceManager = _NOBODY
+        self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: service.ServiceManager = _NOBODY
     ) -> None:
         self._settings = settings
         registered = registry(settings.model, settings.adapter, settings.models)
@@ -70,56 +78,58 @@ class Worker:
         self._metrics.engine_alive.set_function(lambda: self._engine.alive)
         self._channel = connect(settings.store_target)
         store = StoreClient(self._channel)
-        self._transfers = Transfers(store, settings.store_transfer, self._metrics)
+        self._threads = WorkerThreads()
+        self._transports = TransportSelector(store, settings.store_transfer, self._metrics)
         locks, hints = AgentLocks(), TurnHints()
         least = settings.min_restore_tokens
-        limits = Limits(least or Limits().min_tokens, settings.match_min_ratio)
-        fetcher = Fetcher(store, self._transfers, self._metrics)
+        limits = MatchLimits(least) if least else MatchLimits()
+        fetcher = Fetcher(store, self._transports, self._metrics)
         restorer = Restorer(fetcher, self._metrics, least or worth_restoring())
-        preparer = Preparer(restorer, store, limits, settings.default_max_tokens)
-        self._persister = Persister(self._engine, store, self._transfers, self._metrics)
-        self._broken = asyncio.Event()
-        self._presence = Presence(self._persister, self._metrics, self._broken.set)
+        planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
+        persister = Persister(self._engine, store, self._transports, self._metrics)
+        self._pool_broken = asyncio.Event()
+        presence = Presence(persister, self._metrics, self._pool_broken.set)
         loader = Loader(self._engine, settings, hints)
-        swapper = Swapper(self._engine, loader, self._presence, settings.min_residency)
-        self._models = Models(registered, swapper, settings.swap_wait)
-        keeper, rooms = Keeper(self._engine, self._persister), Rooms(self._persister, settings.room_wait)
-        prefetcher = Prefetcher(self._engine, store, restorer, keeper, rooms)
+        self._models = Models(
+            registered,
+            self._engine,
+            loader,
+            presence,
+            swap_wait=settings.swap_wait,
+            min_residency=settings.min_residency,
+        )
+        reservations = Reservations(persister, settings.room_wait)
+        pool_writer = PoolWriter(self._engine, self._threads, persister)
         self._runner = TurnRunner(
             self._models,
             self._engine,
+            self._threads,
             store,
-            preparer,
-            keeper,
-            self._persister,
-            rooms,
-            self._metrics,
+            planner,
+            Summarizer(self._engine, self._threads, planner, restorer, reservations),
+            reservations,
+            restorer,
+            Committer(store, self._threads, hints),
+            pool_writer,
+            persister,
+            TurnLog(self._metrics, settings.max_requests),
             locks=locks,
             hints=hints,
             max_requests=settings.max_requests,
-            stream_buffer=settings.stream_buffer,
         )
-        inference = InferenceServicer(self._runner, self._models, preparer, store)
-        mover = Mover(store, fetcher, self._transfers, settings.data.expanduser() / "worker" / "portable")
-        agents = AgentServicer(store, self._models, preparer, self._persister, prefetcher, locks, hints, mover)
+        inference = InferenceServicer(self._runner, self._models, planner, store, self._threads)
+        prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, reservations, self._metrics)
+        spool = Spool(settings.data.expanduser() / "worker" / "portable")
+        exporter, importer = Exporter(store, fetcher, spool), Importer(store, self._transports)
+        models = ModelServicer(self._models, loader)
+        portable = PortableAgents(self._models, persister, locks, exporter, importer, spool)
+        agents = AgentServicer(store, self._models, planner, restorer, persister, prefetcher, locks, hints, portable)
         self._server = GrpcServer(
             settings.address,
             [
-                (
-                    inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
-                    inference_pb2_grpc.add_InferenceServiceServicer_to_server,
-                    inference,
-                ),
-                (
-                    agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
-                    agent_pb2_grpc.add_AgentServiceServicer_to_server,
-                    agents,
-                ),
-                (
-                    model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,
-                    model_pb2_grpc.add_ModelServiceServicer_to_server,
-                    ModelServicer(self._models, loader),
-                ),
+                (_name(inference_pb2, "InferenceService"), add_InferenceServiceServicer_to_server, inference),
+                (_name(agent_pb2, "AgentService"), add_AgentServiceServicer_to_server, agents),
+                (_name(model_pb2, "ModelService"), add_ModelServiceServicer_to_server, models),
             ],
             metrics=self._process,
         )
@@ -137,6 +147,7 @@ class Worker:
 
         Where the default model cannot be loaded the others are served; a request for it tries again.
         """
+        self._threads.install()
         await self._server.start()
         self._engine.start()
         logs.event(log, "listening", address=self._settings.address)
@@ -145,7 +156,7 @@ class Worker:
             await self._models.start()
         except AgentmemError as error:
             logs.event(log, "cannot load the default model", logging.ERROR, error=error.message)
-        for work in (self._watch_health(), self._watch_engine(), self._watch_pools()):
+        for work in (self._watch_health(), self._watch(self._engine.died), self._watch(self._pool_broken)):
             self._background.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
@@ -157,9 +168,9 @@ class Worker:
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
         await self._models.stop()
-        self._presence.close()
         await self._server.stop(layout.REFUSED_SECONDS)
         await self._engine.stop(layout.LAST_SECONDS)
+        self._threads.close()
         await self._channel.close(None)
 
     async def _watch_health(self) -> None:
@@ -183,21 +194,15 @@ class Worker:
 
     async def _find_transfer(self) -> None:
         try:
-            await self._transfers.refresh()
+            await self._transports.refresh()
         except AgentmemError as error:
             logs.event(log, "it is not known yet how files of KV travel", logging.WARNING, error=error.message)
 
-    async def _watch_engine(self) -> None:
-        await self._engine.died.wait()
-        await self._give_up()
-
-    async def _watch_pools(self) -> None:
-        await self._broken.wait()
-        await self._give_up()
-
-    async def _give_up(self) -> None:
+    async def _watch(self, broken: asyncio.Event) -> None:
+        """Report NOT_SERVING and then `failed` when it breaks: the engine's thread, or a pool's bookkeeping."""
+        await broken.wait()
         await self._server.set_serving(False)
-        await asyncio.sleep(self._settings.engine_death_exit)
+        await asyncio.sleep(EXIT_SECONDS)
         self.failed.set()
 
 

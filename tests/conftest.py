@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from hypothesis import HealthCheck, settings
 
 from tests import s3
 from tests.faults import shim
+from tests.full_matrix import FULL
 
 # Nothing that depends on the machine's speed.
-settings.register_profile("unhurried", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "unhurried", deadline=None, max_examples=200 if FULL else 30, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("unhurried")
 
 
@@ -30,8 +34,25 @@ def _as_text(record: logging.LogRecord) -> bool:
 logging.getLogger("grpc._cython.cygrpc").addFilter(_as_text)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of whole processes first: the longest would begin last, and one core would wait for it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Thin out what is marked `sampled`, unless the full matrix is wanted; tests of whole processes go first.
+
+    Of a test's cases one in n stays, the same ones each time, and at least one; those with an injected fault all stay.
+    The longest tests begin first, or one core would wait for the last of them.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        marked = None if FULL else item.get_closest_marker("sampled")
+        if marked is not None and "fault" not in item.nodeid:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left: set[pytest.Item] = set()
+    for test, found in cases.items():
+        every = found[0].get_closest_marker("sampled").args[0]  # type: ignore[union-attr]
+        kept = random.Random(test).sample(found, -(-len(found) // every))
+        left.update(item for item in found if item not in kept)
+    if left:
+        config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
+        items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: not item.nodeid.startswith("tests/system/"))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentmem.settings import ServiceSettings
 from cache_service.settings import StoreSettings
-from gateway.cli.up_settings import UpSettings
+from gateway.cli.up.settings import UpSettings
 from gateway.settings import GatewaySettings
 from inference_service.settings import WorkerSettings
 
@@ -95,12 +95,9 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
             {"team-a": 50, "team-b": 60},
         ),
         "free_bytes_floor": number(7000),
-        "high_watermark": number(0.99),
-        "low_watermark": number(0.5),
         "remote": text("s3://bucket/kv"),
         "remote_endpoint": text("https://127.0.0.1:9000"),
         "remote_region": text("eu-north-1"),
-        "remote_abandon": switch(True),
         "remote_timeout": number(1.5),
     },
     WorkerSettings: _COMMON
@@ -125,10 +122,7 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "min_residency": number(0.5),
         "room_wait": number(3.5),
         "max_requests": number(9),
-        "stream_buffer": number(99),
         "min_restore_tokens": number(5),
-        "match_min_ratio": number(0.25),
-        "engine_death_exit": number(1.25),
     },
     GatewaySettings: _COMMON
     | _DOORS
@@ -146,14 +140,10 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "max_import_bytes": number(4096),
         "body_timeout": number(1.5),
         "max_header_bytes": number(3000),
-        "header_timeout": number(2.5),
         "max_connections": number(5),
-        "max_streams": number(6),
         "max_workflows": number(7),
-        "stream_queue": number(8),
         "stall_limit": number(3.5),
         "keep_alive": number(4.5),
-        "ready_timeout": number(5.5),
     },
     UpSettings: _COMMON | _MODELS | _DOORS | {"data": path("/srv/agentmem"), "loaded_models": number(2)},
 }

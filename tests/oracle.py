@@ -53,7 +53,7 @@ class Oracle:
 
     def logprobs(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """[tokens, vocabulary], read-only: row i is the distribution of the token after `token_ids[i]`."""
-        return self._remembered(tuple(token_ids))
+        return self._remembered(tuple(map(int, token_ids)))
 
     def logprobs_of(self, token_ids: Sequence[int], start: int) -> npt.NDArray[np.float32]:
         """The log-probability of each token from position `start` (at least 1) on."""

@@ -26,7 +26,7 @@ from benchmarks.memory import arithmetic, measuring
 from benchmarks.memory.arithmetic import Layers
 from benchmarks.plots import Plot, exact
 from benchmarks.tables import Claim, Table, claims_table, show
-from inference_service.pool.sizing import TYPICAL_TOKENS
+from inference_service.pool.memory import TYPICAL_TOKENS
 
 TOLERANCE = 0.02
 _SCALE_BYTES = {"bfloat16": 2, "float32": 4}

@@ -16,21 +16,20 @@ import psutil
 from mlx_lm.models.cache import make_prompt_cache
 
 from agentmem.hints import TurnHints
-from agentmem.keys import AgentKey
+from agentmem.identity import Ledger, Version
+from agentmem.validation import AgentKey
 from benchmarks.geometries import GEOMETRIES
-from inference_service.engine.attention import AttentionSeam
-from inference_service.engine.caches import Quantized, SlidingQuantizedKVCache
+from inference_service.engine.arenas import Arenas
+from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.caches import SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry
-from inference_service.engine.tensors import Arenas
-from inference_service.engine.windows import captured
-from inference_service.memory.ledger import Ledger, Version
+from inference_service.engine.prefill import captured
+from inference_service.engine.quantization import Quantized
 from inference_service.memory.restore import headers
-from inference_service.models.capability import Quantization, judged
-from inference_service.pool.admission import Demand
-from inference_service.pool.hot import HotState
-from inference_service.pool.kv import Space
-from inference_service.pool.memory import ModelMemory
-from inference_service.pool.sizing import sizes
+from inference_service.models.capability import QuantizationSettings, judged
+from inference_service.pool.admission import MemoryRequest
+from inference_service.pool.kv import HotState, Space
+from inference_service.pool.memory import ModelMemory, sizes
 
 _CHUNK = 2048
 _UNBOUNDED = 1 << 62
@@ -52,9 +51,9 @@ def model_of(name: str, dtype: mx.Dtype) -> Model:
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     network = module.Model(module.ModelArgs.from_dict(config))
     network.set_dtype(dtype)
-    seam = AttentionSeam()
+    seam = AttentionBackend()
     seam.install(network)
-    geometry, _ = judged(name, network, seam, Quantization())
+    geometry, _ = judged(name, network, seam, QuantizationSettings())
     return Model(name, network, geometry)
 
 
@@ -131,12 +130,12 @@ async def _keep(
 ) -> None:
     """What the worker does with a finished turn: room, a table, a copy in the arenas, a name for every block."""
     names = [header.chain_hash for header in headers("benchmark", key.namespace, token_ids)]
-    room = await memory.admission.enter(Demand(key, names, len(token_ids), keeps=True), patience=1.0)
+    room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids), keeps=True), seconds=1.0)
     window, piece = _window_tokens(caches), geometry.piece_tokens
     table = room.table(len(token_ids), (), Space(len(names), -(-window // piece) if window else 0), window)
     arenas.write(caches, 0, table.blocks, table.pieces)
     memory.hot.put(key, HotState(Version(key.agent_id, 1), Ledger(), memory.pool.publish(names, table)))
-    memory.admission.leave(room)
+    memory.admission.release(room)
 
 
 def _window_tokens(caches: Caches) -> int:

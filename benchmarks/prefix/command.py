@@ -1,12 +1,12 @@
-"""Tokens saved by matching prompts by text, against matching by tokens, and the match_min_ratio of 0 against 0.8.
+"""Tokens saved by matching prompts by text, against matching by tokens, and a least ratio of 0 against 0.8.
 
     agentmem bench prefix [--conversations 16] [--rates 0 0.002] [--replay 2]
 
 Each conversation is played turn by turn by three contestants, each with a ledger of its own. "text" is the worker's own
-planner; "text, 0.8" the same with the paper's match_min_ratio; "tokens" what peers do: tokenize the whole prompt, and
-reuse what it has in common with the tokens of the last prompt and answer. All get the same text. What is counted is how
-many tokens are left to compute, over the tokens that the prompt has when tokenized whole, so that nobody gains by
-keeping a longer tokenization. All but the first turns of the conversations count.
+planner; "text, 0.8" the same with the paper's least ratio of what is shared; "tokens" what peers do: tokenize the whole
+prompt, and reuse what it has in common with the tokens of the last prompt and answer. All get the same text. What is
+counted is how many tokens are left to compute, over the tokens that the prompt has when tokenized whole, so that nobody
+gains by keeping a longer tokenization. All but the first turns of the conversations count.
 
 The text is the interpreter's own documentation and sources, numbers and other languages, with white space at the edges;
 a quarter of the answers ends at max_tokens. --rates says how likely a model writes a token as two others of the same

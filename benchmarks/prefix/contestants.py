@@ -3,23 +3,27 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from agentmem.identity import Ledger, Uint32, common_length
 from benchmarks.prefix.conversations import Step
 from benchmarks.prefix.vocabularies import Vocabulary
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits, common_length
+from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Planner
 from inference_service.text.rendering import Renderer
 
-Contestant = Callable[[Vocabulary, Renderer, Ledger, Step], tuple[int, tuple[int, ...]]]
+Contestant = Callable[[Vocabulary, Renderer, Ledger, Step], tuple[int, Uint32]]
 """How many tokens of the ledger are kept for a step's prompt, and the whole sequence that the model then sees."""
 
 
 def by_text(min_ratio: float) -> Contestant:
-    """The worker's planner; `min_ratio` is its setting `match_min_ratio`."""
+    """The worker's planner; a text that shares less than `min_ratio` of the ledger's, keeps nothing."""
 
-    def plan(vocabulary: Vocabulary, renderer: Renderer, ledger: Ledger, step: Step) -> tuple[int, tuple[int, ...]]:
-        planner = Planner(vocabulary.tokenizer, renderer, Limits(min_ratio=min_ratio))
-        found = planner.for_text(ledger, step.prompt, heal_extension=step.raw)
+    def plan(vocabulary: Vocabulary, renderer: Renderer, ledger: Ledger, step: Step) -> tuple[int, Uint32]:
+        planner = Planner(vocabulary.tokenizer, renderer, MatchLimits())
+        common = common_length(ledger.text, step.prompt.text)
+        known = ledger if common >= min_ratio * len(ledger.text) else Ledger()
+        found = planner.for_text(known, step.prompt, heal_extension=step.raw)
         return found.keep_tokens, found.sequence
 
     return plan
@@ -30,9 +34,9 @@ def by_tokens(
     renderer: Renderer,
     ledger: Ledger,
     step: Step,
-) -> tuple[int, tuple[int, ...]]:
+) -> tuple[int, Uint32]:
     """The longest common prefix of the whole prompt's tokens and the ledger's, without the prompt's last token."""
-    sequence = tuple(renderer.encode(step.prompt))
+    sequence = np.array(renderer.encode(step.prompt), np.uint32)
     return min(common_length(ledger.token_ids, sequence), len(sequence) - 1), sequence
 
 
@@ -60,13 +64,13 @@ def play(vocabulary: Vocabulary, steps: Iterable[Step], contestant: Contestant) 
     tokenizer = vocabulary.tokenizer
     for step in steps:
         kept, sequence = contestant(vocabulary, vocabulary.plain, ledger, step)
-        if tokenizer.decode(sequence) != step.prompt.text:
+        if tokenizer.decode(sequence.tolist()) != step.prompt.text:
             raise RuntimeError("the tokens of a plan do not decode to the prompt")
-        if sequence[:kept] != ledger.token_ids[:kept] or not 0 <= kept < len(sequence):
+        if common_length(sequence, ledger.token_ids) < kept or not 0 <= kept < len(sequence):
             raise RuntimeError("the tokens that a plan keeps are not those of the ledger")
         if len(ledger):
             prompts.append(len(vocabulary.plain.encode(step.prompt)))
             computed.append(len(sequence) - kept)
-        remembered = (*sequence, *step.generated)
+        remembered = [*sequence.tolist(), *step.generated]
         ledger = Ledger().followed_by(remembered, tokenizer.pieces(remembered), tokenizer.hash)
     return Played(prompts, computed, len(sequence))

@@ -10,7 +10,7 @@ from random import Random
 from benchmarks.prefix import passages
 from benchmarks.prefix.vocabularies import Vocabulary
 from inference_service.domain import MessagesInput
-from inference_service.text.rendered import Rendered
+from inference_service.text.prompt import Rendered
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class Chat:
         limit = self.random.randrange(40, 160) if self.random.random() < 0.25 else None
         said = self.vocabulary.answer(text, self.random, self.rate, limit)
         self.heard = said.text.strip() if self.strips else said.text
-        return Step(renderer.messages(chat, cue=True, parse_special=False), raw=False, generated=said.token_ids)
+        return Step(
+            renderer.messages(chat, generation_prompt=True, parse_special=False), raw=False, generated=said.token_ids
+        )
 
     def exchange(self) -> Step:
         """The user says something, and the answer becomes part of the chat."""

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from agentmem.identity import Ledger
 from benchmarks.live import running
 from benchmarks.prefix import passages
 from benchmarks.prefix.contestants import by_text
@@ -9,7 +10,6 @@ from benchmarks.prefix.conversations import Step
 from benchmarks.prefix.vocabularies import demo
 from benchmarks.turns import chat
 from inference_service.domain import MessagesInput
-from inference_service.memory.ledger import Ledger
 
 _MOVES = ("go on", "regenerate", "edit", "go on")
 
@@ -28,7 +28,7 @@ async def replay(conversations: int) -> list[dict[str, int | str]]:
             for move in ("begin", *_MOVES):
                 messages = _moved(messages, move, random)
                 as_input = MessagesInput(tuple({"role": role, "content": text} for role, text in messages))
-                prompt = vocabulary.plain.messages(as_input, cue=True, parse_special=False)
+                prompt = vocabulary.plain.messages(as_input, generation_prompt=True, parse_special=False)
                 kept, sequence = planned(vocabulary, vocabulary.plain, ledger, Step(prompt, raw=False, generated=()))
                 turn = await stack.ask(f"agent-{number}", max_tokens=24, messages=chat(messages))
                 if (turn.prompt, turn.reused) != (len(sequence), kept):

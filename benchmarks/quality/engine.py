@@ -101,7 +101,7 @@ def quantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:
             turn.sampler = GivenTokens(recorder, rest)
             model.engine.add(turn)
             turns.append(turn)
-        while model.engine.tick():
+        while model.engine.step():
             pass
     found = []
     for text, turn, (_, prefilled) in zip(texts, turns, beginnings, strict=True):
@@ -119,7 +119,7 @@ def _prefill(model: LoadedModel, recorder: Recorder, text: Text) -> tuple[Caches
     recorder.prefill = []
     turn = TurnJob(text.token_ids[: text.split], model.new_caches, None, lambda _: None, threading.Event())
     model.engine.add(turn)
-    while model.engine.tick():
+    while model.engine.step():
         pass
     caches, _ = turn.future.result()
     logits, recorder.prefill = mx.concatenate(recorder.prefill), None

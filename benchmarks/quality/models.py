@@ -10,14 +10,15 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.loading import load
 from benchmarks.quality import scores
 from benchmarks.quality.engine import LogProbs, quantized, unquantized
 from benchmarks.quality.scores import DECODE, PHASES, PREFILL, Answer, Sample, Sums
 from benchmarks.quality.texts import Text, check, make_texts
 from inference_service.engine import quality
-from inference_service.models.capability import Quantization
+from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 
 BITS = (4, 8)
 _POOL_BYTES = 512 << 20
@@ -29,7 +30,7 @@ def loaded(directory: Path, work: Path, bits: int, group_size: int = 64) -> Load
     return load(
         directory.name,
         str(directory),
-        quantization=Quantization(bits, group_size),
+        quantization=QuantizationSettings(bits, group_size),
         hashes=ContentHashes(work / "hashes.json"),
         pool_bytes=_POOL_BYTES,
         batch_bytes=_BATCH_BYTES,

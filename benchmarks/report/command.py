@@ -1,8 +1,8 @@
-"""Writes RESULTS.md, its plots, and the tables that README quotes, from what the other benchmarks wrote.
+"""Writes RESULTS.md, its plots, and the tables that README and docs quote, from what the other benchmarks wrote.
 
     agentmem bench report
 
-Measures nothing. A table of README stands between `<!-- results NAME TITLE -->` and `<!-- end -->`.
+Measures nothing. A quoted table stands between `<!-- results NAME TITLE -->` and `<!-- end -->`.
 """
 
 import re
@@ -16,7 +16,8 @@ from benchmarks.report.paper import beside_the_paper
 from benchmarks.report.plots import draw
 
 HERE = Path(__file__).parents[1]
-README = HERE.parent / "README.md"
+QUOTING = (HERE.parent / "README.md", HERE.parent / "docs" / "results" / "index.md")
+"""The files that quote tables."""
 _QUOTED = re.compile(r"(<!-- results (?P<name>\S+) (?P<title>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -30,15 +31,15 @@ def text(found: Sequence[Result]) -> str:
     return document(found, beside_the_paper(measured))
 
 
-def quoting(readme: str, found: Sequence[Result]) -> str:
-    """README with its quoted tables made anew. Raises KeyError for a table that no result has."""
+def quoting(page: str, found: Sequence[Result]) -> str:
+    """Return a page with its quoted tables made anew. Raises KeyError for a table that no result has."""
     tables = {(result.name, table.title): table for result in found for table in result.tables()}
 
     def quoted(match: re.Match[str]) -> str:
         table = tables[match["name"], match["title"]]
         return f"{match[1]}\n{table.markdown().partition(chr(10) * 2)[2]}\n\n{match[4]}"
 
-    return _QUOTED.sub(quoted, readme)
+    return _QUOTED.sub(quoted, page)
 
 
 def main() -> None:
@@ -46,12 +47,13 @@ def main() -> None:
     options.parser(__doc__).parse_args()
     found = read(results.RESULTS)
     try:
-        readme = quoting(README.read_text(), found)
+        pages = {path: quoting(path.read_text(), found) for path in QUOTING}
     except KeyError as error:
         name, title = error.args[0]
-        sys.exit(f"README quotes the table {title!r} of {name}, which has none of this title: nothing is written")
+        sys.exit(f"a page quotes the table {title!r} of {name}, which has none of this title: nothing is written")
     (HERE / "RESULTS.md").write_text(text(found))
-    README.write_text(readme)
+    for path, page in pages.items():
+        path.write_text(page)
     plots = HERE / "plots"
     plots.mkdir(exist_ok=True)
     drawn = {f"{result.name}-{plot.name}.png": plot for result in found for plot in result.plots()}
@@ -59,7 +61,7 @@ def main() -> None:
         (plots / stale).unlink()
     for name, plot in drawn.items():
         draw(plot, plots / name)
-    print(f"written: {HERE / 'RESULTS.md'}, {len(drawn)} plots, and the tables of {README.name}")
+    print(f"written: {HERE / 'RESULTS.md'}, {len(drawn)} plots, and the tables of {len(pages)} pages")
 
 
 if __name__ == "__main__":

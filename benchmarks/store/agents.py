@@ -9,16 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from agentmem import blockfile
-from agentmem.keys import AgentKey
+from agentmem.identity import NO_VERSION, FileKind, FileName
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
-from cache_service import references, turns
-from cache_service.agents import NO_VERSION, Conversation
-from cache_service.clock import Moment
-from cache_service.database import Database
-from cache_service.files import DataDirectory, FileName, Kind
-from cache_service.ledger import Part
-from cache_service.references import FileOrigin, FileRow
+from agentmem.validation import AgentKey
+from cache_service.files import references
+from cache_service.files.directory import DataDirectory
+from cache_service.files.references import FileOrigin, FileRow
+from cache_service.ledger import turns
+from cache_service.ledger.agents import Conversation
+from cache_service.ledger.clock import Moment
+from cache_service.ledger.database import Database
+from cache_service.ledger.segments import Part
 
 FINGERPRINT = "0" * 64
 NAMESPACE, MODEL = "default", "benchmark"
@@ -79,7 +81,7 @@ def fill(data: Path, agents: list[str], tokens: int) -> None:
                 file.truncate(_SIZE)
             for agent in some:
                 for chain_hash in hashes_of(agent, tokens):
-                    path = directory.path(FileName(Kind.BLOCK, chain_hash))
+                    path = directory.path(FileName(FileKind.BLOCK, chain_hash))
                     path.parent.mkdir(mode=0o700, exist_ok=True)
                     os.link(template, path)
             template.unlink()
@@ -95,7 +97,7 @@ def _add(connection: sqlite3.Connection, agents: list[str], tokens: int) -> None
         part = Part(np.array(tokens_of(agent, tokens), np.uint32), b"word" * tokens, ends, "t", tokens // 2)
         made = turns.Turn(owner, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b""))
         version = turns.commit(connection, made, Moment(now := time.time_ns(), now)).version
-        names = [FileName(Kind.BLOCK, chain_hash) for chain_hash in hashes_of(agent, tokens)]
+        names = [FileName(FileKind.BLOCK, chain_hash) for chain_hash in hashes_of(agent, tokens)]
         parent = blockfile.NO_PARENT
         for index, name in enumerate(names):
             row = FileRow(name, index * blockfile.BLOCK_TOKENS, blockfile.BLOCK_TOKENS, _SIZE, os.urandom(16))

@@ -23,11 +23,10 @@ from agentmem import blockfile
 from benchmarks import children
 from benchmarks.contestants import Ours, Row
 from benchmarks.mlx_lm_contestants import MlxLm
-from inference_service.engine.arenas import HostTensors
+from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import PathSpeeds
 from inference_service.engine.generation import TurnJob
-from inference_service.engine.geometry import Caches
-from inference_service.engine.tensors import Arenas
+from inference_service.engine.geometry import Caches, HostTensors
 from inference_service.storage.blocks import verified
 
 STEPS = 5
@@ -136,7 +135,7 @@ class InProcess:
         started = time.perf_counter()
         self._ours.engine.add(job)
         while not job.future.done():
-            self._ours.engine.tick()
+            self._ours.engine.step()
         seconds = time.perf_counter() - started
         return seconds, job.future.result()[0]
 
@@ -155,7 +154,7 @@ class InProcess:
         started = time.perf_counter()
         job = self._ours.job(sequence, lambda: caches, 1, lambda _: first.append(time.perf_counter() - started))
         while not job.future.done():
-            self._ours.engine.tick()
+            self._ours.engine.step()
         job.future.result()
         return first[0]
 

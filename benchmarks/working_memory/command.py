@@ -36,7 +36,7 @@ from benchmarks.working_memory.runs import LiveRun
 from benchmarks.working_memory.scenarios import Scenario, make_scenario
 from benchmarks.working_memory.scores import Performance, differing, score
 from benchmarks.working_memory.text import TextRun
-from gateway.workflows.definition.load import load
+from gateway.workflows.definition.parser import load
 
 POOL_AGENTS = 4
 KILL_IN = "talk-3"

@@ -12,7 +12,7 @@ from agentmem.channels import closing_stream
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from benchmarks.working_memory.scores import Performance, Work
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.hearing import Listening
+from gateway.workflows.inboxes import Listening
 from gateway.workflows.program import Program, Step, Turn
 
 _AT_ONCE = 32

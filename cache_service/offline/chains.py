@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from agentmem import blockfile
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT
-from cache_service import ledger
+from agentmem.identity import FileKind, FileName, Uint32
 from cache_service.checksums import LedgerDamaged
-from cache_service.files import FileName, Kind
-from cache_service.ledger import Head
+from cache_service.ledger import segments
+from cache_service.ledger.segments import Head
 from cache_service.offline import tree
 from cache_service.offline.findings import Finding, Report
 from cache_service.offline.tree import Holder
@@ -31,7 +31,7 @@ class Named(NamedTuple):
 class Names:
     """The names that one ledger's files have to have."""
 
-    def __init__(self, token_ids: ledger.Uint32) -> None:
+    def __init__(self, token_ids: Uint32) -> None:
         self._token_ids: list[int] = token_ids.tolist()
         self._chains: dict[tuple[str, str], list[bytes]] = {}
 
@@ -68,7 +68,7 @@ def foreign(connection: sqlite3.Connection, report: Report) -> dict[FileName, tu
     for holder in tree.holders(connection):
         files = _referred(connection, holder)
         try:
-            states = [Names(ledger.read(connection, head).token_ids) for head in _states(connection, holder) if files]
+            states = [Names(segments.read(connection, head).token_ids) for head in _states(connection, holder) if files]
         except (LedgerDamaged, ValueError, IndexError) as error:
             report(_unreadable(holder, error))
             continue
@@ -90,7 +90,7 @@ def _referred(connection: sqlite3.Connection, holder: Holder) -> list[Named]:
         f" JOIN files USING (kind, chain_hash) WHERE {column} = ?",
         (value,),
     )
-    return [Named(FileName(Kind(kind), chain_hash), *rest) for kind, chain_hash, *rest in rows]
+    return [Named(FileName(FileKind(kind), chain_hash), *rest) for kind, chain_hash, *rest in rows]
 
 
 def _states(connection: sqlite3.Connection, holder: Holder) -> list[Head]:

@@ -4,12 +4,15 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from cache_service import lost_ledger, quarantine
-from cache_service.files import DataDirectory
-from cache_service.offline import chains, counters, database, files, ledgers
-from cache_service.offline.findings import CannotCheck, Finding, LedgerLost
+from agentmem.identity import FileKind, FileName
+from cache_service.files import quarantine, references
+from cache_service.files.directory import DataDirectory
+from cache_service.offline import chains, database, files, ledgers
+from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Mend, Report
 from cache_service.offline.opening import alone, find, reading
 from cache_service.offline.repair import mend
+from cache_service.tiers import quotas
+from cache_service.tiers.quotas import Usage
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Checked:
 
 
 def check(root: Path, repair: bool = False) -> Checked:
-    """Check everything, and mend what can be mended. Nobody else may use the directory meanwhile.
+    """Check everything, and mend what can be mended. No store may use the directory meanwhile.
 
     Raises CannotCheck if it is no data directory, a store's that runs, or a newer program's. A damaged database is a
     finding: ledgers are then checked as far as they can be read, and nothing is mended, since rows that cannot be read
@@ -48,12 +51,12 @@ def check(root: Path, repair: bool = False) -> Checked:
         try:
             with reading(directory.database) as connection:
                 whole = database.check(connection, directory.database, findings.append)
-                if whole and (lost := lost_ledger.by_rows(directory, connection)):
+                if whole and (lost := database.lost_by_rows(directory, connection)):
                     return Checked([*findings, database.lost(lost, directory.database)], [], 0, 0, 0)
                 ledgers.check(connection, findings.append)
                 foreign = chains.foreign(connection, findings.append)
                 files.check_published(directory, connection, foreign, findings.append)
-                counters.check(connection, findings.append)
+                _check_counters(connection, findings.append)
                 files.check_strays(directory, connection, findings.append)
                 counts = _counts(connection)
         except sqlite3.OperationalError as error:
@@ -75,3 +78,57 @@ def check(root: Path, repair: bool = False) -> Checked:
 def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
     agents, published = connection.execute("SELECT (SELECT count(*) FROM agents), count(*) FROM files").fetchone()
     return agents, published, len(quarantine.files(connection))
+
+
+def _check_counters(connection: sqlite3.Connection, report: Report) -> None:
+    """Report sums that are not those of the files, and files that are said to be evicted and are there."""
+    counted = references.sizes(connection)
+    for kind in FileKind:
+        (size,) = connection.execute(
+            "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE kind = ?", (kind,)
+        ).fetchone()
+        if counted.get(kind) != size:
+            report(
+                Finding(
+                    "usage",
+                    f"table usage, kind {kind:d}",
+                    f"counts {counted.get(kind)} bytes of files that have {size}",
+                    "KV is evicted too early or too late, until the store is started again",
+                    "count them",
+                    mend=Mend("recount"),
+                )
+            )
+    _check_namespaces(connection, report)
+    evicted = connection.execute(
+        "SELECT kind, chain_hash, a.namespace, a.agent_id, a.model_id FROM evicted JOIN files USING (kind, chain_hash)"
+        " JOIN agents AS a USING (uid)"
+    )
+    for kind, chain_hash, *key in evicted:
+        report(
+            Finding(
+                "evicted",
+                f"table evicted, {chain_hash.hex()}",
+                "the file is there",
+                "once it is missing for another reason, a turn reports that it was evicted",
+                "forget that it was",
+                ("/".join(key),),
+                Mend("forget evicted", name=FileName(FileKind(kind), chain_hash)),
+            )
+        )
+
+
+def _check_namespaces(connection: sqlite3.Connection, report: Report) -> None:
+    counted, sums = quotas.of_all(connection), quotas.sums(connection)
+    for namespace in sorted(counted.keys() | sums.keys()):
+        kept, found = (each.get(namespace, Usage(0, 0)) for each in (counted, sums))
+        if kept != found:
+            report(
+                Finding(
+                    "usage",
+                    f"table namespaces, {namespace}",
+                    f"counts {kept.kv} bytes of KV and {kept.ledger} of ledgers, not {found.kv} and {found.ledger}",
+                    "the namespace's quota is kept wrongly, until the store is started again",
+                    "count them",
+                    mend=Mend("recount"),
+                )
+            )

@@ -1,4 +1,4 @@
-"""The commands: `agentmem store check`, `du` and `recover`, or `agentmem-store check` …
+"""The commands: `agentmem store check`, `du`, `recover` and `abandon-remote`, or `agentmem-store check` …
 
 Exit status: 0, all is well; 1, `check` has findings that were not mended, or `recover` lost something; 2, it could not
 be done.
@@ -6,6 +6,7 @@ be done.
 
 import json
 import os
+import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,8 +17,10 @@ import click
 
 from cache_service.offline.check import Checked, check
 from cache_service.offline.findings import CannotCheck, Finding
+from cache_service.offline.opening import alone, find, writing
 from cache_service.offline.recover import Recovered, RecoveredAgent, recover
 from cache_service.offline.usage import Usage, usage
+from cache_service.tiers import objects
 
 _T = TypeVar("_T")
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
@@ -26,7 +29,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for ma
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Check, weigh or recover a store's data directory (its --data)."""
+    """Check, weigh or recover a store's data directory (its --data), or part it from its object store."""
     os.umask(0o077)
 
 
@@ -76,6 +79,27 @@ def recover_command(directory: Path, new_directory: Path, as_json: bool) -> None
     else:
         _write_recovered(recovered, new_directory)
     sys.exit(0 if recovered.is_whole else 1)
+
+
+@main.command("abandon-remote")
+@_directory
+def abandon_command(directory: Path) -> None:
+    """Give up DIR's objects in the object store, so that its store may take another --remote.
+
+    KV that is in the object store only is computed again. The objects stay where they are: delete them there.
+    Exit status 0: done; 2: it cannot be done, and nothing was changed.
+    """
+    location, objects_left = _done(lambda: _abandon(directory.expanduser()))
+    click.echo(f"{objects_left} objects are given up; delete what is at {location}" if location else "there were none")
+
+
+def _abandon(root: Path) -> tuple[str, int]:
+    directory = find(root)
+    try:
+        with alone(directory), writing(directory.database) as connection:
+            return objects.abandon(connection)
+    except (OSError, sqlite3.Error) as error:
+        raise CannotCheck(f"cannot change {directory.database}: {error}") from error
 
 
 def _done(work: Callable[[], _T]) -> _T:
@@ -154,18 +178,18 @@ def _fate(agent: RecoveredAgent) -> str:
     if agent.had_tokens is None:
         return "its row is lost, and with it what it stood on"
     if agent.state == "gone":
-        told = f"none of its {agent.had_tokens} tokens in {agent.had_turns} turns hold together"
+        fate = f"none of its {agent.had_tokens} tokens in {agent.had_turns} turns hold together"
     elif agent.state == "in part":
-        told = f"up to turn {agent.turns} of {agent.had_turns}, {agent.tokens} of {agent.had_tokens} tokens"
+        fate = f"up to turn {agent.turns} of {agent.had_turns}, {agent.tokens} of {agent.had_tokens} tokens"
     else:
-        told = f"{agent.tokens} tokens in {agent.turns} turns"
+        fate = f"{agent.tokens} tokens in {agent.turns} turns"
     if agent.state != "gone":
-        told += f", {agent.files} files of KV"
+        fate += f", {agent.files} files of KV"
     if agent.is_made_again:
-        told += "; its row was lost, and was made again without its label, pin and times to live"
+        fate += "; its row was lost, and was made again without its label, pin and times to live"
     if agent.lost_files:
-        told += f" ({agent.lost_files} more were damaged, and are computed again)"
-    return f"{told}; lost snapshots: {', '.join(agent.lost_snapshots)}" if agent.lost_snapshots else told
+        fate += f" ({agent.lost_files} more were damaged, and are computed again)"
+    return f"{fate}; lost snapshots: {', '.join(agent.lost_snapshots)}" if agent.lost_snapshots else fate
 
 
 def _without_key(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """The database itself: whether it is there, SQLite can read all of it, and its rows refer to rows that exist.
 
-`refuse_damaged` is also the store's own look at start.
+`refuse_damaged` is also the store's own look at start. A directory with files of KV whose store.db is missing, empty or
+not the one that published them is damaged and not new: served as a new one it would lose the files as orphans, and with
+them what an operator who has mislaid store.db could still put right. A directory where nothing was ever published is
+new, whatever a first start that was interrupted, or a worker's writing, has left in it.
 """
 
 import shlex
@@ -9,11 +12,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cache_service import lost_ledger
-from cache_service.files import DataDirectory
+from cache_service.files.directory import FOLDERS, DataDirectory
+from cache_service.ledger import schema
 from cache_service.offline.findings import Finding, Report
 
 _MOST = 20
+_WAS_USED = (
+    "SELECT EXISTS (SELECT 1 FROM files) OR EXISTS (SELECT 1 FROM quarantined) OR EXISTS (SELECT 1 FROM segments)"
+    " OR EXISTS (SELECT 1 FROM workflow_records) OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'segments')"
+    " OR EXISTS (SELECT 1 FROM data_directory WHERE has_published)"
+)
+"""Whether there is anything in the database, or was: SQLite keeps the last id of a segment."""
 
 
 class DatabaseDamaged(Exception):
@@ -32,13 +41,13 @@ def refuse_damaged(directory: DataDirectory) -> None:
             f"{served} has what a store had whose {path.name} was removed or replaced while it ran; nothing was"
             f" changed. Make the one that is right {path.name}, and move the other out of {path.parent}"
         )
-    lost = lost_ledger.by_names(directory)
+    lost = lost_by_names(directory)
     if not lost and path.exists():
         try:
             with looking(path) as connection:
                 problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
                 if problems == ["ok"]:
-                    lost = lost_ledger.by_rows(directory, connection)
+                    lost = lost_by_rows(directory, connection)
         except sqlite3.OperationalError:
             raise
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite quotes what is damaged
@@ -49,6 +58,34 @@ def refuse_damaged(directory: DataDirectory) -> None:
             )
     if lost:
         raise DatabaseDamaged(f"{lost}; nothing was changed. {lost_recovery(path)}")
+
+
+def lost_by_names(directory: DataDirectory) -> str:
+    """How the ledger of what lies in the directory is lost, as far as names and first pages show it; "" if it is not.
+
+    Reads names, sizes and the first page. Raises OSError.
+    """
+    path = directory.database
+    if _size(path):
+        page = schema.first_page(path)
+        if page is None or page.has_tables:
+            return ""
+        what = "has no tables"
+    else:
+        what = "is empty" if path.exists() else "is missing"
+        wal = path.with_name(f"{path.name}-wal")
+        if _size(wal):
+            return f"{path} {what}, but its log {wal.name} is there"
+    return _beside_files(directory, what)
+
+
+def lost_by_rows(directory: DataDirectory, connection: sqlite3.Connection) -> str:
+    """Likewise, by what the database says of itself. Raises sqlite3.Error and OSError."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not {"files", "quarantined", "segments", "workflow_records"} & tables:
+        return _beside_files(directory, "lacks its tables")
+    (used,) = connection.execute(_WAS_USED).fetchone()
+    return "" if used else _beside_files(directory, "is new")
 
 
 @contextmanager
@@ -115,3 +152,16 @@ def _lowered(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _beside_files(directory: DataDirectory, what: str) -> str:
+    files = sum(directory.path(name).is_file() for name in directory.published())
+    files += sum(path.is_file() for folder in FOLDERS.values() for path in directory.quarantine.glob(f"{folder}-*"))
+    return f"{directory.database} {what}, but there are {files} files of KV beside it" if files else ""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from agentmem import blockfile
 from agentmem.blockfile import BlockFileError, BlockHeader
-from agentmem.keys import AgentKey
-from cache_service import quarantine
-from cache_service.files import DataDirectory, FileName, Kind, is_disposable, open_regular
+from agentmem.identity import FileKind, FileName
+from cache_service.files import quarantine, references
+from cache_service.files.directory import DataDirectory, is_disposable
+from cache_service.files.disk import open_regular
+from cache_service.files.references import FileOrigin, FileRow
 from cache_service.offline.findings import Finding, Mend, Report
 from cache_service.offline.tree import ALL_REFS
-from cache_service.references import FileOrigin, FileRow
 
 _RECOMPUTED = "a turn that needs it computes its tokens again from the ledger"
 _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent said"
@@ -21,24 +22,7 @@ _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent s
 
 def published(connection: sqlite3.Connection) -> Iterator[tuple[FileRow, FileOrigin]]:
     """All rows of published files."""
-    for (
-        kind,
-        chain_hash,
-        first,
-        count,
-        size,
-        digest,
-        namespace,
-        agent_id,
-        model_id,
-        fingerprint,
-        parent,
-    ) in connection.execute(
-        "SELECT kind, chain_hash, first_token, token_count, size_bytes, digest,"
-        " namespace, agent_id, model_id, fingerprint, parent FROM files"
-    ):
-        row = FileRow(FileName(Kind(kind), chain_hash), first, count, size, digest)
-        yield row, FileOrigin(AgentKey(namespace, agent_id, model_id), fingerprint, parent)
+    return map(references.described, connection.execute(f"SELECT {references.COLUMNS} FROM files"))
 
 
 def check_published(
@@ -86,7 +70,7 @@ def file_problem(path: Path, row: FileRow, origin: FileOrigin) -> str:
         try:
             data = file.read()
             found, _ = blockfile.parse(data, size)
-            chain_hash, window = row.name.chain_hash, row.name.kind is Kind.WINDOW
+            chain_hash, window = row.name.chain_hash, row.name.kind is FileKind.WINDOW
             wanted = BlockHeader(
                 origin.fingerprint,
                 origin.key.namespace,

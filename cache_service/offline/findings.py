@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cache_service.files import FileName
+from agentmem.identity import FileName
 
 
 class Mend(NamedTuple):

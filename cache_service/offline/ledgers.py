@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cache_service import checksums
+from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import Finding, Mend, Report
 from cache_service.offline.tree import Holder, Segment, Tree
 
@@ -23,11 +24,14 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
             report(_finding(f"segment {segment.id}", problem, users.get(segment.id, ())))
     for table, row in checksums.damaged(connection):
         where, problem = f"table {table}, row {row}", "it is not what was written: its checksum differs"
-        if table == "workflow_records":
+        if table.startswith("workflow"):
             report(_finding_of_run(where, problem))
             continue
         agents = users.get(row, ()) if table == "segments" else _owner(connection, table, row)
         report(_finding(where, problem, agents))
+    for row in _torn_runs(connection):
+        problem = "it does not have the payload and the events that it counts"
+        report(_finding_of_run(f"table workflow_records, row {row}", problem))
     versions: dict[str, int] = {}
     for holder in tree.holders:
         if problem := head_problem(connection, holder, tree.segments):
@@ -40,6 +44,11 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
             problem = f"it is of version {holder.version}, but the agent is at {versions[holder.uid]}"
             report(_finding(holder.where, problem, (holder.agent,)))
     _check_unheld(tree, report)
+
+
+def _torn_runs(connection: sqlite3.Connection) -> list[int]:
+    """Row ids of records of runs that lack parts."""
+    return [row[0] for row in connection.execute(f"SELECT id FROM workflow_records WHERE {TORN}")]
 
 
 def _owner(connection: sqlite3.Connection, table: str, row: int) -> tuple[str, ...]:

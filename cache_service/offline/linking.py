@@ -1,6 +1,8 @@
 """Files of KV for a recovered database: those that its ledgers name and that are whole, linked or copied, with rows.
 
 What an agent refers to need not be read from the damaged database: the ledger's tokens name its files.
+Where the ledgers are lost, too, the files have no owner, and are found by their names: a file's header says all of
+its row but its digest, which is made of the bytes as they are. What agents said cannot be read from KV.
 """
 
 import os
@@ -10,14 +12,19 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from agentmem.keys import AgentKey
-from cache_service import ledger, references
-from cache_service.files import DataDirectory, FileName, open_regular, sync, sync_directory
-from cache_service.ledger import Head
+from agentmem import blockfile
+from agentmem.blockfile import BlockFileError
+from agentmem.identity import FileKind, FileName
+from agentmem.validation import AgentKey
+from cache_service.files import references
+from cache_service.files.directory import DataDirectory
+from cache_service.files.disk import open_regular, sync, sync_directory
+from cache_service.files.references import FileOrigin, FileRow
+from cache_service.ledger import segments
+from cache_service.ledger.segments import Head
 from cache_service.offline import tree
 from cache_service.offline.chains import Named, Names
 from cache_service.offline.files import file_problem
-from cache_service.references import FileOrigin, FileRow
 
 _File = tuple[FileRow, FileOrigin]
 
@@ -38,7 +45,7 @@ def link(
     for holder in tree.holders(connection):
         whole, lost = found.setdefault(holder.key, (set(), set()))
         head = Head(holder.head, holder.tokens, holder.text_bytes, holder.turns)
-        names = Names(ledger.read(connection, head).token_ids)
+        names = Names(segments.read(connection, head).token_ids)
         for row, origin in _named(names, holder.key.namespace, fingerprints, by_parent):
             if row.name not in taken:
                 taken[row.name] = take(source, target, row, origin)
@@ -109,3 +116,33 @@ def _refer(connection: sqlite3.Connection, holder: tree.Holder, name: FileName) 
         ("refs", "uid", holder.uid) if holder.snapshot is None else ("snapshot_refs", "snapshot", holder.snapshot)
     )
     connection.execute(f"INSERT OR IGNORE INTO {table} ({column}, kind, chain_hash) VALUES (?, ?, ?)", (value, *name))
+
+
+def link_unclaimed(source: DataDirectory, target: DataDirectory, connection: sqlite3.Connection) -> int:
+    """Take over all files that are what their headers say; how many."""
+    folders = set()
+    files = 0
+    for name in source.published():
+        found = _described(source, name)
+        if found is not None and take(source, target, *found):
+            references.add(connection, *found, time.time_ns())
+            folders.add(target.folder(name))
+            files += 1
+    for folder in folders:
+        sync_directory(folder)
+        sync_directory(folder.parent)
+    return files
+
+
+def _described(source: DataDirectory, name: FileName) -> tuple[FileRow, FileOrigin] | None:
+    """A file's row and origin by what is in it; None if it is none of ours, or damaged as far as that can be seen."""
+    try:
+        with open(open_regular(source.path(name)), "rb") as file:
+            data, size = file.read(), os.fstat(file.fileno()).st_size
+        header, _ = blockfile.parse(data, size)
+    except (OSError, BlockFileError):
+        return None
+    if (header.chain_hash, header.window) != (name.chain_hash, name.kind is FileKind.WINDOW):
+        return None
+    row = FileRow(name, header.first_token, header.token_count, size, blockfile.digest(data))
+    return row, FileOrigin(AgentKey(header.namespace, "", ""), header.fingerprint, header.parent)

@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentmem.errors import AgentmemError
-from agentmem.keys import AgentKey
-from cache_service import checksums, lost_ledger, usage
-from cache_service.database import Database
-from cache_service.files import DataDirectory, DirectoryUnusable
-from cache_service.offline import linking, states, unclaimed
+from agentmem.validation import AgentKey
+from cache_service import checksums
+from cache_service.files import references
+from cache_service.files.directory import DataDirectory, DirectoryUnusable
+from cache_service.ledger.database import Database
+from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew, refuse_newer
+from cache_service.offline import linking, states
+from cache_service.offline.database import lost_by_names, lost_by_rows
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.opening import alone, writing
 from cache_service.offline.states import Kept
 from cache_service.offline.transfer import transfer
-from cache_service.schema import ForeignDatabase, SchemaTooNew, refuse_newer
+from cache_service.tiers import quotas
 
 _COPY = "store.db-damaged"
 _CHUNK, _PAGE = 1 << 20, 4096
@@ -52,7 +55,7 @@ class Recovered:
     workflow_records: int
     damaged: list[str]
     unclaimed_files: int | None = None
-    """Where the ledgers are lost, with store.db: files of KV that are whole, kept as nobody's. Otherwise None."""
+    """Where the ledgers are lost, with store.db: files of KV that are whole, kept without an owner. Otherwise None."""
 
     @property
     def is_whole(self) -> bool:
@@ -73,7 +76,7 @@ def recover(root: Path, new_root: Path) -> Recovered:
     is using it, or nothing can be recovered; then `new_root` is as it was.
     """
     source, target = DataDirectory(root), DataDirectory(new_root)
-    if not source.database.is_file() and not lost_ledger.by_names(source):
+    if not source.database.is_file() and not lost_by_names(source):
         raise CannotCheck(f"{source.root} has no store.db; name a store's data directory (its --data)")
     if source.root.resolve() in (target.root.resolve(), *target.root.resolve().parents):
         raise CannotCheck(f"{target.root} is in {source.root}, which is not written to; choose another new directory")
@@ -130,17 +133,17 @@ def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
 def _rebuild(
     source: DataDirectory, target: DataDirectory, damaged: sqlite3.Connection, connection: sqlite3.Connection
 ) -> Recovered:
-    lost_ledger.note_published(connection)
+    references.note_published(connection)
     if _is_lost(source, damaged):
-        unclaimed_files = unclaimed.link(source, target, connection)
+        unclaimed_files = linking.link_unclaimed(source, target, connection)
         if not unclaimed_files:
             raise CannotCheck("nothing can be recovered: the ledgers are lost, and no file of KV is whole")
         return Recovered([], 0, [], unclaimed_files)
     found = transfer(damaged, connection)
-    kept = states.settle(connection, found.links)
+    kept = states.keep_newest(connection, found.links)
     gone = states.remove_contradictory(connection)
     files = linking.link(source, target, connection, found.files)
-    usage.recount(connection)
+    quotas.recount(connection)
     (records,) = connection.execute("SELECT count(*) FROM workflow_records").fetchone()
     agents = [_told(each, each.key in gone, each.key in found.made, *files.get(each.key, (0, 0))) for each in kept]
     agents += [RecoveredAgent(key, "gone") for key in found.lost]
@@ -152,7 +155,7 @@ def _rebuild(
 def _is_lost(source: DataDirectory, damaged: sqlite3.Connection) -> bool:
     """Whether there is no database of the files of KV. One that is damaged may be theirs."""
     try:
-        return bool(lost_ledger.by_names(source) or lost_ledger.by_rows(source, damaged))
+        return bool(lost_by_names(source) or lost_by_rows(source, damaged))
     except sqlite3.DatabaseError:
         return False
 

@@ -1,4 +1,4 @@
-"""Mending what a check found. No ledger is ever changed by it: of segments only what nobody stands on is erased.
+"""Mending what a check found. No ledger is ever changed by it: of segments only what no head stands on is erased.
 
 A row goes before its file moves, as everywhere in the store: a crash in between leaves an orphan, which the next check
 or start removes.
@@ -9,10 +9,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from cache_service import ledger, quarantine, references, usage
-from cache_service.files import DataDirectory, sync_directory, write_private
+from cache_service.files import quarantine, references
+from cache_service.files.directory import DataDirectory
+from cache_service.files.disk import sync_directory, write_private
+from cache_service.ledger import segments
 from cache_service.offline.findings import Finding, Mend
 from cache_service.offline.opening import writing
+from cache_service.tiers import quotas
 
 
 def mend(directory: DataDirectory, findings: Sequence[Finding]) -> list[Finding]:
@@ -49,7 +52,7 @@ def _mend_rows(directory: DataDirectory, findings: Sequence[Finding]) -> list[tu
             elif how == "erase" and tokens is None:
                 connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
             elif how == "erase" and tokens is not None:
-                ledger.shorten(connection, segment, tokens)
+                segments.shorten(connection, segment, tokens)
             elif how == "forget evicted" and name:
                 connection.execute("DELETE FROM evicted WHERE kind = ? AND chain_hash = ?", name)
             elif how == "drop row" and name:
@@ -59,7 +62,7 @@ def _mend_rows(directory: DataDirectory, findings: Sequence[Finding]) -> list[tu
                 quarantine.add(connection, references.namespace_of(connection, name) or "", name, kept)
                 moves.append((finding, kept))
         references.recount(connection)
-        usage.recount(connection)
+        quotas.recount(connection)
     return moves
 
 

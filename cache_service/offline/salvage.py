@@ -54,7 +54,7 @@ class Salvaged:
                 yield row
 
     def _readable_from(self, first: int) -> int | None:
-        """An id from which reading goes on, the nearest as far as can be told; None if there is none."""
+        """An id from which reading goes on, the nearest as far as is known; None if there is none."""
         step, failing = 1, first
         while not self._is_readable(first + step):
             failing = first + step

@@ -1,17 +1,17 @@
 """Which state of each agent holds together, where a part of the segments is lost: all of it, a beginning, or nothing.
 
-Works on a new database into which rows were copied, and leaves in it what is whole and what somebody stands on.
+Works on a new database into which rows were copied, and leaves in it what is whole and what a head stands on.
 """
 
 import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from agentmem.keys import AgentKey
-from cache_service import ledger
+from agentmem.validation import AgentKey
+from cache_service.ledger import segments as ledger
 from cache_service.offline import ledgers, tree
 from cache_service.offline.findings import Finding
-from cache_service.offline.transfer import UNKNOWN, Link
+from cache_service.offline.transfer import Link
 from cache_service.offline.tree import Holder, Segment, Tree
 
 
@@ -31,12 +31,11 @@ class Kept(NamedTuple):
         return self.tokens == self.had_tokens
 
 
-def settle(connection: sqlite3.Connection, links: Mapping[int, Link]) -> list[Kept]:
+def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> list[Kept]:
     """Give every agent the newest state that holds together, and drop what does not. Foreign keys are not enforced.
 
     `links` are the places of segments whose content is lost.
     """
-    _name(connection)
     segments = tree.segments(connection)
     good = set(_good(connection, segments))
     known = {**links, **{number: Link(each.parent, each.parent_tokens) for number, each in segments.items()}}
@@ -48,7 +47,7 @@ def settle(connection: sqlite3.Connection, links: Mapping[int, Link]) -> list[Ke
     _drop_turns(connection, good)
     kept = []
     for agent in list(tree.agents(connection)):
-        tokens, turns = _settle_agent(connection, agent, segments, good, known)
+        tokens, turns = _keep_newest_of(connection, agent, segments, good, known)
         kept.append(Kept(agent.key, tokens, turns, agent.tokens, agent.turns, tuple(lost.get(agent.uid, ()))))
     connection.executemany("DELETE FROM segments WHERE id = ?", [(number,) for number in segments.keys() - good])
     _drop_strangers(connection)
@@ -69,18 +68,6 @@ def remove_contradictory(connection: sqlite3.Connection) -> set[AgentKey]:
     return gone
 
 
-def _name(connection: sqlite3.Connection) -> None:
-    """Write namespaces into the rows of an older version: those of the agents that stand on them."""
-    found = Tree(connection)
-    named = {each.uid: each.key.namespace for each in found.holders}
-    rows = [(namespace, number, UNKNOWN) for uid, namespace in named.items() for number in found.stands_on(uid)]
-    connection.executemany("UPDATE segments SET namespace = ? WHERE id = ? AND namespace = ?", rows)
-    connection.executemany(
-        "UPDATE turns SET namespace = ? WHERE uid = ? AND namespace = ?",
-        [(namespace, uid, UNKNOWN) for uid, namespace in named.items()],
-    )
-
-
 def _good(connection: sqlite3.Connection, segments: dict[int, Segment]) -> Iterator[int]:
     """Segments that hold together, as do all those that they stand on."""
     good: set[int] = set()
@@ -97,13 +84,13 @@ def _good(connection: sqlite3.Connection, segments: dict[int, Segment]) -> Itera
 
 
 def _drop_turns(connection: sqlite3.Connection, good: set[int]) -> None:
-    """Turns whose segment is lost: a retry has to compute them again, not to be told that they are durable."""
+    """Turns whose segment is lost: a retry has to compute them again, not to be answered as durable."""
     rows = connection.execute("SELECT rowid, segment FROM turns WHERE segment IS NOT NULL").fetchall()
     lost = [(row,) for row, segment in rows if segment not in good]
     connection.executemany("DELETE FROM turns WHERE rowid = ?", lost)
 
 
-def _settle_agent(
+def _keep_newest_of(
     connection: sqlite3.Connection,
     agent: Holder,
     segments: dict[int, Segment],
@@ -153,7 +140,7 @@ def _earlier(connection: sqlite3.Connection, agent: Holder) -> list[tuple[int, i
 
 
 def _drop_strangers(connection: sqlite3.Connection) -> None:
-    """Drop what belongs to no agent, and what nobody stands on."""
+    """Drop what belongs to no agent, and what no head stands on."""
     for table in ("turns", "snapshots"):
         connection.execute(f"DELETE FROM {table} WHERE uid NOT IN (SELECT uid FROM agents)")
     while unheld := list(Tree(connection).unheld()):

@@ -1,19 +1,26 @@
-"""Rows of a damaged database, copied one by one into a new one. What is copied is not yet known to hold together."""
+"""Rows of a damaged database, copied one by one into a new one. What is copied is not yet known to hold together.
+
+Agents whose rows are lost are made again of the table's indexes, which have pages of their own: they know an agent's
+key, its uid and its head; what else a row counts follows from the head's segment. Its label, its pin and its times to
+live are lost. A ledger that was cut ends with the turn that it was cut in.
+"""
 
 import sqlite3
-from typing import NamedTuple
+import time
+from typing import Any, NamedTuple
 
-from agentmem.keys import AgentKey
+from agentmem.identity import FileKind
+from agentmem.validation import AgentKey
 from cache_service import checksums
-from cache_service.files import FileName, Kind
-from cache_service.offline import lost_agents
+from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described
+from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import CannotCheck
-from cache_service.offline.salvage import Salvaged
-from cache_service.references import FileOrigin, FileRow
+from cache_service.offline.salvage import Row, Salvaged
 
-UNKNOWN = "?"
-"""The namespace of rows from a version that did not write it into them."""
-_TABLES = ("segments", "agents", "turns", "snapshots", "workflow_records")
+_KEYS = "SELECT rowid, namespace, agent_id, model_id FROM agents INDEXED BY sqlite_autoindex_agents_2"
+_UIDS = "SELECT rowid, uid FROM agents INDEXED BY sqlite_autoindex_agents_1"
+_HEADS = "SELECT rowid, head_segment FROM agents INDEXED BY agents_by_head"
+_TABLES = ("segments", "agents", "turns", "snapshots", "workflow_records", "workflow_parts")
 
 
 class Link(NamedTuple):
@@ -40,7 +47,7 @@ class Transferred(NamedTuple):
 def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transferred:
     """Copy what can be read of ledgers, agents, turns, snapshots and workflow records. Raises CannotCheck if hopeless.
 
-    `target` has this version's tables and no foreign keys enforced; `source` may be of an older version.
+    `target` has this version's tables and no foreign keys enforced.
     """
     try:
         tables = {row[0] for row in source.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -53,8 +60,10 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
             "nothing can be recovered: the database has no ledgers and no agents, or they cannot be found"
         )
     damaged = [table for table in _TABLES if table in tables and _copy(source, target, table)]
+    if _drop_torn_runs(target) and not any(table.startswith("workflow") for table in damaged):
+        damaged.append("workflow_records")
     links = _links(source) if "segments" in damaged else {}
-    made, lost = lost_agents.find(source, target) if "agents" in damaged else ([], [])
+    made, lost = _remake_agents(source, target) if "agents" in damaged else ([], [])
     files, is_damaged = _files(source) if "files" in tables else ([], False)
     return Transferred(links, made, lost, files, [*damaged, *(["files"] if is_damaged else [])])
 
@@ -63,24 +72,26 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) ->
     """Copy a table's columns that both have; whether some of it could not be read, or is not what was written."""
     known = {row[1] for row in target.execute(f"PRAGMA table_info({table})")}
     try:
-        columns = [row[1] for row in source.execute(f"PRAGMA table_info({table})") if row[1] in known]
+        columns = [row[1] for row in source.execute(f"PRAGMA table_info({table})") if row[1] in known - {"checksum"}]
     except sqlite3.DatabaseError:
         return True
-    is_summed = "checksum" in columns
-    if is_summed:
-        columns.remove("checksum")  # the target's triggers make it anew, so a wrong one would be forgotten
-    intact = f"checksum IS {checksums.FUNCTION}({checksums.COLUMNS[table]})" if is_summed else "true"
+    # The target's triggers make checksums anew, so a wrong one would be forgotten.
+    intact = f"checksum IS {checksums.FUNCTION}({checksums.COLUMNS[table]})"
     salvaged, refused = Salvaged(source, table, [*columns, intact]), False
-    if "namespace" in known and "namespace" not in columns:
-        columns.append("namespace")
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for _, *values, is_intact in salvaged.rows():
         try:
-            values += [UNKNOWN] * (len(columns) - len(values))
             refused |= not is_intact or not target.execute(insert, values).rowcount
         except sqlite3.Error:  # a value of another type than the column's: no row that the store has written
             refused = True
     return salvaged.is_damaged or refused
+
+
+def _drop_torn_runs(target: sqlite3.Connection) -> bool:
+    """Drop records of runs that lack an event or their payload, and parts of no record; whether there were any."""
+    torn = target.execute(f"DELETE FROM workflow_records WHERE {TORN}")
+    target.execute("DELETE FROM workflow_parts WHERE record NOT IN (SELECT id FROM workflow_records)")
+    return torn.rowcount > 0
 
 
 def _links(source: sqlite3.Connection) -> dict[int, Link]:
@@ -93,18 +104,64 @@ def _links(source: sqlite3.Connection) -> dict[int, Link]:
 
 
 def _files(source: sqlite3.Connection) -> tuple[list[tuple[FileRow, FileOrigin]], bool]:
-    salvaged = Salvaged(
-        source,
-        "files",
-        [
-            *("kind", "chain_hash", "first_token", "token_count", "size_bytes", "digest"),
-            *("namespace", "agent_id", "model_id", "fingerprint", "parent"),
-        ],
-    )
-    found = []
-    for _, kind, chain_hash, first, count, size, digest, *origin in salvaged.rows():
-        namespace, agent_id, model_id, fingerprint, parent = origin
-        if kind in tuple(Kind):
-            row = FileRow(FileName(Kind(kind), chain_hash), first, count, size, digest)
-            found.append((row, FileOrigin(AgentKey(namespace, agent_id, model_id), fingerprint, parent)))
+    salvaged = Salvaged(source, "files", COLUMNS.split(", "))
+    found = [described(row[1:]) for row in salvaged.rows() if row[1] in tuple(FileKind)]
     return found, salvaged.is_damaged
+
+
+def _remake_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> tuple[list[AgentKey], list[AgentKey]]:
+    """Make rows in `target` of what the indexes of `source` know: the agents made again, and those that cannot be.
+
+    Segments, turns and snapshots have been copied. A version beyond all known ones is given: the last one is not known.
+    """
+    there = {AgentKey(*row) for row in target.execute("SELECT namespace, agent_id, model_id FROM agents")}
+    uids, heads = _by_row(source, _UIDS), _by_row(source, _HEADS)
+    made, gone = [], []
+    for row, values in _by_row(source, _KEYS).items():
+        key = AgentKey(*values)
+        if key in there:
+            continue
+        if row in uids and row in heads and _make(target, key, uids[row][0], heads[row][0]):
+            made.append(key)
+        else:
+            gone.append(key)
+    return made, gone
+
+
+def _by_row(source: sqlite3.Connection, statement: str) -> dict[int, Row]:
+    """What an index holds, by row id, up to the first page of it that is damaged, from both ends."""
+    found: dict[int, Row] = {}
+    for order in ("ASC", "DESC"):
+        try:
+            for row, *values in source.execute(f"{statement} ORDER BY 2 {order}"):
+                found[row] = tuple(values)
+            break
+        except sqlite3.DatabaseError:
+            continue
+    return found
+
+
+def _make(target: sqlite3.Connection, key: AgentKey, uid: Any, head: Any) -> bool:
+    """Add the agent's row; whether that is possible."""
+    tokens, text_bytes, turns = target.execute(
+        "SELECT parent_tokens + tokens, parent_bytes + text_bytes, turns FROM segments WHERE id = ?", (head,)
+    ).fetchone() or (0, 0, 0)
+    newest = target.execute(
+        "SELECT max(version) FROM (SELECT version FROM turns WHERE uid = :uid"
+        " UNION ALL SELECT version FROM snapshots WHERE uid = :uid)",
+        {"uid": uid},
+    ).fetchone()[0]
+    messages, message_hash = target.execute(
+        "SELECT messages, message_hash FROM turns WHERE uid = ? AND segment = ?", (uid, head)
+    ).fetchone() or (0, b"")
+    now = time.time_ns()
+    try:
+        target.execute(
+            "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
+            " label, messages, message_hash, created, updated, used)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?)",
+            (uid, *key, (newest or 0) + 1, head, tokens, text_bytes, turns, messages, message_hash, now, now, now),
+        )
+    except sqlite3.Error:
+        return False
+    return True

@@ -8,8 +8,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from agentmem.keys import AgentKey
-from cache_service.ledger import FRAGMENT
+from agentmem.validation import AgentKey
+from cache_service.ledger.segments import FRAGMENT
 
 
 class Segment(NamedTuple):
@@ -157,7 +157,7 @@ class Tree:
                 yield segment, needed
 
     def unheld(self) -> Iterator[tuple[Segment, int | None]]:
-        """Segments of which nobody needs the end (to how many tokens they are needed), or all (None); newest first."""
+        """Segments of which no head needs the end (to how many tokens they are needed), or all (None); newest first."""
         held = self._closed(set(self._heads) | self._turns)
         gone = self.segments.keys() - held
         for number in sorted(self.segments, reverse=True):

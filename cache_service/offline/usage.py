@@ -5,8 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentmem.keys import AgentKey
-from cache_service.files import DataDirectory, Kind, size_of
+from agentmem.identity import FileKind
+from agentmem.validation import AgentKey
+from cache_service.files.directory import DataDirectory
+from cache_service.files.disk import size_of
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.ledgers import cut_place
 from cache_service.offline.opening import find, reading
@@ -28,7 +30,7 @@ class AgentUsage:
     ledger: int
     quarantined: int
     frees: int
-    """What its deletion would give back: files that are nobody else's, and what nobody else needs of its segments."""
+    """What its deletion would give back: files that no other agent has, and what no other needs of its segments."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class _Files:
         ):
             self.sizes[kind, chain_hash] = size
             self._computed.setdefault(AgentKey(*key), set()).add((kind, chain_hash))
-            self.totals["blocks" if kind == Kind.BLOCK else "windows"] += size
+            self.totals["blocks" if kind == FileKind.BLOCK else "windows"] += size
             self.namespaces[key[0]] += size
         self._refs: dict[str, set[_Name]] = {}
         for uid, kind, chain_hash in connection.execute(ALL_REFS):
@@ -144,9 +146,7 @@ def _records(connection: sqlite3.Connection, uid: str) -> int:
 
 def _runs(connection: sqlite3.Connection) -> dict[str, int]:
     """Bytes of the records of workflow runs, by namespace."""
-    rows = connection.execute(
-        "SELECT namespace, sum(length(summary) + length(payload)) FROM workflow_records GROUP BY namespace"
-    )
+    rows = connection.execute("SELECT namespace, sum(bytes + length(summary)) FROM workflow_records GROUP BY namespace")
     return dict(rows)
 
 

@@ -41,7 +41,7 @@ def cache() -> Board:
         "Pool (hot)",
         lines(
             "Pool in use",
-            "Share of the pool's blocks that somebody uses. Near 1 is as it should be: idle agents stay until others "
+            "Share of the pool's blocks in use. Near 1 is as it should be: idle agents stay until others "
             "need the room. Bad only with evictions or a queue: raise --pool-bytes.",
             "percentunit",
             (f"max by (model_id) (agentmem_kv_cache_usage_ratio{{{MODEL}}})", "{{model_id}}"),

@@ -1,6 +1,16 @@
-"""The `agentmem` command: one file per command, `supervisor.py` for `agentmem up`, `client.py` for all the others.
+"""The `agentmem` command. Commands import of the server what they need by name; see the contracts in pyproject.toml.
 
-`run/` is `agentmem run`, and `report/` what it writes with `--report`; `workflows.py` is what there is to do with runs.
-`top/` is `agentmem top`.
-`doctor/` is `agentmem doctor`, with the halves in the other packages that it runs.
+main.py           the group of commands, and those that are other programs: `bench`, `store`
+lazy.py           imports a command when it is used
+client.py         a gateway's client: options, channel, retries, errors in one line
+text.py           what commands write: printable text, tables, JSON, mistakes of the user
+agents.py         `agents`; branches.py and transfers.py have its commands that change or move an agent
+chat.py           `chat`; chat_terminal.py: its line editor
+turns.py          a turn for people
+models.py         `models`; model_tables.py: what it shows
+keys.py           `keys`
+up/               `up`
+workflows/        `run` and `workflows`
+top/              `top`
+doctor/           `doctor`
 """

@@ -1,4 +1,4 @@
-"""`agentmem agents`: whose memory there is, what is in it, and erasing it."""
+"""`agentmem agents`: the agents, what is in their memory, and erasing them."""
 
 import sys
 from collections.abc import Sequence
@@ -8,45 +8,49 @@ from typing import Any
 import click
 import grpc
 from rich.table import Table
-from rich.text import Text
 
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from gateway.cli.client import agent_argument, ask, gateway_option, hand_down, json_option, retrying, write_json
-from gateway.cli.history import turn_as_dict, turn_text, turns_of
-from gateway.cli.lazy import LazyCommand, LazyGroup
-from gateway.cli.text import age, console, counted, iso_time, printable
-from gateway.enums import short_name
-from gateway.identity import is_anonymous
-from gateway.memory_report import tier_name
-
-_model_option = click.option("--model", default="", help="Only on this model; without it on all.")
-
+from gateway.api.reports import is_anonymous, short_name, tier_name
+from gateway.cli.client import Client, agent_argument, all_pages, client_options, retrying
+from gateway.cli.lazy import LazyGroup
+from gateway.cli.text import (
+    FOLD,
+    LINE,
+    RIGHT,
+    age,
+    as_dict,
+    console,
+    counted,
+    described,
+    iso_time,
+    printable,
+    table,
+    write_json,
+)
+from gateway.cli.turns import turn_text
 
 _FURTHER = {
-    "export": LazyCommand(
-        "gateway.cli.transfers:export_agent", "Write AGENT's memory to FILE: what it was told, and its KV."
+    "export": ("gateway.cli.transfers:export_agent", "Write AGENT's memory to FILE: what it was told, and its KV."),
+    "import": ("gateway.cli.transfers:import_agent", "Make an agent of FILE, named AGENT or as in the file."),
+    "fork": ("gateway.cli.branches:fork", "Make a second agent, NEW, with AGENT's memory."),
+    "snapshot": ("gateway.cli.branches:snapshot", "Keep AGENT's present state under NAME."),
+    "snapshots": ("gateway.cli.branches:snapshots", "List AGENT's snapshots, newest first."),
+    "restore": ("gateway.cli.branches:restore", "Make AGENT what it was in the snapshot NAME."),
+    "trim": ("gateway.cli.branches:trim", "Drop AGENT's memory behind its first TOKENS tokens."),
+    "context-policy": (
+        "gateway.cli.branches:context_policy",
+        "Set what AGENT does when its memory outgrows the model's context.",
     ),
-    "import": LazyCommand(
-        "gateway.cli.transfers:import_agent", "Make an agent of FILE, named AGENT or as in the file."
-    ),
-    "fork": LazyCommand("gateway.cli.branches:fork", "Make a second agent, NEW, with AGENT's memory."),
-    "snapshot": LazyCommand("gateway.cli.branches:snapshot", "Keep AGENT's present state under NAME."),
-    "snapshots": LazyCommand("gateway.cli.branches:snapshots", "List AGENT's snapshots, newest first."),
-    "restore": LazyCommand("gateway.cli.branches:restore", "Make AGENT what it was in the snapshot NAME."),
-    "trim": LazyCommand("gateway.cli.branches:trim", "Drop AGENT's memory behind its first TOKENS tokens."),
-    "context-policy": LazyCommand(
-        "gateway.cli.branches:context_policy", "Set what AGENT does when its memory outgrows the model's context."
-    ),
-    "pin": LazyCommand("gateway.cli.branches:pin", "Keep AGENT's KV on disk, whoever needs room."),
-    "unpin": LazyCommand("gateway.cli.branches:unpin", "Let AGENT's KV make room on disk again."),
-    "probe": LazyCommand(
-        "gateway.cli.branches:probe", "Show what a turn with MESSAGE would reuse of AGENT's memory, and from where."
+    "pin": ("gateway.cli.branches:pin", "Keep AGENT's KV on disk, whoever needs room."),
+    "unpin": ("gateway.cli.branches:unpin", "Let AGENT's KV make room on disk again."),
+    "probe": (
+        "gateway.cli.branches:probe",
+        "Show what a turn with MESSAGE would reuse of AGENT's memory, and from where.",
     ),
 }
-
-
+_model_option = click.option("--model", default="", help="Only on this model; without it on all.")
 _all_option = click.option(
     "--all", "everyone", is_flag=True, help="Also those without a name, which are found by their conversation."
 )
@@ -54,49 +58,62 @@ _all_option = click.option(
 
 @click.group(cls=LazyGroup, lazy=_FURTHER, invoke_without_command=True)
 @_all_option
-@gateway_option
-@json_option
-@click.pass_context
-def agents(context: click.Context, gateway: str, everyone: bool, as_json: bool) -> None:
+@client_options
+def agents(client: Client, everyone: bool) -> None:
     """Show, branch, move or erase agents. Without a command: list them."""
-    if hand_down(context, gateway, as_json=as_json, everyone=everyone):
-        _list(gateway, "", everyone=everyone, as_json=as_json)
+    context = click.get_current_context()
+    context.default_map = {"list": {"everyone": everyone}}
+    if context.invoked_subcommand is None:
+        _list(client, "", everyone=everyone)
 
 
 @agents.command("list")
 @_model_option
 @_all_option
-@gateway_option
-@json_option
-def list_agents(gateway: str, model: str, everyone: bool, as_json: bool) -> None:
+@client_options
+def list_agents(client: Client, model: str, everyone: bool) -> None:
     """List the agents."""
-    _list(gateway, model, everyone=everyone, as_json=as_json)
+    _list(client, model, everyone=everyone)
+
+
+def _list(client: Client, model: str, *, everyone: bool) -> None:
+    found = client.ask(lambda channel: find(channel, model_id=model))
+    shown = [agent for agent in found if everyone or not is_anonymous(agent.key.agent_id)]
+    if client.as_json:
+        write_json([agent_dict(agent) for agent in shown])
+    elif shown:
+        console().print(agents_table(shown, datetime.now(UTC)))
+    elif not found:
+        click.echo("no agents yet; `agentmem chat NAME` makes one")
+    if hidden := len(found) - len(shown):
+        click.echo(f"{counted(hidden, 'agent')} without a name not shown; --all shows them too", err=True)
 
 
 @agents.command()
 @agent_argument
 @_model_option
 @click.option("--text", is_flag=True, help="Also what is in its memory, turn by turn.")
-@gateway_option
-@json_option
-def show(agent: str, gateway: str, model: str, text: bool, as_json: bool) -> None:
+@client_options
+def show(client: Client, agent: str, model: str, text: bool) -> None:
     """Show one agent, on every model that it has a memory on."""
 
     async def question(channel: grpc.aio.Channel) -> list[tuple[agent_pb2.Agent, list[agent_pb2.Turn]]]:
         found = await find(channel, agent_id=agent, model_id=model)
-        return [(one, await turns_of(channel, one.key) if text else []) for one in found]
+        return [(one, await _turns(channel, one.key) if text else []) for one in found]
 
-    found = ask(gateway, question)
+    found = client.ask(question)
     if not found:
         raise click.ClickException(NotFound("agent", agent).message)
-    if as_json:
-        write_json([as_dict(one) | ({"history": list(map(turn_as_dict, said))} if text else {}) for one, said in found])
+    if client.as_json:
+        write_json(
+            [agent_dict(one) | ({"history": list(map(_turn_dict, said))} if text else {}) for one, said in found]
+        )
         return
     for one, said in found:
-        table = Table(show_header=False, box=None)
-        for name, value in as_dict(one).items():
-            table.add_row(name.replace("_", " "), Text(printable(str("" if value is None else value))))
-        console().print(table)
+        rows = agent_dict(one).items()
+        console().print(
+            described((name.replace("_", " "), "" if value is None else str(value)) for name, value in rows)
+        )
         for turn in said:
             click.echo(turn_text(turn))
 
@@ -105,9 +122,8 @@ def show(agent: str, gateway: str, model: str, text: bool, as_json: bool) -> Non
 @agent_argument
 @_model_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@gateway_option
-@json_option
-def delete(agent: str, gateway: str, model: str, yes: bool, as_json: bool) -> None:
+@client_options
+def delete(client: Client, agent: str, model: str, yes: bool) -> None:
     """Erase an agent for good: what it was told, and its KV. A terminal is asked before."""
     if sys.stdin.isatty() and not yes:
         click.confirm(f"Erase {printable(agent)} on {model or 'all models'} for good?", abort=True)
@@ -117,16 +133,22 @@ def delete(agent: str, gateway: str, model: str, yes: bool, as_json: bool) -> No
         request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(agent_id=agent, model_id=model))
         return await retrying(lambda: stub.DeleteAgent(request))
 
-    gone = ask(gateway, question)
-    if as_json:
-        write_json({"deleted": gone.deleted, "freed_bytes": gone.freed_bytes})
-    else:
-        memories = "1 memory" if gone.deleted == 1 else f"{gone.deleted} memories"
-        click.echo(f"erased {memories} of {printable(agent)}, freed {byte_size(gone.freed_bytes)}")
+    gone = client.ask(question)
+    memories = "1 memory" if gone.deleted == 1 else f"{gone.deleted} memories"
+    client.show(
+        {"deleted": gone.deleted, "freed_bytes": gone.freed_bytes},
+        f"erased {memories} of {printable(agent)}, freed {byte_size(gone.freed_bytes)}",
+    )
+
+
+async def find(channel: grpc.aio.Channel, agent_id: str = "", model_id: str = "") -> list[agent_pb2.Agent]:
+    """Return the agents that match; empty means all."""
+    request = agent_pb2.ListAgentsRequest(agent_id=agent_id, model_id=model_id)
+    return await all_pages(agent_pb2_grpc.AgentServiceStub(channel).ListAgents, request, "agents")
 
 
 async def only_memory(channel: grpc.aio.Channel, agent: str, model: str) -> types_pb2.AgentKey:
-    """The key of an agent's memory on `model`, or of the only one.
+    """Return the key of an agent's memory on `model`, or of its only one.
 
     Raises NotFound, and FailedPrecondition where there are several.
     """
@@ -139,21 +161,17 @@ async def only_memory(channel: grpc.aio.Channel, agent: str, model: str) -> type
     return types_pb2.AgentKey(agent_id=agent, model_id=found[0].key.model_id)
 
 
-async def find(channel: grpc.aio.Channel, agent_id: str = "", model_id: str = "") -> list[agent_pb2.Agent]:
-    """The agents that match, over all pages; empty means all."""
-    stub = agent_pb2_grpc.AgentServiceStub(channel)
-    found: list[agent_pb2.Agent] = []
-    request = agent_pb2.ListAgentsRequest(agent_id=agent_id, model_id=model_id)
-    while True:
-        page = await retrying(lambda: stub.ListAgents(request))
-        found += page.agents
-        request.page_token = page.next_page_token
-        if not page.next_page_token:
-            return found
+async def _turns(channel: grpc.aio.Channel, key: types_pb2.AgentKey) -> list[agent_pb2.Turn]:
+    request = agent_pb2.ListTurnsRequest(key=key, include_text=True)
+    return await all_pages(agent_pb2_grpc.AgentServiceStub(channel).ListTurns, request, "turns")
 
 
-def as_dict(agent: agent_pb2.Agent) -> dict[str, Any]:
-    """An agent as --json writes it."""
+def _turn_dict(turn: agent_pb2.Turn) -> dict[str, Any]:
+    return as_dict(turn) | {"text": turn.text.decode(errors="replace")}
+
+
+def agent_dict(agent: agent_pb2.Agent) -> dict[str, Any]:
+    """Return an agent as --json writes it."""
     return {
         "agent_id": agent.key.agent_id,
         "model_id": agent.key.model_id,
@@ -175,37 +193,15 @@ def as_dict(agent: agent_pb2.Agent) -> dict[str, Any]:
 
 
 def agents_table(found: Sequence[agent_pb2.Agent], now: datetime) -> Table:
-    """The agents for people."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("agent", "model"):
-        table.add_column(name, overflow="fold", min_width=len(name))
-    for name in ("version", "tokens", "turns"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("tier", no_wrap=True)
-    table.add_column("on disk", justify="right", no_wrap=True)
-    table.add_column("last turn", no_wrap=True)
-    for agent in found:
-        table.add_row(
-            Text(printable(agent.key.agent_id)),
-            Text(printable(agent.key.model_id)),
-            str(agent.version.version),
-            f"{agent.tokens:,}",
-            str(agent.turns),
-            tier_name(agent.tier),
-            byte_size(agent.warm_bytes),
-            age(agent.update_time, now),
-        )
-    return table
-
-
-def _list(gateway: str, model: str, *, everyone: bool, as_json: bool) -> None:
-    found = ask(gateway, lambda channel: find(channel, model_id=model))
-    shown = [agent for agent in found if everyone or not is_anonymous(agent.key.agent_id)]
-    if as_json:
-        write_json([as_dict(agent) for agent in shown])
-    elif shown:
-        console().print(agents_table(shown, datetime.now(UTC)))
-    elif not found:
-        click.echo("no agents yet; `agentmem chat NAME` makes one")
-    if hidden := len(found) - len(shown):
-        click.echo(f"{counted(hidden, 'agent')} without a name not shown; --all shows them too", err=True)
+    """Return the agents for people."""
+    names = {name: {**FOLD, "min_width": len(name)} for name in ("agent", "model")}
+    figures = dict.fromkeys(("version", "tokens", "turns"), RIGHT)
+    rows = (
+        [
+            *(agent.key.agent_id, agent.key.model_id),
+            *(str(agent.version.version), f"{agent.tokens:,}", str(agent.turns)),
+            *(tier_name(agent.tier), byte_size(agent.warm_bytes), age(agent.update_time, now)),
+        ]
+        for agent in found
+    )
+    return table({**names, **figures, "tier": LINE, "on disk": RIGHT, "last turn": LINE}, rows)

@@ -3,7 +3,7 @@
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,23 +14,12 @@ import grpc
 from agentmem.channels import closing_stream
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from gateway.api.reports import finish_reason, memory_report, warning
 from gateway.cli.agents import find
-from gateway.cli.answer import Answer
-from gateway.cli.client import (
-    agent_argument,
-    ask,
-    gateway_option,
-    json_option,
-    model_option,
-    retrying,
-    tell_of_outage,
-    write_json,
-)
+from gateway.cli.client import Client, agent_argument, client_options, report_outage, retrying
 from gateway.cli.models import registered
-from gateway.cli.text import printable
-from gateway.cli.turn_line import turn_line
-from gateway.finish_reasons import finish_reason
-from gateway.memory_report import memory_report, warning
+from gateway.cli.text import printable, write_json
+from gateway.cli.turns import turn_line
 
 _INTERRUPTED = 130
 
@@ -39,8 +28,8 @@ _INTERRUPTED = 130
 class Conversation:
     """One agent on one model. `is_new` is None where it is not known.
 
-    An agent without a memory gets a whole chat, on condition that it has none yet: who opened the same agent may have
-    spoken meanwhile, and a whole chat would replace what they said.
+    An agent without a memory gets a whole chat, on condition that it has none yet: another client may have spoken to it
+    meanwhile, and a whole chat would replace what was said.
     """
 
     agent_id: str
@@ -51,7 +40,7 @@ class Conversation:
     is_new: bool | None = None
 
     def request(self, text: str) -> inference_pb2.GenerateRequest:
-        """The next turn, in which the user says `text`."""
+        """Return the next turn, in which the user says `text`."""
         user = types_pb2.ChatMessage(role="user", content=text)
         request = inference_pb2.GenerateRequest(
             key=types_pb2.AgentKey(agent_id=self.agent_id, model_id=self.model_id),
@@ -68,7 +57,7 @@ class Conversation:
         return request
 
     def opened(self, *, known: bool) -> None:
-        """Whether the agent has a memory. Raises FailedPrecondition where it has, and `system` is given."""
+        """Take in whether the agent has a memory. Raises FailedPrecondition where it has, and `system` is given."""
         self.is_new = not known
         if known and self.system:
             raise FailedPrecondition(
@@ -78,7 +67,7 @@ class Conversation:
 
 @dataclass
 class Turn:
-    """What came back."""
+    """The answer to a turn."""
 
     agent_id: str = ""
     reasoning: str = ""
@@ -87,75 +76,66 @@ class Turn:
     finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
 
     def as_dict(self) -> dict[str, Any]:
-        """The turn as --json writes it."""
-        counts = self.finished.usage
+        """Return the turn as --json writes it."""
         return {
             **({"reasoning": self.reasoning} if self.reasoning else {}),
             "text": self.text,
             "finish_reason": finish_reason(self.finished.reason),
-            "prompt_tokens": counts.prompt_tokens,
-            "completion_tokens": counts.completion_tokens,
+            "prompt_tokens": self.finished.usage.prompt_tokens,
+            "completion_tokens": self.finished.usage.completion_tokens,
             **memory_report(self.started, self.finished, self.agent_id),
         }
 
     def summary(self) -> str:
-        """One line: match, tokens reused per tier, time to first token, tokens per second; and any warning."""
+        """Return a line about match, tokens reused per tier, time and speed; and any warning."""
         finished = self.finished
         line = turn_line(
             self.started.cache, finished.usage, finished.timings, reason=finished.reason, replayed=finished.replayed
         )
         line = line if finished.durable else f"{line} · not durable"
-        told = warning(self.started)
-        return f"{line}\n{told}" if told else line
+        return f"{line}\n{warning(self.started)}".rstrip()
 
 
 @click.command()
 @agent_argument
 @click.option("--message", "messages", multiple=True, metavar="TEXT", help="Say this and end; repeatable.")
 @click.option("--system", default="", metavar="TEXT", help="The system message of a new agent.")
-@model_option
+@click.option("--model", default="", help="The model's name; without it the default model.")
 @click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), help="The longest answer.")
 @click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy, and the default.")
-@gateway_option
-@json_option
+@client_options
 def chat(
+    client: Client,
     agent: str,
     messages: tuple[str, ...],
     system: str,
     model: str,
     max_tokens: int | None,
     temperature: float | None,
-    gateway: str,
-    as_json: bool,
 ) -> None:
     """Talk with AGENT, line by line from standard input. What was said before is remembered by the server.
 
     At a terminal lines are edited, /help says how, and Ctrl-C stops an answer, of which nothing is remembered then.
     """
-    sampling = types_pb2.Sampling(temperature=temperature)
-    conversation = Conversation(agent, model, system, sampling, max_tokens)
+    conversation = Conversation(agent, model, system, types_pb2.Sampling(temperature=temperature), max_tokens)
     try:
-        _talk(gateway, conversation, messages, as_json=as_json)
+        client.ask(partial(open_conversation, conversation=conversation))
+        if not messages and not client.as_json and _at_terminal():
+            talk_at_terminal(client, conversation)
+            return
+        for text in messages or _lines():
+            turn = client.ask(partial(take_turn, conversation=conversation, text=text, echo=not client.as_json))
+            if client.as_json:
+                write_json(turn.as_dict())
+            else:
+                _end_with_summary(turn)
     except KeyboardInterrupt:
         click.echo()
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def _talk(gateway: str, conversation: Conversation, messages: tuple[str, ...], *, as_json: bool) -> None:
-    ask(gateway, partial(open_conversation, conversation=conversation))
-    if not messages and not as_json and _at_terminal():
-        talk_at_terminal(gateway, conversation)
-        return
-    for text in messages or _lines():
-        turn = ask(gateway, partial(take_turn, conversation=conversation, text=text, echo=not as_json))
-        if as_json:
-            write_json(turn.as_dict())
-        else:
-            _end_with_summary(turn)
-
-
-def talk_at_terminal(gateway: str, conversation: Conversation) -> None:
-    """Turn by turn; one that fails, or that Ctrl-C stops, does not end the conversation."""
+def talk_at_terminal(client: Client, conversation: Conversation) -> None:
+    """Take turns until the user ends the chat; a turn that fails, or that Ctrl-C stops, does not end it."""
     from gateway.cli import chat_terminal  # the line editor takes as long to import as all the rest
 
     known = "a new agent" if conversation.is_new else "an agent with a memory"
@@ -164,8 +144,8 @@ def talk_at_terminal(gateway: str, conversation: Conversation) -> None:
     for text in chat_terminal.messages(chat_terminal.history_file()):
         try:
             if conversation.is_new is None:
-                ask(gateway, partial(look_again, conversation=conversation))
-            _end_with_summary(ask(gateway, partial(take_turn, conversation=conversation, text=text, echo=True)))
+                client.ask(partial(_look_again, conversation=conversation))
+            _end_with_summary(client.ask(partial(take_turn, conversation=conversation, text=text, echo=True)))
             continue
         except KeyboardInterrupt:
             click.secho("\nstopped", dim=True)
@@ -182,8 +162,20 @@ def _end_with_summary(turn: Turn) -> None:
 
 
 def _at_terminal() -> bool:
-    """Whether a line editor has what it needs."""
+    """Return whether a line editor has what it needs."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _lines() -> Iterator[str]:
+    """Yield what the user says, a line at a time, until the end of input; empty lines are skipped."""
+    while True:
+        if sys.stdin.isatty():
+            click.secho("> ", nl=False, bold=True, err=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if text := line.strip():
+            yield text
 
 
 async def open_conversation(channel: grpc.aio.Channel, conversation: Conversation) -> None:
@@ -200,17 +192,17 @@ async def open_conversation(channel: grpc.aio.Channel, conversation: Conversatio
     conversation.opened(known=bool(await find(channel, conversation.agent_id, conversation.model_id)))
 
 
-async def look_again(channel: grpc.aio.Channel, *, conversation: Conversation) -> None:
-    """Find out whether the agent has a memory after a first turn that did not end well here: it may have been kept."""
+async def _look_again(channel: grpc.aio.Channel, *, conversation: Conversation) -> None:
+    """Find out whether the agent has a memory after a first turn that failed here: it may have been kept."""
     conversation.is_new = not await find(channel, conversation.agent_id, conversation.model_id)
 
 
 async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, text: str, echo: bool) -> Turn:
-    """Run one turn, writing the answer as it comes if `echo`, and what the model thinks before it dimmed.
+    """Run one turn; with `echo` write the answer as it comes, and what the model thinks before it dimmed.
 
     A turn that fails because the worker or the gateway is gone is sent again with the same request_id: the worker
-    replays it where it was committed, and computes it again where it was not. The first turn of an agent to whom
-    somebody else spoke first is said to what they began.
+    replays it where it was committed, and computes it again where it was not. If another client spoke to the agent
+    first, a first turn is appended to that conversation.
     """
     answer = Answer(lambda _: None)
     if echo:
@@ -227,7 +219,7 @@ async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, te
 
 
 async def _generate(
-    channel: grpc.aio.Channel, request: inference_pb2.GenerateRequest, answer: Answer, *, echo: bool
+    channel: grpc.aio.Channel, request: inference_pb2.GenerateRequest, answer: "Answer", *, echo: bool
 ) -> Turn:
     async def attempt() -> Turn:
         turn = Turn(request.key.agent_id)
@@ -249,18 +241,59 @@ async def _generate(
         return turn
 
     return await retrying(
-        attempt, lambda why: tell_of_outage(why, mid_line=echo and answer.is_mid_line), gateway_too=True
+        attempt, lambda why: report_outage(why, mid_line=echo and answer.is_mid_line), gateway_too=True
     )
 
 
-def _lines() -> Iterator[str]:
-    """What the user says, a line at a time, until the end of input; empty lines are skipped."""
-    interactive = sys.stdin.isatty()
-    while True:
-        if interactive:
-            click.secho("> ", nl=False, bold=True, err=True)
-        line = sys.stdin.readline()
-        if not line:
+class Answer:
+    """Writes an answer as it comes: `begin`, any number of `think` and `add`, `end`; all again if the stream broke.
+
+    Where the answer begins again as it did before, only what is new is written; where it does not, the whole of it is,
+    on a line of its own. What the model thinks is written by `write_reasoning`, a blank line above what it says; it is
+    left out where there is none.
+    """
+
+    def __init__(self, write: Callable[[str], object], write_reasoning: Callable[[str], object] | None = None) -> None:
+        self._write = write
+        self._write_reasoning = write_reasoning
+        self._written = self._reasoning = self._text = ""
+
+    @property
+    def is_mid_line(self) -> bool:
+        """Whether the line that was written last is not ended."""
+        return bool(self._written) and not self._written.endswith("\n")
+
+    def begin(self) -> None:
+        """Begin the answer, perhaps again."""
+        self._reasoning = self._text = ""
+
+    def think(self, reasoning: str) -> None:
+        """Go on with what the model thinks."""
+        if self._write_reasoning is not None:
+            self._reasoning += reasoning
+            self._catch_up()
+
+    def add(self, text: str) -> None:
+        """Go on with what it says."""
+        self._text += text
+        self._catch_up()
+
+    def end(self) -> None:
+        """Complete the answer."""
+        self._catch_up(complete=True)
+
+    def _catch_up(self, *, complete: bool = False) -> None:
+        whole = self._reasoning + ("\n\n" if self._reasoning and self._text else "") + self._text
+        if whole == self._written or (self._written.startswith(whole) and not complete):
             return
-        if text := line.strip():
-            yield text
+        begin = len(self._written)
+        if not whole.startswith(self._written):
+            begin = 0
+            if self.is_mid_line:
+                self._write("\n")
+        thought, said = whole[begin : len(self._reasoning)], whole[max(begin, len(self._reasoning)) :]
+        if thought and self._write_reasoning is not None:
+            self._write_reasoning(printable(thought, keep="\n\t"))
+        if said:
+            self._write(printable(said, keep="\n\t"))
+        self._written = whole

@@ -14,7 +14,7 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 
-from agentmem.suggestions import did_you_mean
+from agentmem.diagnostics import did_you_mean
 
 COMMANDS: Final = ("/help", "/bye")
 _COMMAND: Final = re.compile(r"/[a-zA-Z?]*")
@@ -30,13 +30,13 @@ Ctrl-C       stops an answer: the agent remembers nothing of that turn; at the p
 
 
 def history_file() -> Path:
-    """Where what the user says is kept for the next chat."""
+    """Return the file in which what the user says is kept for the next chat."""
     data = os.environ.get("XDG_DATA_HOME", "")
     return (Path(data) if os.path.isabs(data) else Path("~/.local/share").expanduser()) / "agentmem" / "chat_history"
 
 
 def messages(file: Path, *, source: Input | None = None, to: Output | None = None) -> Iterator[str]:
-    """What the user says, message by message, until /bye or the end of input. Commands are answered here.
+    """Yield what the user says, message by message, until /bye or the end of input. Commands are answered here.
 
     `file` is the history; `source` and `to` are the terminal's two directions, by default this process's.
     """
@@ -70,7 +70,7 @@ def messages(file: Path, *, source: Input | None = None, to: Output | None = Non
 
 
 def _keys() -> KeyBindings:
-    """Enter sends, also what has several lines, and Alt-Enter begins another."""
+    """Return key bindings: Enter sends, also what has several lines, and Alt-Enter begins another line."""
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -101,7 +101,7 @@ class _PrivateHistory(FileHistory):
 
 
 def _history(file: Path) -> tuple[History, str]:
-    """The history, and where it is, for people."""
+    """Return the history, and where it is, for people."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(os.open(file, os.O_RDWR | os.O_CREAT, 0o600)) as opened:

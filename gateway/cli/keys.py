@@ -8,15 +8,13 @@ from typing import Any
 
 import click
 from rich.table import Table
-from rich.text import Text
 
-from agentmem import datadir, layout
+from agentmem import layout
+from agentmem.diagnostics import FileError
 from agentmem.errors import AgentmemError
-from gateway.cli.client import json_option, write_json
-from gateway.cli.mistakes import Mistake
-from gateway.cli.text import console, printable
-from gateway.keys import file
-from gateway.keys.format import Key, new
+from gateway.cli.text import FOLD, LINE, Mistake, console, json_option, printable, table, write_json
+from gateway.edge import keys as key_file
+from gateway.edge.keys import Key, new
 
 _DURATION = re.compile(r"(\d{1,6})(min|h|d)")
 _UNITS = {"min": "minutes", "h": "hours", "d": "days"}
@@ -64,9 +62,9 @@ def create(
         key, shown = new(
             namespace, now, label=printable(label), expires=moment(expires, now) if expires else None, **limits
         )
-        with file.changing(place) as known:
+        with key_file.changing(place) as known:
             known[key.id] = key
-    except (AgentmemError, file.KeyFileError) as error:
+    except (AgentmemError, FileError) as error:
         raise Mistake(str(error)) from error
     if as_json:
         write_json({"key": str(shown), **as_dict(key, now)})
@@ -85,8 +83,8 @@ def list_keys(path: Path | None, data: Path, as_json: bool) -> None:
     """List the keys, without their secrets."""
     now = datetime.now(UTC)
     try:
-        known = file.read(_place(path, data))[0].values()
-    except file.KeyFileError as error:
+        known = key_file.read(_place(path, data))[0].values()
+    except FileError as error:
         raise Mistake(str(error)) from error
     if as_json:
         write_json([as_dict(key, now) for key in known])
@@ -95,27 +93,17 @@ def list_keys(path: Path | None, data: Path, as_json: bool) -> None:
 
 
 def keys_table(known: Iterable[Key], now: datetime) -> Table:
-    """The keys for people; when they were made, and the seconds of when they expire, are in --json."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("id", no_wrap=True)
-    for name in ("namespace", "label"):
-        table.add_column(name, overflow="fold", min_width=len(name))
-    table.add_column("expires", no_wrap=True)
-    for name in ("at once", "a minute"):
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("note", overflow="fold")
-    for key in known:
+    """Return the keys for people; when they were made, and the seconds of when they expire, are in --json."""
+    names = {name: {**FOLD, "min_width": len(name)} for name in ("namespace", "label")}
+    limits = {name: {**FOLD, "justify": "right"} for name in ("at once", "a minute")}
+
+    def row(key: Key) -> list[str]:
+        expires = key.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%MZ") if key.expires else "never"
+        most = ["" if limit is None else str(limit) for limit in (key.max_running, key.max_per_minute)]
         notes = [note for note, so in (("admin", key.admin), ("expired", key.expired(now))) if so]
-        table.add_row(
-            key.id,
-            Text(printable(key.namespace)),
-            Text(printable(key.label)),
-            key.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%MZ") if key.expires else "never",
-            "" if key.max_running is None else str(key.max_running),
-            "" if key.max_per_minute is None else str(key.max_per_minute),
-            ", ".join(notes),
-        )
-    return table
+        return [key.id, key.namespace, key.label, expires, *most, ", ".join(notes)]
+
+    return table({"id": LINE, **names, "expires": LINE, **limits, "note": FOLD}, map(row, known))
 
 
 @keys.command()
@@ -126,16 +114,16 @@ def revoke(key_id: str, path: Path | None, data: Path) -> None:
     """Revoke the key of this id. A gateway refuses it from the next request on, and ends what it has running."""
     place = _place(path, data)
     try:
-        with file.changing(place) as known:
+        with key_file.changing(place) as known:
             if known.pop(key_id, None) is None:
                 raise click.ClickException(f"{place} has no key {printable(key_id)}; `agentmem keys list` lists them")
-    except file.KeyFileError as error:
+    except FileError as error:
         raise Mistake(str(error)) from error
     click.echo(f"revoked {key_id}")
 
 
 def moment(text: str, now: datetime) -> datetime:
-    """The time that is meant: a while after `now`, or a date or time, of UTC where it has no zone. Raises Mistake."""
+    """Return the time: a while after `now`, or a date or time, of UTC where it has no zone. Raises Mistake."""
     try:
         if length := _DURATION.fullmatch(text):
             found = now + timedelta(**{_UNITS[length[2]]: int(length[1])})
@@ -150,16 +138,16 @@ def moment(text: str, now: datetime) -> datetime:
 
 
 def as_dict(key: Key, now: datetime) -> dict[str, Any]:
-    """A key as --json writes it."""
+    """Return a key as --json writes it."""
     return {**key.model_dump(mode="json", exclude={"sha256"}), "expired": key.expired(now)}
 
 
 def _place(path: Path | None, data: Path) -> Path:
-    """The file that is meant. Raises Mistake where the usual one would be put into somebody else's directory."""
+    """Return the file of keys. Raises Mistake where the usual one would be in a directory of something else."""
     if path is not None:
         return path
     try:
-        datadir.refuse_foreign(layout.data_directory(data))
-    except (datadir.ForeignDirectory, OSError) as error:
+        layout.refuse_foreign(layout.data_directory(data))
+    except (layout.ForeignDirectory, OSError) as error:
         raise Mistake(f"--data: {error}") from error
     return layout.key_file(data)

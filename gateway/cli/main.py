@@ -1,36 +1,42 @@
-"""The `agentmem` command."""
+"""The `agentmem` command, and those of its commands that are other programs."""
+
+import importlib.util
+import io
+import os
+import subprocess
+import sys
 
 import click
 
-from gateway.cli.lazy import LazyCommand, LazyGroup
-from gateway.cli.text import replace_letters_that_the_locale_lacks
+from gateway.cli.lazy import LazyGroup
 
-COMMANDS = {
-    "agents": LazyCommand("gateway.cli.agents:agents", "Show, branch, move or erase agents."),
-    "bench": LazyCommand("gateway.cli.bench:bench", "Measure this machine, by name (agentmem bench --help)."),
-    "chat": LazyCommand("gateway.cli.chat:chat", "Talk with AGENT, line by line from standard input."),
-    "doctor": LazyCommand(
+BENCHMARKS = "benchmarks"
+_COMMANDS = {
+    "agents": ("gateway.cli.agents:agents", "Show, branch, move or erase agents."),
+    "bench": ("gateway.cli.main:bench", "Measure this machine, by name (agentmem bench --help)."),
+    "chat": ("gateway.cli.chat:chat", "Talk with AGENT, line by line from standard input."),
+    "doctor": (
         "gateway.cli.doctor.command:doctor",
         "Look whether this machine can run Agentmem well, and say what to do where it cannot.",
     ),
-    "keys": LazyCommand("gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),
-    "models": LazyCommand("gateway.cli.models:models", "Show, load or unload models."),
-    "run": LazyCommand(
-        "gateway.cli.run.command:run", "Run the workflow in FILE, and show who speaks, what, and what memory gave."
+    "keys": ("gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),
+    "models": ("gateway.cli.models:models", "Show, load or unload models."),
+    "run": (
+        "gateway.cli.workflows.run:run",
+        "Run the workflow in FILE, and show who speaks, what, and what memory gave.",
     ),
-    "store": LazyCommand(
-        "gateway.cli.store:store", "Check, weigh or recover a data directory (agentmem store --help)."
-    ),
-    "top": LazyCommand(
+    "store": ("gateway.cli.main:store", "Check, weigh or recover a data directory (agentmem store --help)."),
+    "top": (
         "gateway.cli.top.command:top",
         "Show what store, worker and gateway do: requests, tokens, times, hit rates, the pool, the disk, agents.",
     ),
-    "up": LazyCommand("gateway.cli.up:up", "Start store, worker and gateway, and keep them running until Ctrl-C."),
-    "workflows": LazyCommand("gateway.cli.workflows:workflows", "Show, cancel or erase runs of workflows."),
+    "up": ("gateway.cli.up.command:up", "Start store, worker and gateway, and keep them running until Ctrl-C."),
+    "workflows": ("gateway.cli.workflows.runs:workflows", "Show, cancel or erase runs of workflows."),
 }
+_OTHER_PROGRAM = {"ignore_unknown_options": True, "help_option_names": []}
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="agentmem", prog_name="agentmem")
 def main() -> None:
     """A memory below the prompt for every LLM agent.
@@ -39,7 +45,36 @@ def main() -> None:
     data directory by itself, `keys`, which changes a file that the gateway reads, `doctor`, which looks at this
     machine, and `bench`, which measures it.
     """
-    replace_letters_that_the_locale_lacks()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # letters that the locale lacks, which would raise an error
+
+
+@click.command(context_settings=_OTHER_PROGRAM)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments: tuple[str, ...]) -> None:
+    """Measure this machine, by name (agentmem bench --help)."""
+    # An installed package has no benchmarks: they also start the services and compare with other programs.
+    if not _exists(f"{BENCHMARKS}.__main__"):
+        click.echo("Error: the benchmarks come with a checkout of Agentmem: clone it, and run `make setup`", err=True)
+        sys.exit(2)
+    # In the place of this process, so that what ends it ends the benchmark, which then stops what it has started.
+    os.execv(sys.executable, [sys.executable, "-m", BENCHMARKS, *(arguments or ("--help",))])
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package
+        return False
+
+
+@click.command(context_settings=_OTHER_PROGRAM)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def store(arguments: tuple[str, ...]) -> None:
+    """Check, weigh or recover a data directory (agentmem store --help)."""
+    # The services never import each other, so the store's own commands run as a process.
+    command = [sys.executable, "-m", "cache_service.offline.commands", *(arguments or ("--help",))]
+    sys.exit(subprocess.run(command, check=False).returncode)
 
 
 if __name__ == "__main__":

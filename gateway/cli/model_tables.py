@@ -8,62 +8,56 @@ from rich.text import Text
 
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
-from gateway.cli.text import printable
-from gateway.model_report import state_name
+from gateway.api.reports import state_name
+from gateway.cli.text import FOLD, LINE, RIGHT, described, printable, table
 
 Row = tuple[str, str]
 
 
 def models_table(found: Sequence[model_pb2.Model]) -> Table:
-    """The models, so that nothing but names and notes wraps on 80 columns. `errors_of` says why some are failed."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("model", overflow="fold", min_width=12)
-    table.add_column("state", no_wrap=True)
-    for name in ("context", "weights", "4K agents"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("note", overflow="fold")
-    for model in found:
-        table.add_row(
-            Text(printable(model.model_id)),
+    """Return the models, so that only names and notes wrap on 80 columns. `errors_of` says why some are failed."""
+    figures = dict.fromkeys(("context", "weights", "4K agents"), RIGHT)
+    rows = (
+        (
+            model.model_id,
             state_name(model),
             f"{model.context_length:,}" if model.context_length else "",
             byte_size(model.weight_bytes) if model.weight_bytes else "",
             f"{model.memory.agents_4k:,}" if model.HasField("memory") else "",
-            Text("; ".join(_notes(model))),
+            "; ".join(_notes(model)),
         )
-    return table
+        for model in found
+    )
+    return table({"model": {**FOLD, "min_width": 12}, "state": LINE, **figures, "note": FOLD}, rows)
 
 
 def errors_of(found: Sequence[model_pb2.Model]) -> Iterator[str]:
-    """A line for each model that could not be loaded the last time."""
+    """Yield a line for each model that could not be loaded the last time."""
     for model in found:
         if model.error:
             yield f"{printable(model.model_id)}: {printable(model.error)}"
 
 
 def print_model(console: Console, model: model_pb2.Model) -> None:
-    """All of one model."""
+    """Print all of one model."""
     console.print(Text(printable(model.model_id), style="bold"))
-    console.print(_rows(about(model)))
+    console.print(described(about(model)))
     if model.HasField("memory"):
         loaded = model.state in (model_pb2.MODEL_STATE_LOADED, model_pb2.MODEL_STATE_DRAINING)
         console.print()
         console.print(Text("memory" if loaded else "memory, were it loaded beside the pinned models", style="bold"))
         console.print(arithmetic(model.memory))
-        console.print(_rows(capacity(model.memory)))
+        console.print(described(capacity(model.memory)))
 
 
 def about(model: model_pb2.Model) -> Iterator[Row]:
-    """What it is, in names and values; only what is known."""
+    """Yield what the model is, in names and values; only what is known."""
     yield "state", ", ".join([state_name(model), *(note for note in _standing(model))])
-    if model.error:
-        yield "error", printable(model.error)
-    if model.source:
-        yield "source", printable(model.source)
-    if model.adapter:
-        yield "adapter", printable(model.adapter)
+    for name in ("error", "source", "adapter"):
+        if value := getattr(model, name):
+            yield name, value
     if model.architecture:
-        yield "architecture", printable(model.architecture) + (f", computes in {model.dtype}" if model.dtype else "")
+        yield "architecture", model.architecture + (f", computes in {model.dtype}" if model.dtype else "")
     if model.context_length:
         yield "context", f"{model.context_length:,} tokens"
     if model.full_layers or model.sliding_layers:
@@ -75,16 +69,16 @@ def about(model: model_pb2.Model) -> Iterator[Row]:
     if model.HasField("quantization_kl"):
         yield "quality", quality(model)
     for path in model.attention_paths:
-        note = f"; {printable(path.note)}" if path.note else ""
-        yield path.phase, f"{printable(path.path)}, off by {path.relative_error:.1g} at most{note}"
+        note = f"; {path.note}" if path.note else ""
+        yield path.phase, f"{path.path}, off by {path.relative_error:.1g} at most{note}"
     if model.tool_parser:
-        yield "tools", f"written as {printable(model.tool_parser)} does"
+        yield "tools", f"written as {model.tool_parser} does"
     if model.fingerprint:
-        yield "fingerprint", printable(model.fingerprint)
+        yield "fingerprint", model.fingerprint
 
 
 def quality(model: model_pb2.Model) -> str:
-    """What the check of quantized KV found, and what to do."""
+    """Return what the check of quantized KV found, and what to do."""
     found = f"KL divergence {model.quantization_kl:.2g} nats with 4 bits"
     if model.HasField("quantization_kl_8_bits"):
         found += f", {model.quantization_kl_8_bits:.2g} with 8"
@@ -98,7 +92,7 @@ def quality(model: model_pb2.Model) -> str:
 
 
 def arithmetic(memory: model_pb2.ModelMemory) -> Table:
-    """How the device's memory is divided: what may be used, what each part takes of it, and what that is for."""
+    """Return how the device's memory is divided: what may be used, what each part takes of it, and what that is for."""
     parts = (
         ("weights", memory.weight_bytes, ""),
         ("activations", memory.activation_bytes, "computing, at its peak"),
@@ -107,36 +101,21 @@ def arithmetic(memory: model_pb2.ModelMemory) -> Table:
         ("batches", memory.batch_bytes, "KV of running requests"),
     )
     left = memory.usable_bytes - sum(size for _, size, _ in parts)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, min_width=12)
-    table.add_column(justify="right", no_wrap=True, min_width=10)
-    table.add_column(style="dim")
-    table.add_row("device", byte_size(memory.device_bytes), "")
-    table.add_row("usable", byte_size(memory.usable_bytes), "the rest is for other processes", end_section=True)
-    for name, size, what in parts:
-        if size or name != "other models":
-            table.add_row(name, f"− {byte_size(size)}", what)
-    table.add_row(
-        "left",
-        f"= {byte_size(max(0, left))}",
-        "for other models" if left > memory.usable_bytes / 100 else "less than a block",
-    )
-    return table
+    rest = "for other models" if left > memory.usable_bytes / 100 else "less than a block"
+    rows = [
+        ("device", byte_size(memory.device_bytes), ""),
+        ("usable", byte_size(memory.usable_bytes), "the rest is for other processes"),
+        *((name, f"− {byte_size(size)}", what) for name, size, what in parts if size or name != "other models"),
+        ("left", f"= {byte_size(max(0, left))}", rest),
+    ]
+    columns = {"name": {**LINE, "min_width": 12}, "size": {**RIGHT, "min_width": 10}, "what": {"style": "dim"}}
+    return table(columns, rows, show_header=False)
 
 
 def capacity(memory: model_pb2.ModelMemory) -> Iterator[Row]:
-    """What fits into the pool."""
+    """Yield what fits into the pool."""
     agents = f"{memory.agents_4k:,} of 4,096 tokens, {byte_size(memory.agent_4k_bytes)} each"
     yield "hot agents", f"{agents}; or {memory.pool_tokens:,} tokens"
-
-
-def _rows(rows: Iterator[Row]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, min_width=12)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, Text(value))
-    return table
 
 
 def _layers(model: model_pb2.Model) -> str:

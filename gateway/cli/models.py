@@ -1,19 +1,36 @@
 """`agentmem models`: what requests may name, what it takes, and loading it ahead of them."""
 
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import click
 import grpc
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from agentmem.channels import closing_stream
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2, model_pb2_grpc
-from gateway.cli.client import ask, gateway_option, hand_down, json_option, not_empty, retrying, write_json
-from gateway.cli.load_progress import LoadProgress, lines_or_bar
+from gateway.api.reports import model_report
+from gateway.cli.client import Client, all_pages, client_options, not_empty, retrying
 from gateway.cli.model_tables import errors_of, models_table, print_model
-from gateway.cli.text import console, printable
-from gateway.model_report import model_report
+from gateway.cli.text import console, printable, write_json
+
+_STAGES: Final = {
+    "wait": "waiting for its turn, and for others to make room",
+    "fetch": "fetching it from the hub",
+    "read": "reading the weights",
+    "self-test": "testing attention and quality",
+    "pool": "taking memory for KV",
+    "ready": "ready",
+}
+_STEP: Final = 0.1
+"""The share of a stage after which another line is written."""
+
+Report = Callable[[str, float], None]
+"""Takes the stage of a load, and the share of it that is done."""
 
 _name_argument = click.argument(
     "name", callback=not_empty("the model's name must not be empty; `agentmem models` lists them")
@@ -21,47 +38,51 @@ _name_argument = click.argument(
 
 
 @click.group(invoke_without_command=True)
-@gateway_option
-@json_option
-@click.pass_context
-def models(context: click.Context, gateway: str, as_json: bool) -> None:
+@client_options
+def models(client: Client) -> None:
     """Show, load or unload models. Without a command: list them, the default first."""
-    if hand_down(context, gateway, as_json=as_json):
-        _list(gateway, as_json=as_json)
+    if click.get_current_context().invoked_subcommand is None:
+        _list(client)
 
 
 @models.command("list")
-@gateway_option
-@json_option
-def list_models(gateway: str, as_json: bool) -> None:
+@client_options
+def list_models(client: Client) -> None:
     """List the registered models, the default first."""
-    _list(gateway, as_json=as_json)
+    _list(client)
+
+
+def _list(client: Client) -> None:
+    found = client.ask(registered)
+    if client.as_json:
+        write_json([model_dict(model) for model in found])
+    else:
+        console().print(models_table(found))
+        for line in errors_of(found):
+            console().print(Text(line))
 
 
 @models.command()
 @click.argument("name", default="")
-@gateway_option
-@json_option
-def show(name: str, gateway: str, as_json: bool) -> None:
+@client_options
+def show(client: Client, name: str) -> None:
     """Show all of one model, loaded or not: what it is, and how the memory is divided. Without NAME the default."""
 
     async def question(channel: grpc.aio.Channel) -> model_pb2.Model:
         stub = model_pb2_grpc.ModelServiceStub(channel)
-        found = await retrying(lambda: stub.GetModel(model_pb2.GetModelRequest(model_id=name)))
-        return found.model
+        return (await retrying(lambda: stub.GetModel(model_pb2.GetModelRequest(model_id=name)))).model
 
-    model = ask(gateway, question)
-    if as_json:
-        write_json(as_dict(model))
+    model = client.ask(question)
+    if client.as_json:
+        write_json(model_dict(model))
     else:
         print_model(console(), model)
 
 
 @models.command()
 @_name_argument
-@gateway_option
-@json_option
-def load(name: str, gateway: str, as_json: bool) -> None:
+@client_options
+def load(client: Client, name: str) -> None:
     """Load a model, and show how far it is. It waits its turn, and others make room, as for a request.
 
     Not needed: a request loads its model, too. With --json a line for each step; the last one has the model. With keys
@@ -72,20 +93,19 @@ def load(name: str, gateway: str, as_json: bool) -> None:
         stub = model_pb2_grpc.ModelServiceStub(channel)
 
         async def attempt() -> model_pb2.Model:
-            progress: LoadProgress = _JsonLines() if as_json else lines_or_bar(name)
             model = model_pb2.Model()
             async with closing_stream(stub.LoadModel(model_pb2.LoadModelRequest(model_id=name))) as steps:
-                with progress:
+                with progress(name, as_json=client.as_json) as report:
                     async for step in steps:
-                        progress.told(step.stage, step.progress)
+                        report(step.stage, step.progress)
                         model = step.model
             return model
 
         return await retrying(attempt)
 
-    model = ask(gateway, question)
-    if as_json:
-        write_json({"stage": "ready", "progress": 1.0, "model": as_dict(model)})
+    model = client.ask(question)
+    if client.as_json:
+        write_json({"stage": "ready", "progress": 1.0, "model": model_dict(model)})
         return
     hot = f"; {model.memory.agents_4k:,} agents of 4,096 tokens fit hot" if model.HasField("memory") else ""
     console().print(Text(f"{printable(model.model_id)} is loaded: {byte_size(model.weight_bytes)} of weights{hot}"))
@@ -93,9 +113,8 @@ def load(name: str, gateway: str, as_json: bool) -> None:
 
 @models.command()
 @_name_argument
-@gateway_option
-@json_option
-def unload(name: str, gateway: str, as_json: bool) -> None:
+@client_options
+def unload(client: Client, name: str) -> None:
     """Unload a model when its running requests have ended. Agents' KV is written; the next request loads it again.
 
     With keys it takes one with admin = true.
@@ -106,45 +125,73 @@ def unload(name: str, gateway: str, as_json: bool) -> None:
         gone = await retrying(lambda: stub.UnloadModel(model_pb2.UnloadModelRequest(model_id=name)))
         return int(gone.freed_bytes)
 
-    if as_json:
-        write_json({"model_id": name, "freed_bytes": ask(gateway, question)})
-        return
-    waiting = console(stderr=True)
-    with waiting.status(Text("its running requests end first; Ctrl-C leaves it loaded")):
-        freed = ask(gateway, question)
-    told = f"was unloaded, freed {byte_size(freed)}" if freed else "was not loaded"
-    console().print(Text(f"{printable(name)} {told}"))
-
-
-class _JsonLines(LoadProgress):
-    def told(self, stage: str, share: float) -> None:
-        if stage != "ready":  # which goes with the model
-            write_json({"stage": stage, "progress": share})
+    waiting = console(stderr=True).status(Text("its running requests end first; Ctrl-C leaves it loaded"))
+    if not client.as_json:
+        waiting.start()
+    try:
+        freed = client.ask(question)
+    finally:
+        waiting.stop()
+    unloaded = f"was unloaded, freed {byte_size(freed)}" if freed else "was not loaded"
+    client.show({"model_id": name, "freed_bytes": freed}, f"{printable(name)} {unloaded}")
 
 
 async def registered(channel: grpc.aio.Channel) -> list[model_pb2.Model]:
-    """The registered models over all pages, the default first."""
+    """Return the registered models, the default first."""
     stub = model_pb2_grpc.ModelServiceStub(channel)
-    found: list[model_pb2.Model] = []
-    request = model_pb2.ListModelsRequest()
-    while True:
-        page = await retrying(lambda: stub.ListModels(request))
-        found += page.models
-        request.page_token = page.next_page_token
-        if not page.next_page_token:
-            return found
+    return await all_pages(stub.ListModels, model_pb2.ListModelsRequest(), "models")
 
 
-def as_dict(model: model_pb2.Model) -> dict[str, Any]:
-    """A model as --json writes it: its name, and what the doors tell of it."""
+def model_dict(model: model_pb2.Model) -> dict[str, Any]:
+    """Return a model as --json writes it: its name, and what the APIs report of it."""
     return {"model_id": model.model_id, **model_report(model)}
 
 
-def _list(gateway: str, *, as_json: bool) -> None:
-    found = ask(gateway, registered)
+@contextmanager
+def progress(name: str, *, as_json: bool) -> Iterator[Report]:
+    """Show the progress of a load as JSON, as a bar on a terminal, or as lines."""
     if as_json:
-        write_json([as_dict(model) for model in found])
+        yield _write_step
+    elif not sys.stdout.isatty():
+        yield lines(click.echo)
     else:
-        console().print(models_table(found))
-        for line in errors_of(found):
-            console().print(Text(line))
+        columns = (BarColumn(bar_width=20), TaskProgressColumn(), TimeElapsedColumn())
+        title = TextColumn("{task.fields[name]}: {task.description}", markup=False)
+        with Progress(title, *columns, console=console(), transient=True) as shown:
+            yield bar(shown, name)
+
+
+def _write_step(stage: str, share: float) -> None:
+    if stage != "ready":  # which is written with the model
+        write_json({"stage": stage, "progress": share})
+
+
+def lines(write: Callable[[str], object]) -> Report:
+    """Report a line for each stage, and for each tenth of it, but none for a stage that is done when it begins."""
+    stage, share = "", 0.0
+
+    def report(now: str, done: float) -> None:
+        nonlocal stage, share
+        began = now != stage
+        if done >= 1 if began else done < share + _STEP:
+            return
+        stage, share = now, done
+        write(_words(now) if began and not done else f"{_words(now)}: {done:.0%}")
+
+    return report
+
+
+def bar(shown: Progress, name: str) -> Report:
+    """Report by a bar, which only moves while the model waits: that has no end that is known."""
+    task = shown.add_task("", total=None, name=printable(name))
+
+    def report(stage: str, share: float) -> None:
+        if stage != "fetch" or share < 1:  # else it was here
+            total = None if stage == "wait" else 1.0
+            shown.update(task, description=_words(stage), completed=share, total=total)
+
+    return report
+
+
+def _words(stage: str) -> str:
+    return _STAGES.get(stage) or printable(stage)  # a newer worker may have others

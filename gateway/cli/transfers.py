@@ -11,23 +11,21 @@ import click
 import grpc
 
 from agentmem.blockfile import CHUNK_BYTES
+from agentmem.channels import closing_stream
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway.cli.agents import only_memory
-from gateway.cli.client import agent_argument, ask, gateway_option, json_option, retrying, write_json
+from gateway.cli.client import Client, agent_argument, client_options, retrying
 from gateway.cli.text import printable
-
-_model_option = click.option("--model", default="", help="Which of the agent's memories, if there are several.")
 
 
 @click.command("export")
 @agent_argument
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@_model_option
+@click.option("--model", default="", help="Which of the agent's memories, if there are several.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
-@gateway_option
-@json_option
-def export_agent(agent: str, file: Path, model: str, force: bool, gateway: str, as_json: bool) -> None:
+@client_options
+def export_agent(client: Client, agent: str, file: Path, model: str, force: bool) -> None:
     """Write AGENT's memory to FILE: what it was told, and its KV. FILE is there when it is whole, and only for you."""
     if file.exists() and not force:
         raise click.ClickException(f"{file} exists; name another file, or replace it with --force")
@@ -37,7 +35,7 @@ def export_agent(agent: str, file: Path, model: str, force: bool, gateway: str, 
         raise click.ClickException(f"cannot write to {file.parent}: {error.strerror}") from error
     try:
         with open(descriptor, "wb") as part:
-            size = ask(gateway, lambda channel: _export(channel, agent, model, part))
+            size = client.ask(lambda channel: _export(channel, agent, model, part))
             part.flush()
             os.fsync(part.fileno())
         os.replace(name, file)
@@ -46,19 +44,32 @@ def export_agent(agent: str, file: Path, model: str, force: bool, gateway: str, 
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
-    if as_json:
-        write_json({"file": str(file), "bytes": size})
-    else:
-        click.echo(f"exported {printable(agent)} to {printable(str(file))}, {byte_size(size)}")
+    done = f"exported {printable(agent)} to {printable(str(file))}, {byte_size(size)}"
+    client.show({"file": str(file), "bytes": size}, done)
+
+
+async def _export(channel: grpc.aio.Channel, agent: str, model: str, file: IO[bytes]) -> int:
+    """Write the agent's file. Return its bytes."""
+    key = await only_memory(channel, agent, model)
+    stub = agent_pb2_grpc.AgentServiceStub(channel)
+
+    async def attempt() -> int:
+        file.seek(0)
+        file.truncate()
+        async with closing_stream(stub.ExportAgent(agent_pb2.ExportAgentRequest(key=key))) as responses:
+            async for response in responses:
+                file.write(response.chunk)
+        return file.tell()
+
+    return await retrying(attempt)
 
 
 @click.command("import")
 @click.argument("file", type=click.File("rb"))
 @click.argument("agent", default="")
 @click.option("--model", default="", help="The model's name here; without it as in the file.")
-@gateway_option
-@json_option
-def import_agent(file: IO[bytes], agent: str, model: str, gateway: str, as_json: bool) -> None:
+@client_options
+def import_agent(client: Client, file: IO[bytes], agent: str, model: str) -> None:
     """Make an agent of FILE, named AGENT or as in the file. Refused if there is one of that name."""
     key = types_pb2.AgentKey(agent_id=agent, model_id=model)
 
@@ -70,38 +81,12 @@ def import_agent(file: IO[bytes], agent: str, model: str, gateway: str, as_json:
 
         return await (retrying(attempt) if file.seekable() else attempt())  # a pipe cannot be sent again
 
-    made = ask(gateway, question).agent
-    if as_json:
-        write_json(
-            {
-                "agent_id": made.key.agent_id,
-                "model_id": made.key.model_id,
-                "tokens": made.tokens,
-                "warm_tokens": made.warm_tokens,
-            }
-        )
-    else:
-        name = f"{printable(made.key.agent_id)} on {printable(made.key.model_id)}"
-        click.echo(f"imported {name}: {made.tokens:,} tokens, {made.warm_tokens:,} with KV")
-
-
-async def _export(channel: grpc.aio.Channel, agent: str, model: str, file: IO[bytes]) -> int:
-    """Write the agent's file; its bytes."""
-    key = await only_memory(channel, agent, model)
-    stub = agent_pb2_grpc.AgentServiceStub(channel)
-
-    async def attempt() -> int:
-        file.seek(0)
-        file.truncate()
-        call = stub.ExportAgent(agent_pb2.ExportAgentRequest(key=key))
-        try:
-            async for response in call:
-                file.write(response.chunk)
-        finally:
-            call.cancel()
-        return file.tell()
-
-    return await retrying(attempt)
+    made = client.ask(question).agent
+    name, model = made.key.agent_id, made.key.model_id
+    client.show(
+        {"agent_id": name, "model_id": model, "tokens": made.tokens, "warm_tokens": made.warm_tokens},
+        f"imported {printable(name)} on {printable(model)}: {made.tokens:,} tokens, {made.warm_tokens:,} with KV",
+    )
 
 
 def _messages(file: IO[bytes], key: types_pb2.AgentKey) -> Iterator[agent_pb2.ImportAgentRequest]:

@@ -1,1 +1,1 @@
-"""The HTTP door: routes, the rim where errors become pages, and server-sent events."""
+"""The HTTP server: routes, middleware, turns over every dialect, REST, and the OpenAPI document."""

@@ -1,4 +1,4 @@
-"""The HTTP door as one ASGI application."""
+"""The HTTP server as one ASGI application: routes and middleware."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,33 +16,30 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agentmem.errors import AgentmemError
-from gateway.admission import Admission
-from gateway.anthropic.messages_request import messages_exchange
-from gateway.anthropic.messages_schema import MessagesRequest
-from gateway.callers import Authenticator
-from gateway.http.authentication import Authentication
-from gateway.http.counting import CountEndpoint
-from gateway.http.hosts import KnownHosts
-from gateway.http.limits import RequestLimits
-from gateway.http.models import ModelEndpoints
-from gateway.http.probes import ALIVE, METRICS, READY
+from agentmem.v1 import model_pb2, model_pb2_grpc
+from gateway import upstream
+from gateway.api.chat import ChatRequest, chat_exchange
+from gateway.api.completions import CompletionRequest, completion_exchange
+from gateway.api.messages import messages_exchange
+from gateway.api.messages_schema import MessagesRequest
+from gateway.api.models import anthropic_model, anthropic_page, openai_list, openai_model
+from gateway.api.responses import response_exchange
+from gateway.api.responses_schema import ResponseRequest
+from gateway.edge.admission import Admission
+from gateway.edge.authorization import redact
+from gateway.edge.callers import Authenticator, caller
+from gateway.http.guards import Authentication, KnownHosts, RequestLimits
+from gateway.http.middleware import ALIVE, METRICS, READY, AccessLogMiddleware, error_page, speaks_anthropic
+from gateway.http.openapi import document
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
-from gateway.http.rim import Rim, error_page, http_error_page
-from gateway.http.turns import TurnEndpoint, Turns
+from gateway.http.rest import rest_routes
+from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
 from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
-from gateway.openai.chat_request import chat_exchange
-from gateway.openai.chat_schema import ChatRequest
-from gateway.openai.completion_request import completion_exchange
-from gateway.openai.completion_schema import CompletionRequest
-from gateway.openai.response_request import response_exchange
-from gateway.openai.response_schema import ResponseRequest
-from gateway.openapi.document import document
-from gateway.rest.routes import rest_routes
 from gateway.settings import GatewaySettings
 
 
-class HttpDoor:
+class HttpServer:
     """The routes. `draining` set to True makes /readyz say no, before the listener closes."""
 
     def __init__(
@@ -54,7 +51,7 @@ class HttpDoor:
         admission: Admission,
         unready: Callable[[], str],
     ) -> None:
-        """`unready` tells why no turn could run, or nothing."""
+        """`unready` returns why no turn could run, or nothing."""
         self._metrics = metrics
         self._unready = unready
         self.draining = False
@@ -63,7 +60,6 @@ class HttpDoor:
             channel=channel,
             finder=finder,
             max_body_bytes=settings.max_body_bytes,
-            stream_queue=settings.stream_queue,
             stall_limit=settings.stall_limit,
             keep_alive=settings.keep_alive,
             metrics=metrics,
@@ -87,14 +83,14 @@ class HttpDoor:
             ],
             middleware=[
                 *_cors(settings.cors_origin),
-                Middleware(Rim, metrics=metrics),
+                Middleware(AccessLogMiddleware, metrics=metrics),
                 *_hosts(settings),
                 Middleware(
                     RequestLimits, max_header_bytes=settings.max_header_bytes, body_timeout=settings.body_timeout
                 ),
                 Middleware(Authentication, authenticator=authenticator, admission=admission),
             ],
-            exception_handlers={AgentmemError: error_page, HTTPException: http_error_page},
+            exception_handlers={AgentmemError: error_page, HTTPException: error_page},
         )
         self.app.router.redirect_slashes = False
 
@@ -119,6 +115,41 @@ class HttpDoor:
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
+_PAGE = 1000
+
+
+class ModelEndpoints:
+    """/v1/models, in Anthropic's shape for its SDKs, else in OpenAI's; the worker is asked each time."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._models = model_pb2_grpc.ModelServiceStub(channel)
+
+    async def list(self, request: Request) -> Response:
+        """Answer with all models, or the page of them that is asked for."""
+        found: list[model_pb2.Model] = []
+        asked = model_pb2.ListModelsRequest(page_size=_PAGE)
+        while True:
+            page: model_pb2.ListModelsResponse = await upstream.result(self._models.ListModels(asked))
+            redact(page, caller())
+            found += page.models
+            asked.page_token = page.next_page_token
+            if not asked.page_token:
+                break
+        if speaks_anthropic(request.scope):
+            return JSONResponse(anthropic_page(found, request.query_params))
+        return JSONResponse(openai_list(found))
+
+    async def get(self, request: Request) -> Response:
+        """Answer with one model."""
+        wanted = model_pb2.GetModelRequest(model_id=request.path_params["id"])
+        if not wanted.model_id:  # the contract's word for the default model
+            raise HTTPException(404, "name a model after /v1/models/")
+        found: model_pb2.GetModelResponse = await upstream.result(self._models.GetModel(wanted))
+        redact(found, caller())
+        describe = anthropic_model if speaks_anthropic(request.scope) else openai_model
+        return JSONResponse(describe(found.model))
+
+
 async def _kept_response(_: Request) -> Response:
     raise HTTPException(
         404,
@@ -128,14 +159,14 @@ async def _kept_response(_: Request) -> Response:
 
 
 def _hosts(settings: GatewaySettings) -> list[Middleware]:
-    """What shuts web pages out of a door that nobody else reaches, and that asks for no keys."""
+    """Return what shuts web pages out of a server that only this machine reaches, and that asks for no keys."""
     if settings.keys is not None or "http" in settings.public:
         return []
     return [Middleware(KnownHosts, allowed=settings.allowed_host)]
 
 
 def _cors(origins: Sequence[str]) -> list[Middleware]:
-    """What lets web pages of `origins` call, none by default. Outermost, so that they can read errors, too.
+    """Return what lets web pages of `origins` call, none by default. Outermost, so that they can read errors, too.
 
     Browsers may not send cookies or client certificates along (no credentials): a page has a key, and sends it itself.
     """

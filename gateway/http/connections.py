@@ -1,33 +1,52 @@
-"""Connections of the HTTP door: how many there may be, and how long one may keep silent."""
+"""HTTP connections: how many there may be, and how long a peer may send nothing or take nothing.
+
+Closing a transport first waits until the peer has taken what is buffered. So a reader that stalls would hold a socket
+and its buffer long after its response was given up, and hold up a shutdown.
+"""
 
 import asyncio
+import logging
+import socket
+import struct
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gateway.http.stalls import StallingConnection
+from agentmem.logs import event
+
+log = logging.getLogger(__name__)
 
 SURPLUS: Final = "agentmem.surplus"
 """In the state of a request's scope: its connection is one too many, so it gets a refusal, or its health check."""
 
+HEADER_SECONDS: Final = 10.0
+"""That a connection without a request in service may take to send a whole one's headers."""
+
 _FOR_PROBES: Final = 16
 """Connections over the limit that are heard nevertheless, so that health checks are answered when it is reached."""
 
+_GRACE: Final = 1.0
+"""Seconds by which a stream notices a stall before its connection does, and ends the turn with the reason."""
 
-def connection_type(max_connections: int, header_timeout: float, stall_seconds: float) -> type[H11Protocol]:
-    """What uvicorn makes for each connection.
+_RESET: Final = struct.pack("ii", 1, 0)
 
-    A connection over `max_connections` is told so when it asks, and closed at once if there are many of those. One
-    that has no request in service and doesn't send a whole one's headers within `header_timeout` seconds is closed, as
-    is one whose peer takes nothing of what is sent for `stall_seconds`.
+
+def connection_type(max_connections: int, stall_limit: float) -> type[H11Protocol]:
+    """Return the protocol that uvicorn makes for each connection.
+
+    A connection over `max_connections` is refused when it asks, and closed at once if there are many of those. One that
+    has no request in service and doesn't send a whole one's headers within HEADER_SECONDS is closed, as is one whose
+    peer takes no byte of what is sent for `stall_limit` seconds and a little.
     """
 
-    class Connection(StallingConnection):
-        stall_limit = stall_seconds
+    class Connection(H11Protocol):
+        _stall: asyncio.TimerHandle | None = None
         _silence: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            # Whatever waits pauses writing, so no stall goes unseen. (Under TLS 0 would mean: always.)
+            transport.set_write_buffer_limits(high=1, low=0)
             surplus = len(self.connections) - max_connections
             if surplus > _FOR_PROBES:
                 transport.abort()
@@ -43,20 +62,44 @@ def connection_type(max_connections: int, header_timeout: float, stall_seconds: 
             super().on_response_complete()
             self._watch_silence()
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._watch_stall()
+
+        def resume_writing(self) -> None:
+            self._stall = _cancelled(self._stall)
+            super().resume_writing()
+
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_watching()
+            self._stall, self._silence = _cancelled(self._stall), _cancelled(self._silence)
             super().connection_lost(exc)
 
         def _watch_silence(self) -> None:
             serving = self.cycle is not None and not self.cycle.response_complete
             if serving or self.transport.is_closing():
-                self._stop_watching()
+                self._silence = _cancelled(self._silence)
             elif self._silence is None:
-                self._silence = self.loop.call_later(header_timeout, self.transport.abort)
+                self._silence = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
-        def _stop_watching(self) -> None:
-            if self._silence is not None:
-                self._silence.cancel()
-                self._silence = None
+        def _watch_stall(self) -> None:
+            _cancelled(self._stall)
+            waiting = self.transport.get_write_buffer_size()
+            self._stall = self.loop.call_later(stall_limit + _GRACE, self._check_stall, waiting)
+
+        def _check_stall(self, before: int) -> None:
+            waiting = self.transport.get_write_buffer_size()
+            if waiting < before:
+                self._watch_stall()
+                return
+            event(log, "stalled connection dropped", waiting_bytes=waiting)
+            # By a reset: else the kernel would go on offering what it holds, and the peer take it for a whole answer.
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.transport.abort()
 
     return Connection
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    if timer is not None:
+        timer.cancel()
+    return None

@@ -1,15 +1,40 @@
 """Responses that are written as they come, to a reader that may stall or leave."""
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
-from starlette.types import Send
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Send
 
 from agentmem import errors
 from agentmem.logs import event as log_event
+from gateway.api.exchange import SseEvent
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_SSE_HEADERS: Final = [
+    ("content-type", "text/event-stream; charset=utf-8"),
+    ("cache-control", "no-cache"),
+    ("x-accel-buffering", "no"),  # proxies such as nginx pass events on at once
+]
+_COMMENT: Final = b": keep-alive\n\n"
+"""What readers skip, by the standard; proxies do not cut off a stream that says something."""
+
+
+class ReaderStalled(errors.ResourceExhausted):
+    """The reader of a stream takes nothing; the response is left without an end. It was logged.
+
+    Such a reader is as good as gone, so HTTP counts it among those.
+    """
+
+    http_status = errors.Cancelled.http_status
 
 
 class StreamedResponse:
@@ -28,15 +53,8 @@ class StreamedResponse:
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send a piece of the body."""
-        await self._body(data, more=True)
-
-    async def end(self) -> None:
-        """End the response."""
-        await self._body(b"", more=False)
-
-    async def _body(self, data: bytes, *, more: bool) -> None:
         try:
             async with asyncio.timeout(self._stall_limit):
                 await self._send({"type": "http.response.body", "body": data, "more_body": more})
@@ -44,11 +62,74 @@ class StreamedResponse:
             log_event(log, "stalled reader cut off", logging.WARNING, stall_limit=self._stall_limit)
             raise ReaderStalled(f"the reader took nothing for {self._stall_limit:g} s") from None
 
+    async def end(self) -> None:
+        """End the response."""
+        await self.write(b"", more=False)
 
-class ReaderStalled(errors.ResourceExhausted):
-    """The reader of a stream takes nothing; the response is left without an end. It was logged.
 
-    Such a reader is as good as gone, so HTTP counts it among those.
+class EventStream(StreamedResponse):
+    """One response of server-sent events: `start`, any number of `send`, then `end`."""
+
+    def __init__(self, send: Send, stall_limit: float) -> None:
+        super().__init__(send, stall_limit)
+        self._writing = asyncio.Lock()
+        self._written = 0.0
+
+    async def start(self, headers: Iterable[tuple[str, str]]) -> None:
+        """Send the status and the headers, further ones included."""
+        await super().start([*_SSE_HEADERS, *headers])
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Send bytes of the stream, one caller after the other."""
+        async with self._writing:
+            await super().write(data, more=more)
+            self._written = time.monotonic()
+
+    async def send(self, event: SseEvent) -> None:
+        """Send one event. Raises ReaderStalled."""
+        data, name = event
+        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        field = f"event: {name}\n" if name else ""
+        await self.write(f"{field}data: {text}\n\n".encode())
+
+    @asynccontextmanager
+    async def kept_alive(self, every: float) -> AsyncIterator[None]:
+        """Send a comment, while the block runs, whenever nothing else was sent for `every` seconds."""
+        self._written = time.monotonic()
+        beating = asyncio.create_task(self._beat(every))
+        try:
+            yield
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _beat(self, every: float) -> None:
+        while True:
+            silent = time.monotonic() - self._written
+            if silent >= every:
+                await self.write(_COMMENT)
+            else:
+                await asyncio.sleep(every - silent)
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the result of `work`, which is cancelled as soon as the client goes away; then raises ClientDisconnect.
+
+    Call it after the body was read: `receive` has nothing but the disconnect to tell then.
     """
+    working = asyncio.ensure_future(work)
+    watching = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
 
-    http_status = errors.Cancelled.http_status
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

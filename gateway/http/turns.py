@@ -2,8 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import quote
@@ -15,29 +15,28 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
-from agentmem.v1 import inference_pb2, types_pb2
-from gateway.callers import caller
-from gateway.choices import Events, each_choice, may_append
-from gateway.enums import short_name
-from gateway.exchange import Exchange, Incoming
-from gateway.http.disconnects import until_disconnect
+from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from gateway import upstream
+from gateway.api.exchange import Exchange, Incoming
+from gateway.api.messages import to_count
+from gateway.api.messages_schema import CountTokensRequest
+from gateway.api.reports import cached_tokens, short_name, warning
+from gateway.api.validation import parse_body
+from gateway.edge.callers import caller
+from gateway.http.choices import Events, each_choice, may_append
+from gateway.http.middleware import as_our_error, broke_off, log_fields, whole
 from gateway.http.requests import (
     AGENT_HEADER,
     WARNING_HEADER,
     agent_id,
     history,
-    json_bytes,
     memory_mode,
+    parsed_body,
     request_id,
     template_time,
-    worked_out,
 )
-from gateway.http.responses import ReaderStalled
-from gateway.http.rim import as_our_error, broke_off, tell, whole
-from gateway.http.sse import EventStream
+from gateway.http.responses import EventStream, ReaderStalled, until_disconnect
 from gateway.identity import Finder, How, Memory, Wanted
-from gateway.json_body import parse_body
-from gateway.memory_report import cached_tokens, warning
 from gateway.metrics import GatewayMetrics
 
 _LOOKS = 3
@@ -53,7 +52,6 @@ class Turns:
     channel: grpc.aio.Channel
     finder: Finder
     max_body_bytes: int
-    stream_queue: int
     stall_limit: float
     keep_alive: float
     metrics: GatewayMetrics
@@ -74,10 +72,11 @@ class TurnEndpoint(Generic[_Schema]):
         request = Request(scope, receive)
         agent, turn, mode = agent_id(request.headers), request_id(request.headers), memory_mode(request.headers)
         moment, of_history = template_time(request.headers), history(request.headers)
-        tell(scope, agent=agent)
-        content = await json_bytes(request, self.shared.max_body_bytes)
+        log_fields(scope, agent=agent)
         incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
-        exchange = await worked_out(len(content), lambda: self.translate(parse_body(content, self.schema), incoming))
+        exchange = await parsed_body(
+            request, self.shared.max_body_bytes, lambda body: self.translate(parse_body(body, self.schema), incoming)
+        )
         for each in exchange.turns:
             each.template_time = moment
             if of_history and each.HasField("messages"):
@@ -100,7 +99,7 @@ async def answer(
     nothing of the answer was sent.
     """
     first = exchange.turns[0]
-    tell(request.scope, model=first.key.model_id)
+    log_fields(request.scope, model=first.key.model_id)
     named = request_id(request.headers) != ""
     if named and len(exchange.turns) > 1:
         raise errors.InvalidArgument("Idempotency-Key", "names one turn; ask for one choice with it")
@@ -117,19 +116,8 @@ async def answer(
     if mode is not None:
         for asked in exchange.turns:
             asked.memory_mode = mode
-    with generation(shared.metrics):
+    with shared.metrics.generation("http"):
         await until_disconnect(request.receive, _Run(shared, request, send, exchange, wanted).run())
-
-
-@contextmanager
-def generation(metrics: GatewayMetrics) -> Iterator[None]:
-    """Counts a generation of the HTTP door."""
-    began = time.monotonic()
-    metrics.generation_began("http")
-    try:
-        yield
-    finally:
-        metrics.generation_ended("http", time.monotonic() - began)
 
 
 @dataclass(frozen=True)
@@ -147,7 +135,7 @@ class _Run:
         for look in range(1, _LOOKS + 1):
             async with self.shared.finder.memory(self.wanted, fresh=look == _LOOKS) as memory:
                 turns = _with_memory(self.exchange, memory)
-                async with aclosing(self._choices(turns)) as choices:
+                async with aclosing(each_choice(self.shared.channel, turns)) as choices:
                     try:
                         first = await anext(choices)
                     except errors.Aborted:
@@ -156,34 +144,28 @@ class _Run:
                         raise
                     self.shared.metrics.agent_resolved(memory.how)
                     self.exchange.answer.agent_id = memory.agent_id
-                    tell(self.request.scope, agent=memory.agent_id)
+                    log_fields(self.request.scope, agent=memory.agent_id)
                     headers = {AGENT_HEADER: quote(memory.agent_id, safe="")} if memory.agent_id else {}
-                    if told := warning(first[1].started):
-                        headers[WARNING_HEADER] = told
+                    if text := warning(first[1].started):
+                        headers[WARNING_HEADER] = text
                     await self._answer(self._noting(first, choices, memory), headers)
                     return
 
-    def _choices(self, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
-        return each_choice(self.shared.channel, turns, self.shared.stream_queue)
-
-    async def _noting(
-        self, first: tuple[int, inference_pb2.GenerateResponse], events: Events, memory: Memory
-    ) -> Events:
-        """All events; the first choice's turn is the agent's, and the one that the log tells of."""
+    async def _noting(self, first: tuple[int, inference_pb2.GenerateResponse], rest: Events, memory: Memory) -> Events:
+        """Yield all events. The first choice's turn is the agent's, and the one that the log is about."""
         self._note(*first, memory)
         yield first
-        async for choice, event in events:
+        async for choice, event in rest:
             self._note(choice, event, memory)
             yield choice, event
 
     def _note(self, choice: int, event: inference_pb2.GenerateResponse, memory: Memory) -> None:
         if choice == 0 and event.HasField("started"):
-            match = short_name(types_pb2.Match.DESCRIPTOR, event.started.cache.match)
-            tell(self.request.scope, match=match)
+            log_fields(self.request.scope, match=short_name(types_pb2.Match.DESCRIPTOR, event.started.cache.match))
         elif choice == 0 and event.HasField("finished"):
             memory.committed = event.finished.durable
             usage = event.finished.usage
-            tell(
+            log_fields(
                 self.request.scope,
                 prompt_tokens=usage.prompt_tokens,
                 reused_tokens=cached_tokens(usage),
@@ -195,7 +177,7 @@ class _Run:
         if self.exchange.streamed:
             stream = EventStream(self.send, self.shared.stall_limit)
             # The first event is there, so what refuses a request is an error page and not a broken stream.
-            await stream.start(headers)
+            await stream.start(headers.items())
             async with stream.kept_alive(self.shared.keep_alive):
                 await self._stream(events, stream)
             await stream.end()
@@ -206,7 +188,7 @@ class _Run:
             await response(self.request.scope, self.request.receive, self.send)
 
     async def _stream(self, events: Events, stream: EventStream) -> None:
-        """All that the stream says. Raises ReaderStalled."""
+        """Send all events of the stream. Raises ReaderStalled."""
         answer, unfinished = self.exchange.answer, len(self.exchange.turns)
         try:
             async for choice, event in events:
@@ -217,7 +199,7 @@ class _Run:
                     await stream.send(said)
         except ReaderStalled:
             raise
-        except Exception as error:  # noqa: BLE001 - the rim: a stream that began can only tell of its failure
+        except Exception as error:  # noqa: BLE001 - a stream that began can only report its failure
             failure = as_our_error(error)
             broke_off(self.request.scope, failure)
             ending = answer.failed(failure)
@@ -228,7 +210,7 @@ class _Run:
 
 
 def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:
-    """The exchange's turns, the first one as its agent's.
+    """Return the exchange's turns, the first one as its agent's.
 
     Where that appends to a memory, the other choices need the memory, too: they read it, and keep nothing.
     """
@@ -250,3 +232,21 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
             turn.ClearField("request_id")
         turns.append(turn)
     return turns
+
+
+@dataclass(frozen=True)
+class CountEndpoint:
+    """Anthropic's /v1/messages/count_tokens as an ASGI application."""
+
+    shared: Turns
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        limit = self.shared.max_body_bytes
+        asked = await parsed_body(request, limit, lambda body: parse_body(body, CountTokensRequest))
+        log_fields(scope, model=asked.model)
+        inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)
+        call = inference.CountTokens(to_count(asked, caller().namespace))
+        counted: inference_pb2.CountTokensResponse = await until_disconnect(receive, upstream.result(call))
+        response = JSONResponse({"input_tokens": counted.tokens})
+        await response(scope, receive, send)

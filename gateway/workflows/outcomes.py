@@ -27,7 +27,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?![\w])")
 
 
 def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, Any]:
-    """The result of a phase in which agents said `last` at last. Who said nothing has null."""
+    """Return the result of a phase in which agents said `last` at last. Who said nothing has null."""
     match outcome:
         case Vote():
             return _vote(outcome, {name: option_in(last.get(name, ""), outcome) for name in asked(outcome, phase)})
@@ -45,7 +45,7 @@ def read(outcome: Outcome, phase: Phase, last: Mapping[str, str]) -> dict[str, A
 
 
 def asked(outcome: Outcome, phase: Phase) -> Sequence[str]:
-    """Whose words an outcome is read from."""
+    """Return whose words an outcome is read from."""
     match outcome:
         case Vote():
             named = outcome.voters
@@ -57,7 +57,7 @@ def asked(outcome: Outcome, phase: Phase) -> Sequence[str]:
 
 
 def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
-    """The JSON Schema that what an agent says in a phase is held to, as JSON; empty where it is free."""
+    """Return the JSON Schema that what an agent says in a phase is held to, as JSON; empty where it is free."""
     if outcome is None or agent not in asked(outcome, phase):
         return ""
     match outcome:
@@ -70,7 +70,7 @@ def held_to(outcome: Outcome | None, phase: Phase, agent: str) -> str:
 
 
 def option_in(text: str, outcome: Vote | Choice) -> str | None:
-    """The last of the options that a text names as words of their own, whatever their case; None if it names none.
+    """Return the last of the options that a text names as words of their own, whatever their case; None for none.
 
     >>> option_in("Not defect: I COOPERATE.", Choice(kind="choice", options=["cooperate", "defect"]))
     'cooperate'

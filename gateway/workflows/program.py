@@ -4,7 +4,7 @@ A program gives steps. The turns of a step run at the same time; its listenings 
 done in the order in which it is given here: listenings, then turns. What was said in the turns is what the next step is
 asked for with.
 
-An agent takes in what it heard as late as costs nobody time, so that what many said is one prompt: while the one before
+An agent takes in what it heard as late as costs no time, so that what many said is one prompt: while the one before
 it speaks, or at the end of the phase; what is left it reads with its own prompt. Where listeners take notes, each
 utterance is noted at once.
 """
@@ -13,12 +13,10 @@ from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 
 from gateway.workflows import outcomes
-from gateway.workflows.audience import Audience, audience, present
 from gateway.workflows.definition.schema import Definition, Phase
-from gateway.workflows.definition.templates import outcome_text
-from gateway.workflows.filling import filled
-from gateway.workflows.hearing import Inboxes, Listening, takes_notes
-from gateway.workflows.upcoming import Place, Speech, distances, schedule
+from gateway.workflows.definition.templates import fill_within_bounds, outcome_text
+from gateway.workflows.inboxes import Inboxes, Listening, takes_notes
+from gateway.workflows.topology import Audience, Place, Speech, audience, distances, present, schedule
 
 
 class Turn(NamedTuple):
@@ -42,7 +40,7 @@ class PhaseEnd(NamedTuple):
 class Step(NamedTuple):
     """What is done next.
 
-    `place` is the index in `upcoming.schedule` of the turns; -1 before the first of them. A step without turns
+    `place` is the index in `topology.schedule` of the turns; -1 before the first of them. A step without turns
     introduces the agents (round 0), or is the last of its phase: they take in what is left. `ended` is the phase that
     ended just before.
     """
@@ -67,9 +65,9 @@ class Program:
         self._begun = False
 
     def advance(self, said: Mapping[str, str]) -> Step | None:
-        """The next step, given what was said in the turns of the one before, by agent; None when the run is over.
+        """Return the next step, given what was said in the turns of the one before, by agent; None after the last.
 
-        Raises FailedPrecondition if more was said than those who are to read it can.
+        Raise FailedPrecondition if more was said than its readers may read.
         """
         try:
             if self._begun:
@@ -80,13 +78,13 @@ class Program:
             return None
 
     def upcoming(self, place: int) -> dict[str, int | None]:
-        """Steps from a place until each agent speaks again, if nothing ends a phase early; None for never."""
+        """Return the steps from a place until each agent speaks again, if no phase ends early; None for never."""
         return distances(self._places, place, list(self.definition.agents))
 
     def _run(self) -> Generator[Step, Mapping[str, str], None]:
         takes_part = {name for phase in self.definition.phases for name in present(phase)}
         introductions = tuple(
-            Listening(name, filled(agent.system, self._values.at(agent=name), f"agents.{name}.system"), role="system")
+            Listening(name, self._filled(agent.system, f"agents.{name}.system", agent=name), role="system")
             for name, agent in self.definition.agents.items()
             if agent.system and name in takes_part
         )
@@ -102,9 +100,8 @@ class Program:
         self, phase: Phase, places: list[tuple[int, Place]], before: PhaseEnd | None
     ) -> Generator[Step, Mapping[str, str], PhaseEnd]:
         for name in present(phase) if phase.opening else ():
-            named = self._values.at(agent=name, phase=phase.name)
             what = f"the opening of phase {phase.name}, as {name} would read it,"
-            self._inboxes.put(name, filled(phase.opening, named, what), phase.name)
+            self._inboxes.put(name, self._filled(phase.opening, what, agent=name, phase=phase.name), phase.name)
         last: dict[str, str] = {}
         this_round: dict[str, list[str]] = {}
         rounds = 0
@@ -130,7 +127,7 @@ class Program:
         return PhaseEnd(phase.name, outcome, rounds)
 
     def _listenings(self, phase: Phase, at: int, speakers: set[str]) -> tuple[Listening, ...]:
-        """Who takes in what it heard while others speak, or before it does."""
+        """Return who takes in what it heard while others speak, or before it speaks itself."""
         waiting = self._inboxes.waiting()
         if not takes_notes(phase, self.definition.defaults.listening):
             upcoming = self.upcoming(at)
@@ -139,12 +136,12 @@ class Program:
 
     def _turn(self, phase: Phase, number: int, speech: Speech) -> Turn:
         name, defaults = speech.speaker, self.definition.defaults
-        named = self._values.at(agent=name, phase=phase.name, round=str(number))
         prompt = phase.prompts
         if not isinstance(prompt, str):
             prompt = prompt.get(name, prompt.get("*", ""))
-        lines = (self._inboxes.read(name), filled(prompt, named, f"the prompt of {name} in phase {phase.name}"))
-        message = "\n".join(line for line in lines if line) or filled(defaults.cue, named, "defaults.cue")
+        named = {"agent": name, "phase": phase.name, "round": str(number)}
+        lines = self._inboxes.read(name), self._filled(prompt, f"the prompt of {name} in phase {phase.name}", **named)
+        message = "\n".join(filter(None, lines)) or self._filled(defaults.cue, "defaults.cue", **named)
         return Turn(
             name,
             message,
@@ -152,6 +149,10 @@ class Program:
             audience(phase, name, speech.to),
             outcomes.held_to(phase.outcome, phase, name),
         )
+
+    def _filled(self, text: str, what: str, **named: str) -> str:
+        """Return a template with all that has a value by now, and `named`, which has one here only."""
+        return fill_within_bounds(text, self._values.at(**named), what)
 
 
 class _Values(dict[str, str]):
@@ -165,7 +166,7 @@ class _Values(dict[str, str]):
         self.outcomes = outcomes
 
     def at(self, **named: str) -> "_Values":
-        """These, and what has a value at one place only."""
+        """Return these, and what has a value at one place only."""
         return _Values({**self, **named}, self.outcomes)
 
     def __missing__(self, name: str) -> str:
@@ -177,7 +178,7 @@ class _Values(dict[str, str]):
 
 
 def _stops(phase: Phase, this_round: Mapping[str, list[str]], last: Mapping[str, str]) -> bool:
-    """Whether a phase ends with the round in which this was said."""
+    """Return whether a phase ends with the round in which this was said."""
     until = phase.until
     if until is None:
         return False

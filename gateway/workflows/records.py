@@ -1,38 +1,68 @@
-"""Runs as the store keeps them: read, written and erased over the channel to it, through a store's restart."""
+"""Runs as the store keeps them: read, written and erased over the channel to it, through a store's restart.
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+A run is one record: what it was begun with, which never changes; its events, one row each, which are only appended; and
+a summary, which is replaced with each write and says how far the run is.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import grpc
 
 from agentmem import errors
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import cache_store_pb2_grpc
+from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2, workflow_run_pb2
 from gateway import retries, upstream
+from gateway.workflows.event_log import Event, LoggedEvent
+
+State = workflow_pb2.WorkflowState
+ENDED: Final = frozenset({State.WORKFLOW_STATE_SUCCEEDED, State.WORKFLOW_STATE_CANCELLED})
+"""States that a run does not leave."""
 
 PATIENCE_SECONDS: Final = 60.0
 """How long a run waits for a store that does not answer, from the first call that failed."""
 
 _TIMEOUT_SECONDS: Final = 20.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+_POLL_SECONDS: Final = 0.25
+_MAX_ERROR: Final = 3000
+"""Characters of a run's error that are kept; the summary has 16 KiB."""
+_NO_EVENTS: Final = 2**63 - 1
 
 
-class Record(NamedTuple):
-    """A run's record. `payload` is empty in pages."""
+@dataclass
+class StoredRun:
+    """A run and its record. `version` and `stored_events` say what the store has; `events` are those that were read."""
 
-    workflow_id: str
-    version: int
-    payload: bytes
-    summary: bytes
+    workflow: workflow_pb2.Workflow
+    definition_yaml: str
+    variables: dict[str, str]
+    version: int = 0
+    stored_events: int = 0
+    events: list[LoggedEvent] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and id."""
+        return self.workflow.namespace, self.workflow.workflow_id
+
+    def payload(self) -> bytes:
+        """Return what never changes."""
+        return workflow_run_pb2.WorkflowRun(
+            workflow=self.workflow, definition_yaml=self.definition_yaml, variables=self.variables
+        ).SerializeToString()
 
 
 class Records:
-    """The records of runs. Event loop.
+    """The records of runs. Event loop only.
 
     Where the store does not answer, or says that it cannot now, a call is made again for `patience` seconds, and raises
-    Unavailable then. A call that was repeated may have been done before: it is told by what it wanted to have. So the
-    payloads of two writers who may meet must differ. Other errors are the store's: InvalidArgument for what is too
-    large, ResourceExhausted where there is no room, DataLoss for a damaged record.
+    Unavailable then. A repeated call may have been done before: it is recognised by what it wanted to have, so what two
+    writers who may meet append must differ. Other errors are the store's: InvalidArgument for what is too large,
+    ResourceExhausted where there is no room, DataLoss for a damaged record.
     """
 
     def __init__(self, channel: grpc.aio.Channel, patience: float = PATIENCE_SECONDS) -> None:
@@ -41,49 +71,55 @@ class Records:
         )
         self._patience = patience
 
-    async def create(self, namespace: str, workflow_id: str, payload: bytes, summary: bytes) -> int:
-        """Make a record; its version, 1. Raises AlreadyExists if there is another's."""
+    async def create(self, run: StoredRun) -> None:
+        """Make the record of a run without events. Raise AlreadyExists if there is another's."""
         try:
-            return await self.put(namespace, workflow_id, 0, payload, summary)
+            await self._put(run, (), payload=run.payload())
         except errors.Aborted as error:
-            raise errors.AlreadyExists(f"workflow {workflow_id!r} exists already; choose another id") from error
+            raise errors.AlreadyExists(f"workflow {run.key[1]!r} exists already; choose another id") from error
 
-    async def put(self, namespace: str, workflow_id: str, version: int, payload: bytes, summary: bytes) -> int:
-        """Replace a record that is in this version (0: none); its new version, fsynced. Raises Aborted if it is not."""
-        record = pb.WorkflowRecord(
-            namespace=namespace, workflow_id=workflow_id, version=version, payload=payload, summary=summary
-        )
-        call = _Call(self._store.PutWorkflowRecord, self._patience)
-        try:
-            answer: pb.PutWorkflowRecordResponse = await call.answer(pb.PutWorkflowRecordRequest(record=record))
-        except errors.Aborted:
-            wanted = Record(workflow_id, version + 1, payload, summary)
-            if call.is_repeated and await self.get(namespace, workflow_id) == wanted:
-                return wanted.version
-            raise
-        return answer.version
+    async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
+        """Append events to a run's record, and say how far the run is; fsynced.
 
-    async def get(self, namespace: str, workflow_id: str) -> Record | None:
-        """A record; None if there is none."""
-        call = _Call(self._store.GetWorkflowRecord, self._patience)
-        try:
-            answer: pb.GetWorkflowRecordResponse = await call.answer(
-                pb.GetWorkflowRecordRequest(namespace=namespace, workflow_id=workflow_id)
-            )
-        except errors.NotFound:
+        Raise Aborted if the record is not in the run's version: another gateway goes on with it.
+        """
+        await self._put(run, [event.SerializeToString() for event in events])
+
+    async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
+        """Return a run with its events but the first `after` ones; None if there is no such run."""
+        answer = await self._get(namespace, workflow_id, after)
+        if answer is None:
             return None
-        return _record(answer.record)
+        kept = workflow_run_pb2.WorkflowRun.FromString(answer.record.payload)
+        workflow = workflow_pb2.Workflow.FromString(answer.record.summary)
+        workflow.agents.extend(kept.workflow.agents)
+        events = [LoggedEvent.FromString(event) for event in answer.events]
+        variables = dict(kept.variables)
+        return StoredRun(workflow, kept.definition_yaml, variables, answer.record.version, after + len(events), events)
 
-    async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[Record], str]:
-        """At most `size` (1 to 1000) records without payloads, the newest first, and the next page's token or ""."""
-        call = _Call(self._store.ListWorkflowRecords, self._patience)
-        answer: pb.ListWorkflowRecordsResponse = await call.answer(
-            pb.ListWorkflowRecordsRequest(namespace=namespace, page_size=size, page_token=token)
-        )
-        return [_record(record) for record in answer.records], answer.next_page_token
+    async def workflow(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow | None:
+        """Return how far a run is, without its events; None if there is no such run."""
+        run = await self.get(namespace, workflow_id, _NO_EVENTS)
+        return run.workflow if run is not None else None
+
+    async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[workflow_pb2.Workflow], str]:
+        """Return at most `size` (1 to 1000) runs without agents, the newest first, and the next page's token or ""."""
+        records, following = await self._page(namespace, size, token)
+        return [workflow_pb2.Workflow.FromString(record.summary) for record in records], following
+
+    async def version(self, namespace: str, workflow_id: str) -> int:
+        """Return the version of a record, which may be damaged. Raise NotFound."""
+        token = ""
+        while True:
+            records, token = await self._page(namespace, 1000, token)
+            for record in records:
+                if record.workflow_id == workflow_id:
+                    return record.version
+            if not token:
+                raise errors.NotFound("workflow", workflow_id)
 
     async def delete(self, namespace: str, workflow_id: str, version: int) -> None:
-        """Erase a record that is in this version. Raises Aborted if it is in another, NotFound if there is none."""
+        """Erase a record that is in this version. Raise Aborted if it is in another, NotFound if there is none."""
         call = _Call(self._store.DeleteWorkflowRecord, self._patience)
         try:
             await call.answer(
@@ -92,6 +128,68 @@ class Records:
         except errors.NotFound:
             if not call.is_repeated:
                 raise
+
+    async def follow(
+        self, namespace: str, workflow_id: str, after: int, patience: float = PATIENCE_SECONDS
+    ) -> AsyncGenerator[Event, None]:
+        """Yield all that is stored behind a sequence number of a run that goes on in another gateway, until it ends.
+
+        Text as it streams is sent only where the run is; AgentSpoke has all of it. Raise NotFound where the run is
+        deleted meanwhile, and Unavailable where the record has not changed for `patience` seconds: the same request
+        then goes on with the run, wherever it was.
+        """
+        version, changed = 0, time.monotonic()
+        while True:
+            run = await self.get(namespace, workflow_id, after)
+            if run is None:
+                raise errors.NotFound("workflow", workflow_id)
+            if run.version != version:
+                version, changed = run.version, time.monotonic()
+                for logged in run.events:
+                    after = logged.event.sequence
+                    yield logged.event
+                if run.workflow.state in ENDED:
+                    return
+            elif time.monotonic() - changed > patience:
+                raise interrupted()
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _put(self, run: StoredRun, events: Sequence[bytes], payload: bytes | None = None) -> None:
+        namespace, workflow_id = run.key
+        summary = _summary(run.workflow)
+        record = pb.WorkflowRecord(
+            namespace=namespace, workflow_id=workflow_id, version=run.version, payload=payload, summary=summary
+        )
+        call = _Call(self._store.PutWorkflowRecord, self._patience)
+        try:
+            await call.answer(pb.PutWorkflowRecordRequest(record=record, events=events))
+        except errors.Aborted:
+            if not call.is_repeated:
+                raise
+            found = await self._get(namespace, workflow_id, run.stored_events)
+            wanted = (run.version + 1, summary, list(events))
+            if found is None or (found.record.version, found.record.summary, list(found.events)) != wanted:
+                raise
+            if payload not in (None, found.record.payload):
+                raise
+        run.version += 1
+        run.stored_events += len(events)
+
+    async def _get(self, namespace: str, workflow_id: str, after: int) -> pb.GetWorkflowRecordResponse | None:
+        request = pb.GetWorkflowRecordRequest(namespace=namespace, workflow_id=workflow_id, after_event=after)
+        try:
+            answer: pb.GetWorkflowRecordResponse = await _Call(self._store.GetWorkflowRecord, self._patience).answer(
+                request
+            )
+        except errors.NotFound:
+            return None
+        return answer
+
+    async def _page(self, namespace: str, size: int, token: str) -> tuple[Sequence[pb.WorkflowRecord], str]:
+        request = pb.ListWorkflowRecordsRequest(namespace=namespace, page_size=size, page_token=token)
+        call = _Call(self._store.ListWorkflowRecords, self._patience)
+        answer: pb.ListWorkflowRecordsResponse = await call.answer(request)
+        return answer.records, answer.next_page_token
 
 
 class _Call:
@@ -104,27 +202,40 @@ class _Call:
         """Whether the store may have done, before it answered, what it was asked for."""
 
     async def answer(self, request: Any) -> Any:
-        """The answer. Raises AgentmemError; Unavailable when the patience is over."""
+        """Return the answer. Raise AgentmemError; Unavailable when the patience is over."""
         backoff = _FIRST_WAIT
 
         def wait(failure: retries.Failure) -> float | None:
             nonlocal backoff
-            told = _told(failure)
-            if not isinstance(told, errors.Unavailable):
+            error = _error(failure)
+            if not isinstance(error, errors.Unavailable):
                 return None
             self.is_repeated = True
-            seconds = backoff if _is_silence(failure) else max(backoff, told.retry_after)
+            seconds = backoff if _is_silence(failure) else max(backoff, error.retry_after)
             backoff = min(2 * backoff, _LONGEST_WAIT)
             return seconds
 
         try:
-            return await retries.patiently(lambda: self._rpc(request, timeout=_TIMEOUT_SECONDS), wait, self._patience)
+            return await retries.retry(lambda: self._rpc(request, timeout=_TIMEOUT_SECONDS), wait, self._patience)
         except grpc.aio.AioRpcError as error:
-            raise _told(error) from error
+            raise _error(error) from error
 
 
-def _told(failure: retries.Failure) -> errors.AgentmemError:
-    """What a failed call is told as."""
+def interrupted() -> errors.Unavailable:
+    """Return the error of those who follow a run that stops and has not ended."""
+    return errors.Unavailable("the run was interrupted; send the request again, and it goes on")
+
+
+def _summary(workflow: workflow_pb2.Workflow) -> bytes:
+    """Return what a list says of a run, and what changes as it goes on."""
+    summary = workflow_pb2.Workflow()
+    summary.CopyFrom(workflow)
+    summary.ClearField("agents")
+    summary.error = summary.error[:_MAX_ERROR]
+    return summary.SerializeToString()
+
+
+def _error(failure: retries.Failure) -> errors.AgentmemError:
     if not isinstance(failure, grpc.aio.AioRpcError):
         return failure
     return upstream.unreachable(upstream.STORE) if _is_silence(failure) else upstream.failure(failure, upstream.STORE)
@@ -132,7 +243,3 @@ def _told(failure: retries.Failure) -> errors.AgentmemError:
 
 def _is_silence(failure: retries.Failure) -> bool:
     return isinstance(failure, grpc.aio.AioRpcError) and errors.is_silence(failure)
-
-
-def _record(message: pb.WorkflowRecord) -> Record:
-    return Record(message.workflow_id, message.version, message.payload, message.summary)

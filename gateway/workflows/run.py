@@ -1,81 +1,75 @@
-"""A run: its program, executed, recorded and told.
+"""A run: its program, executed and recorded.
 
-A run is resumed by executing it again: `works` says what is not done again then.
+A run is resumed by executing it again: the task runner finds in the log what is not to be done again.
 """
 
 import asyncio
+import json
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Final, cast
+from typing import cast
 
-from agentmem.errors import AgentmemError, Unavailable
+from agentmem.errors import AgentmemError
 from agentmem.logs import event
-from agentmem.v1 import types_pb2, workflow_pb2, workflow_run_pb2
+from agentmem.v1 import types_pb2, workflow_pb2
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.log import Event, EventLog, Write
-from gateway.workflows.program import Program, Step
-from gateway.workflows.telling import heard, outcome, phase_started
-from gateway.workflows.turns import Turns
-from gateway.workflows.works import Works
+from gateway.workflows.event_log import Event, EventLog, Write
+from gateway.workflows.program import PhaseEnd, Program, Step
+from gateway.workflows.records import ENDED, State, StoredRun, interrupted
+from gateway.workflows.task_runner import TaskRunner
+from gateway.workflows.worker import Worker
 
 log = logging.getLogger(__name__)
-
-State = workflow_pb2.WorkflowState
-ENDED: Final = frozenset({State.WORKFLOW_STATE_SUCCEEDED, State.WORKFLOW_STATE_CANCELLED})
-"""States that a run does not leave."""
 
 
 class Run:
     """One run that goes on here. Event loop only; `execute` once.
 
-    `check` raises where whoever began the run may not go on; it is asked before each step. `write` makes a record
-    durable. `room` is as in Works.
+    `check` raises where the caller who began the run may not go on; it is asked before each step. `write` makes events
+    durable, and how far the run is. `slots` is as in TaskRunner.
     """
 
     def __init__(
         self,
-        record: workflow_run_pb2.WorkflowRun,
+        stored: StoredRun,
         definition: Definition,
-        turns: Turns,
+        worker: Worker,
         write: Write,
         check: Callable[[], None],
-        room: asyncio.Semaphore,
+        slots: asyncio.Semaphore,
     ) -> None:
-        self.log = EventLog(record, write)
-        self.record = record
+        self.stored = stored
+        self.workflow = stored.workflow
+        """How far it is."""
+        self.log = EventLog(stored.events, len(stored.payload()), write)
         self.cancelled = False
         self.over = False
         """It has ended, and its record says so."""
         self._definition = definition
-        self._turns = turns
+        self._worker = worker
         self._check = check
         self._phases = {phase.name: phase for phase in definition.phases}
-        self._keys = {agent.name: agent.key for agent in record.workflow.agents}
-        self._works = Works(definition, record.workflow, turns, self.log, room)
+        self._keys = {agent.name: agent.key for agent in self.workflow.agents}
+        self._tasks = TaskRunner(definition, self.workflow, worker, self.log, slots)
         self._ahead: asyncio.Task[None] | None = None
 
-    @property
-    def workflow(self) -> workflow_pb2.Workflow:
-        """How far it is."""
-        return self.record.workflow
-
     async def execute(self) -> None:
-        """Go on to the end. Cancelled, it leaves the record as it is, for whoever resumes it, unless `cancelled`.
+        """Go on to the end. Cancelled, leave the record as it is, to be resumed, unless `cancelled`.
 
-        Raises what writing the record raises; the run is then as the record has it.
+        Raise what writing the record raises; the run is then as the record has it.
         """
         try:
-            await self._to_its_end()
+            await self._execute()
         except AgentmemError as error:
             self.log.close(error)
             raise
         finally:
             self.log.close(None if self.over else interrupted())
 
-    async def _to_its_end(self) -> None:
+    async def _execute(self) -> None:
         workflow = self.workflow
-        self.log.add("started", Event(started=workflow_pb2.WorkflowStarted(workflow=workflow)))
+        self.log.append("started", Event(started=workflow_pb2.WorkflowStarted(workflow=workflow)))
         try:
             await self._perform()
             workflow.state, workflow.error = State.WORKFLOW_STATE_SUCCEEDED, ""
@@ -96,17 +90,17 @@ class Run:
     async def _finish(self) -> None:
         workflow = self.workflow
         if workflow.state in ENDED:
-            self.log.add("finished", _finished(workflow))
+            self.log.append("finished", finished(workflow))
             await self.log.flush()
             self.over = True
-            await self._turns.forget([agent.key for agent in workflow.agents if not agent.persists])
+            await self._worker.forget([agent.key for agent in workflow.agents if not agent.persists])
         else:
-            workflow.turns = self.log.written("agent_spoke")
+            workflow.turns = self.log.count("agent_spoke")
             try:
                 await self.log.save()
             except AgentmemError as error:
                 log.warning("how a workflow failed is not in its record: %s", error)
-            self.log.tell(_finished(workflow))
+            self.log.publish(finished(workflow))
             self.over = True
         event(log, "workflow ended", workflow_id=workflow.workflow_id, state=State.Name(workflow.state))
 
@@ -119,70 +113,78 @@ class Run:
                     self._check()
                     self._begin(step)
                     talking = asyncio.Event()
-                    works = self._works_of(step, group, talking)
+                    turns = self._start(step, group, talking)
                     self._look_ahead(step, program.upcoming(step.place), group, talking)
                     await self.log.flush()
-                    said = {agent: await work for agent, work in works.items()}
-                    self._tell_who_heard(step)
+                    said = {agent: await turn for agent, turn in turns.items()}
+                    self._append_audiences(step)
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         await self.log.flush()
 
     def _begin(self, step: Step) -> None:
         if step.ended is not None and step.ended.outcome:
-            self.log.add(f"outcome/{step.ended.phase}", outcome(step.ended))
+            self.log.append(f"outcome/{step.ended.phase}", _outcome(step.ended))
         if step.turns:
             self.workflow.phase = step.phase
-            self.log.add(f"phase/{step.phase}/{step.round}", phase_started(self._phases[step.phase], step.round))
+            phase = self._phases[step.phase]
+            started = workflow_pb2.PhaseStarted(
+                phase=phase.name,
+                round=step.round,
+                topology=phase.topology,
+                channel=phase.channel,
+                agents=[*phase.agents, *phase.listeners],
+            )
+            self.log.append(f"phase/{step.phase}/{step.round}", Event(phase_started=started))
 
-    def _works_of(self, step: Step, group: asyncio.TaskGroup, talking: asyncio.Event) -> "dict[str, asyncio.Task[str]]":
-        """Begin what is to be done. The turns, by agent, are what the next step waits for; they set `talking`.
+    def _start(self, step: Step, group: asyncio.TaskGroup, talking: asyncio.Event) -> "dict[str, asyncio.Task[str]]":
+        """Start what is to be done. The turns, by agent, are what the next step waits for; they set `talking`.
 
         Tasks take an agent's lock in the order in which they are made.
         """
         for listening in step.listenings:
-            group.create_task(self._works.listen(step, listening))
-        return {turn.agent: group.create_task(self._works.speak(step, turn, talking)) for turn in step.turns}
+            group.create_task(self._tasks.listen(step, listening))
+        return {turn.agent: group.create_task(self._tasks.speak(step, turn, talking)) for turn in step.turns}
 
     def _look_ahead(
         self, step: Step, upcoming: dict[str, int | None], group: asyncio.TaskGroup, talking: asyncio.Event
     ) -> None:
-        """Look from here, and no longer from the step before."""
+        """Look ahead from here, and no longer from the step before."""
         if self._ahead is not None:
             self._ahead.cancel()
         busy = {listening.agent for listening in step.listenings} | {turn.agent for turn in step.turns}
         soon = [name for name, after in upcoming.items() if after == 1 and name not in busy]
-        self._ahead = group.create_task(self._looking(upcoming, soon, talking if step.turns else None))
+        self._ahead = group.create_task(self._prefetch(upcoming, soon, talking if step.turns else None))
 
-    async def _looking(self, upcoming: dict[str, int | None], soon: list[str], talking: asyncio.Event | None) -> None:
-        """Say whose turn is far, and have those who speak next where they are fast. Best effort.
+    async def _prefetch(self, upcoming: dict[str, int | None], soon: list[str], talking: asyncio.Event | None) -> None:
+        """Hint whose turn is far, and prefetch those who speak next. Best effort.
 
-        The latter begins when somebody talks: before that it would be in the way of whose turn it is. A run that only
-        repeats what its log has needs none of it.
+        Prefetching begins when an agent talks: before that it would delay whose turn it is. A run that only repeats
+        what its log has needs none of it.
         """
-        if not self._works.anew:
+        if not self._tasks.asked:
             return
-        await self._turns.hint(upcoming, self._keys)
+        await self._worker.hint(upcoming, self._keys)
         if talking is not None:
             await talking.wait()
         for name in soon:
-            await self._turns.prefetch(self._keys[name])
+            await self._worker.prefetch(self._keys[name])
 
-    def _tell_who_heard(self, step: Step) -> None:
+    def _append_audiences(self, step: Step) -> None:
         for turn in step.turns:
-            told = heard(turn, self._phases[step.phase].channel)
-            self.log.add(f"heard/{turn.agent}/{self._works.last(turn.agent)}", told)
-
-
-def interrupted() -> Unavailable:
-    """What those are told who follow a run that stops and has not ended."""
-    return Unavailable("the run was interrupted; send the request again, and it goes on")
+            heard = workflow_pb2.AgentsHeard(
+                speaker=turn.agent,
+                listeners=turn.audience.listeners,
+                bystanders=turn.audience.bystanders,
+                channel=self._phases[step.phase].channel,
+            )
+            self.log.append(f"heard/{turn.agent}/{self._tasks.last(turn.agent)}", Event(agents_heard=heard))
 
 
 def agent_keys(
     definition: Definition, namespace: str, workflow_id: str, default_model: str
 ) -> list[workflow_pb2.WorkflowAgent]:
-    """The memories of a run's agents. One that does not persist has a memory of this run's own."""
+    """Return the memories of a run's agents. One that does not persist has a memory of this run's own."""
     return [
         workflow_pb2.WorkflowAgent(
             name=name,
@@ -197,11 +199,21 @@ def agent_keys(
     ]
 
 
-def _finished(workflow: workflow_pb2.Workflow) -> Event:
+def finished(workflow: workflow_pb2.Workflow) -> Event:
+    """Return the last event of a run."""
     return Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow))
 
 
+def _outcome(ended: PhaseEnd) -> Event:
+    outcome = workflow_pb2.PhaseOutcome(
+        phase=ended.phase,
+        outcome_json=json.dumps(ended.outcome, ensure_ascii=False, allow_nan=False),
+        rounds=ended.rounds,
+    )
+    return Event(phase_outcome=outcome)
+
+
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What failed first; the others were cancelled for it, or failed in the same moment."""
+    """Return what failed first; the others were cancelled for it, or failed in the same moment."""
     each = errors.exceptions[0]
     return _first(each) if isinstance(each, BaseExceptionGroup) else each

@@ -5,10 +5,11 @@ gateways that resume the same run write its record in turn, and the one whose ve
 """
 
 import asyncio
+import hashlib
 import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -28,27 +29,25 @@ from agentmem.errors import (
     Unavailable,
 )
 from agentmem.logs import event
-from agentmem.shielding import to_its_end
-from agentmem.v1 import workflow_pb2, workflow_run_pb2
-from gateway import callers
-from gateway.callers import Authenticator, Caller
+from agentmem.shielding import run_shielded
+from agentmem.v1 import workflow_pb2
+from agentmem.validation import AgentKey
+from gateway.edge import callers
+from gateway.edge.callers import Authenticator, Caller
 from gateway.metrics import GatewayMetrics
-from gateway.workflows import states
-from gateway.workflows.definition.load import load
+from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.following import follow
-from gateway.workflows.log import Event, EventLog
-from gateway.workflows.records import Records
-from gateway.workflows.run import ENDED, Run, agent_keys, interrupted
-from gateway.workflows.states import State
-from gateway.workflows.turns import Turns
+from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.records import ENDED, Records, State, StoredRun, interrupted
+from gateway.workflows.run import Run, agent_keys, finished
+from gateway.workflows.worker import Worker
 
 log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 300.0
 """Seconds that a run waits for a worker that is away, or for room; then it has failed, and can be resumed."""
-_AT_ONCE: Final = 32
-"""Works of all runs that the worker has at the same time, half of what it takes by default."""
+_SLOTS: Final = 32
+"""Tasks of all runs that the worker has at the same time, half of what it takes by default."""
 
 _Events = AsyncGenerator[Event, None]
 _Key = tuple[str, str]
@@ -57,7 +56,6 @@ _Key = tuple[str, str]
 @dataclass
 class _Live:
     run: Run
-    version: int
     task: "asyncio.Task[None]"
 
 
@@ -73,11 +71,11 @@ class Runs:
         most: int,
     ) -> None:
         self._records = records
-        self._turns = Turns(worker, _PATIENCE)
+        self._worker = Worker(worker, _PATIENCE)
         self._authenticator = authenticator
         self._metrics = metrics
         self._most = most
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_SLOTS)
         self._live: dict[_Key, _Live] = {}
         self._beginning: Counter[str] = Counter()
         self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
@@ -86,80 +84,86 @@ class Runs:
     async def begin(
         self, who: Caller, request_id: str, definition_yaml: str, variables: Mapping[str, str], after: int
     ) -> _Events:
-        """Begin a run, or join or resume the one of this request; its events. Raises AgentmemError, the mistakes of a
-        definition included, before anything has begun."""
+        """Begin a run, or join or resume the one of this request; return its events behind the sequence `after`.
+
+        Raise AgentmemError, for the mistakes of a definition too, before anything has begun.
+        """
         definition = await asyncio.to_thread(load, definition_yaml, variables)
-        key = who.namespace, states.workflow_id(who.namespace, request_id or uuid.uuid4().hex)
-        given = workflow_run_pb2.WorkflowRun(definition_yaml=definition_yaml, variables=variables)
-        async with self._only(key):
-            if (known := await self._same(key, given)) is not None:
-                return self._join(who, definition, *known, after)
+        key = who.namespace, _workflow_id(who.namespace, request_id or uuid.uuid4().hex)
+        async with self._lock(key):
+            if (known := await self._same(key, definition_yaml, variables)) is not None:
+                return self._join(who, definition, known, after)
             with self._reserved(who.namespace):
-                given.workflow.CopyFrom(await self._new(key, definition))
+                run = StoredRun(await self._new(key, definition), definition_yaml, dict(variables))
                 try:
-                    return await to_its_end(self._create(who, key, definition, given, after))
+                    return await run_shielded(self._create(who, definition, run, after))
                 except AlreadyExists:  # another gateway was asked at the same time, and has it
-                    if await self._same(key, given) is None:
+                    if await self._same(key, definition_yaml, variables) is None:
                         raise
-                    return follow(self._records, *key, after)
+                    return self._records.follow(*key, after)
 
     async def resume(self, who: Caller, workflow_id: str, after: int) -> _Events:
-        """Join a run, or go on with one that is interrupted or failed; its events. Raises AgentmemError."""
+        """Join a run, or go on with one that is interrupted or failed; return its events. Raise AgentmemError."""
         key = who.namespace, workflow_id
-        async with self._only(key):
-            run, version = await self._found(key)
+        async with self._lock(key):
+            run = await self._found(key)
             if key in self._live or run.workflow.state in ENDED:
-                return self._join(who, None, run, version, after)
-            definition = await asyncio.to_thread(load, run.definition_yaml, dict(run.variables))
-            return self._join(who, definition, run, version, after)
+                return self._join(who, None, run, after)
+            definition = await asyncio.to_thread(load, run.definition_yaml, run.variables)
+            return self._join(who, definition, run, after)
 
     async def get(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
-        """A run as it is now. Raises NotFound."""
-        run, _ = await self._found((namespace, workflow_id))
-        return self._as_it_is(run.workflow)
+        """Return a run as it is now. Raise NotFound."""
+        live = self._live.get((namespace, workflow_id))
+        workflow = live.run.workflow if live else await self._records.workflow(namespace, workflow_id)
+        if workflow is None:
+            raise NotFound("workflow", workflow_id)
+        return self._now(workflow)
 
     async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
-        """Runs of a namespace, the newest first, and the next page's token."""
-        records, following = await self._records.page(namespace, size, token)
-        runs = []
-        for record in records:
-            live = self._live.get((namespace, record.workflow_id))
-            summary = states.summary(live.run.workflow) if live else record.summary
-            runs.append(self._as_it_is(workflow_pb2.Workflow.FromString(summary)))
+        """Return runs of a namespace without their agents, the newest first, and the next page's token."""
+        stored, following = await self._records.page(namespace, size, token)
+        runs = [self._now(workflow) for workflow in stored]
+        for run in runs:
+            run.ClearField("agents")
         return runs, following
 
     async def cancel(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
-        """End a run; as it ended. Raises NotFound."""
+        """End a run; return it as it ended. Raise NotFound."""
         key = namespace, workflow_id
-        async with self._only(key):
+        async with self._lock(key):
             if (live := self._live.get(key)) is not None:
                 if live.run.workflow.state not in ENDED:
                     live.run.cancelled = True
                     live.task.cancel()
                 await asyncio.wait({live.task})
-            run, version = await self._found(key)
+            run = await self._found(key)
             if run.workflow.state not in ENDED:
-                states.end(run)
-                await self._records.put(*key, version, run.SerializeToString(), states.summary(run.workflow))
+                run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_CANCELLED, ""
+                last = finished(run.workflow)
+                last.sequence = len(run.events) + 1
+                last.time.GetCurrentTime()
+                await self._records.append(run, [LoggedEvent(key="finished", event=last)])
                 await self._forget_agents(run.workflow)
             return run.workflow
 
     async def delete(self, namespace: str, workflow_id: str) -> None:
-        """Erase a run's record, and agents that were only its. Raises NotFound, FailedPrecondition while it runs."""
+        """Erase a run's record, and agents that were only its. Raise NotFound, FailedPrecondition while it runs."""
         key = namespace, workflow_id
-        async with self._only(key):
+        async with self._lock(key):
             if key in self._live:
                 raise FailedPrecondition("the workflow is running; cancel it first")
             try:
-                run, version = await self._found(key)
+                run = await self._found(key)
             except DataLoss:  # what is damaged can be deleted all the same
-                version = await self._version(key)
+                version = await self._records.version(*key)
             else:
+                version = run.version
                 await self._forget_agents(run.workflow)
             await self._records.delete(*key, version)
 
     async def stop(self, seconds: float) -> None:
-        """Interrupt all runs, at most so long; their records stay, and whoever follows them is told to come again."""
+        """Interrupt all runs, within `seconds`; their records stay, and those who follow them learn to come again."""
         self._closed = True
         if tasks := {live.task for live in self._live.values()}:
             for task in tasks:
@@ -167,96 +171,91 @@ class Runs:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def _new(self, key: _Key, definition: Definition) -> workflow_pb2.Workflow:
-        models = await self._turns.models()
+        models = await self._worker.models()
         agents = agent_keys(definition, *key, models[0] if models else "")
-        states.check(agents, models)
-        return states.new(key, definition.workflow, agents)
+        _check_memories(agents, models)
+        workflow = workflow_pb2.Workflow(
+            namespace=key[0],
+            workflow_id=key[1],
+            name=definition.workflow,
+            state=State.WORKFLOW_STATE_RUNNING,
+            agents=agents,
+        )
+        workflow.create_time.GetCurrentTime()
+        return workflow
 
-    async def _create(
-        self, who: Caller, key: _Key, definition: Definition, run: workflow_run_pb2.WorkflowRun, after: int
-    ) -> _Events:
-        version = await self._records.create(*key, run.SerializeToString(), states.summary(run.workflow))
-        return self._execute(who, definition, run, version).log.read(after)
+    async def _create(self, who: Caller, definition: Definition, run: StoredRun, after: int) -> _Events:
+        await self._records.create(run)
+        return self._execute(who, definition, run).log.read(after)
 
-    def _join(
-        self, who: Caller, definition: Definition | None, run: workflow_run_pb2.WorkflowRun, version: int, after: int
-    ) -> _Events:
-        if (live := self._live.get((who.namespace, run.workflow.workflow_id))) is not None:
+    def _join(self, who: Caller, definition: Definition | None, run: StoredRun, after: int) -> _Events:
+        if (live := self._live.get(run.key)) is not None:
             return live.run.log.read(after)
         if run.workflow.state in ENDED or definition is None:
-            return _past(run).read(after)
+            return _past(run, after)
         with self._reserved(who.namespace):
             run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_RUNNING, ""
-            return self._execute(who, definition, run, version).log.read(after)
+            return self._execute(who, definition, run).log.read(after)
 
-    def _execute(self, who: Caller, definition: Definition, run: workflow_run_pb2.WorkflowRun, version: int) -> Run:
+    def _execute(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
         if self._closed:
             raise Unavailable("the gateway is shutting down")
-        key = (who.namespace, run.workflow.workflow_id)
 
-        async def write(payload: bytes) -> None:
-            live.version = await self._records.put(*key, live.version, payload, states.summary(run.workflow))
+        async def write(events: Sequence[LoggedEvent]) -> None:
+            await self._records.append(stored, events)
 
         def check() -> None:
             if not self._authenticator.stands(who):
                 raise Unauthenticated("the key that began this run has been revoked, or has expired")
 
-        performed = Run(run, definition, self._turns, write, check, self._room)
-        live = _Live(performed, version, asyncio.create_task(_perform(who, performed)))
-        self._live[key] = live
+        run = Run(stored, definition, self._worker, write, check, self._slots)
+        live = _Live(run, asyncio.create_task(_perform(who, run)))
+        self._live[stored.key] = live
         self._metrics.workflow_began()
-        live.task.add_done_callback(lambda _: self._ended(key, performed))
-        return performed
+        live.task.add_done_callback(lambda _: self._ended(run))
+        return run
 
-    def _ended(self, key: _Key, run: Run) -> None:
-        """Also where the task was cancelled before it began."""
-        del self._live[key]
+    def _ended(self, run: Run) -> None:
+        """Clean up after a run, also one whose task was cancelled before it began."""
+        del self._live[run.stored.key]
         run.log.close(interrupted())
         state = run.workflow.state if run.over else State.WORKFLOW_STATE_INTERRUPTED
-        self._metrics.workflow_ended(states.word(state))
+        self._metrics.workflow_ended(State.Name(state).removeprefix("WORKFLOW_STATE_").lower())
 
-    async def _known(self, key: _Key) -> tuple[workflow_run_pb2.WorkflowRun, int] | None:
-        """A run with its events, unless it goes on here; and its record's version."""
-        if (live := self._live.get(key)) is not None:
-            return live.run.record, live.version
-        record = await self._records.get(*key)
-        return record and (workflow_run_pb2.WorkflowRun.FromString(record.payload), record.version)
+    async def _known(self, key: _Key) -> StoredRun | None:
+        """Return a run, with its events unless it goes on here."""
+        live = self._live.get(key)
+        return live.run.stored if live is not None else await self._records.get(*key)
 
-    async def _same(
-        self, key: _Key, given: workflow_run_pb2.WorkflowRun
-    ) -> tuple[workflow_run_pb2.WorkflowRun, int] | None:
-        """`_known`. Raises InvalidArgument where it is a run of something else than is given."""
+    async def _same(self, key: _Key, definition_yaml: str, variables: Mapping[str, str]) -> StoredRun | None:
+        """Return `_known(key)`. Raise InvalidArgument where it was begun with another definition, or variables."""
         known = await self._known(key)
-        if known is not None and states.given(known[0]) != states.given(given):
+        if known is not None and (known.definition_yaml, known.variables) != (definition_yaml, dict(variables)):
             raise InvalidArgument("request_id", "was used for another workflow; choose another")
         return known
 
-    async def _found(self, key: _Key) -> tuple[workflow_run_pb2.WorkflowRun, int]:
+    async def _found(self, key: _Key) -> StoredRun:
         if (known := await self._known(key)) is None:
             raise NotFound("workflow", key[1])
         return known
 
-    async def _version(self, key: _Key) -> int:
-        """The version of a record that cannot be read."""
-        token = ""
-        while True:
-            records, token = await self._records.page(key[0], 1000, token)
-            for record in records:
-                if record.workflow_id == key[1]:
-                    return record.version
-            if not token:
-                raise NotFound("workflow", key[1])
-
     async def _forget_agents(self, workflow: workflow_pb2.Workflow) -> None:
-        await self._turns.forget([agent.key for agent in workflow.agents if not agent.persists])
+        await self._worker.forget([agent.key for agent in workflow.agents if not agent.persists])
 
-    def _as_it_is(self, workflow: workflow_pb2.Workflow) -> workflow_pb2.Workflow:
-        live = self._live.get((workflow.namespace, workflow.workflow_id))
-        return states.as_it_is(workflow, live=live is not None and not live.run.over)
+    def _now(self, stored: workflow_pb2.Workflow) -> workflow_pb2.Workflow:
+        """Return a run as it is, given what its record says; a run that goes on here ends when its record says so."""
+        found = workflow_pb2.Workflow()
+        live = self._live.get((stored.namespace, stored.workflow_id))
+        found.CopyFrom(live.run.workflow if live else stored)
+        if live is not None and not live.run.over:
+            found.state = State.WORKFLOW_STATE_RUNNING
+        elif found.state == State.WORKFLOW_STATE_RUNNING:
+            found.state = State.WORKFLOW_STATE_INTERRUPTED
+        return found
 
     @contextmanager
     def _reserved(self, namespace: str) -> Iterator[None]:
-        """A place for a run that is about to begin."""
+        """Reserve a place for a run that is about to begin."""
         if self._closed:
             raise Unavailable("the gateway is shutting down")
         running = sum(owner == namespace for owner, _ in self._live)
@@ -270,9 +269,36 @@ class Runs:
         finally:
             self._beginning[namespace] -= 1
 
-    def _only(self, key: _Key) -> asyncio.Lock:
-        """One call at a time changes whether a run goes on."""
+    def _lock(self, key: _Key) -> asyncio.Lock:
+        """Return the lock with which one call at a time changes whether a run goes on."""
         return self._locks.setdefault(key, asyncio.Lock())
+
+
+def _workflow_id(namespace: str, request_id: str) -> str:
+    """Return the name of the run that a request is for: another namespace's is another run."""
+    digest = hashlib.sha256(f"{namespace}\0{request_id}".encode()).hexdigest()
+    return f"wf-{digest[:20]}"
+
+
+def _check_memories(agents: Sequence[workflow_pb2.WorkflowAgent], models: Sequence[str]) -> None:
+    """Refuse memories that cannot be a run's: of unknown models, of wrong names, of two agents in one."""
+    owners: dict[AgentKey, str] = {}
+    for agent in agents:
+        key = AgentKey.from_proto(agent.key)
+        if key.model_id not in models:
+            raise NotFound("model", key.model_id, f"registered are {', '.join(models) or 'none'}")
+        if (other := owners.setdefault(key, agent.name)) != agent.name:
+            raise FailedPrecondition(
+                f"{other} and {agent.name} would have one memory, {key.agent_id!r} on {key.model_id}; "
+                "give one of them another id"
+            )
+
+
+async def _past(run: StoredRun, after: int) -> _Events:
+    """Yield the events of a run that has ended."""
+    for logged in run.events:
+        if logged.event.sequence > after:
+            yield logged.event
 
 
 async def _perform(who: Caller, run: Run) -> None:
@@ -284,14 +310,3 @@ async def _perform(who: Caller, run: Run) -> None:
         await run.execute()
     except AgentmemError as error:
         event(log, "workflow interrupted", logging.WARNING, workflow_id=workflow_id, reason=str(error))
-
-
-def _past(run: workflow_run_pb2.WorkflowRun) -> EventLog:
-    """What a run told that has ended."""
-
-    async def write(_: bytes) -> None:
-        raise AssertionError("it has ended")
-
-    past = EventLog(run, write)
-    past.close()
-    return past

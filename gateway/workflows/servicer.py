@@ -1,4 +1,4 @@
-"""WorkflowService at the gRPC door."""
+"""WorkflowService of the gateway's gRPC server."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -8,11 +8,11 @@ import grpc
 
 from agentmem import paging
 from agentmem.errors import InvalidArgument
-from agentmem.keys import MAX_REQUEST_ID_BYTES, check_text
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
-from gateway.callers import caller
-from gateway.namespaces import claim
-from gateway.rpcs import write_in_time
+from agentmem.validation import MAX_REQUEST_ID_BYTES, check_text
+from gateway.edge.authorization import authorize_namespace
+from gateway.edge.callers import caller
+from gateway.grpc.forwarding import write_in_time
 from gateway.workflows.runs import Runs
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
-    """Runs, and what becomes of them. `stall_limit` is as in GatewaySettings."""
+    """Begins, shows, cancels and erases runs. `stall_limit` is as in GatewaySettings."""
 
     def __init__(self, runs: Runs, stall_limit: float) -> None:
         self._runs = runs
@@ -29,7 +29,7 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     async def RunWorkflow(
         self, request: workflow_pb2.RunWorkflowRequest, context: "_Context"
     ) -> AsyncIterator[workflow_pb2.RunWorkflowResponse]:
-        claim(request, caller().namespace)
+        authorize_namespace(request, caller().namespace)
         async with aclosing(await self._events(request)) as events:
             async for event in events:
                 await write_in_time(context, event, self._stall_limit)
@@ -44,7 +44,7 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     async def ListWorkflows(
         self, request: workflow_pb2.ListWorkflowsRequest, context: "_Context"
     ) -> workflow_pb2.ListWorkflowsResponse:
-        claim(request, caller().namespace)
+        authorize_namespace(request, caller().namespace)
         runs, token = await self._runs.page(request.namespace, paging.asked_size(request), request.page_token)
         return workflow_pb2.ListWorkflowsResponse(workflows=runs, next_page_token=token)
 
@@ -81,5 +81,5 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
 def _named(
     request: workflow_pb2.GetWorkflowRequest | workflow_pb2.CancelWorkflowRequest | workflow_pb2.DeleteWorkflowRequest,
 ) -> tuple[str, str]:
-    claim(request, caller().namespace)
+    authorize_namespace(request, caller().namespace)
     return request.namespace, check_text("workflow_id", request.workflow_id)

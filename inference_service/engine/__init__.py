@@ -1,2 +1,17 @@
 """The engine: everything that touches MLX. One thread owns it (`thread.EngineThread`); call nothing here from another
-thread unless its docstring says so."""
+thread unless its docstring says so. Where to read:
+
+batching.py        the engine of one model: a decode step for all rows, then a chunk of one prompt
+generation.py      one turn on it: what is wanted, how far it is, what came of it
+scheduling.py      whose prompt is next, how large its chunk is, which rows decode together; pure
+prefill.py         a chunk that can stop between layers, and the windows kept on the way
+sampling.py        the next token: penalties, filters, grammars, log-probabilities
+attention/         over quantized K and V: the backend in models, the paths, their proof and their speed
+caches/            one file for each kind of cache, and the buffers that all have
+quantization.py    the scheme by which K and V are quantized
+geometry.py        the shape of a model's KV: layer groups, widths, bytes
+arenas.py          the pool's memory in blocks, and its way to caches and files; `uploading` brings files to the device
+device.py          the device's memory, and what computing takes of it at its peak
+quality.py         how much quantization changes what a model says
+mlx_lm_adapter.py  what is used of mlx-lm beyond its public interface
+"""

@@ -1,8 +1,9 @@
-"""The pool's memory: the Q4 KV of one layer group in blocks, laid out like the files. Engine thread only.
+"""The pool's memory: the Q4 KV of a model in blocks, and its way to caches and to the tensors of files. Engine thread
+only.
 
-One array per tensor, [blocks, layers, kv_heads, block_tokens, width], so that a block is one piece of memory, and a
-layer of many blocks one gather. Nothing lazy over an arena outlives a call: a scatter under a live view would copy the
-whole arena.
+An arena has one array per tensor, [blocks, layers, kv_heads, block_tokens, width], so that a block is one piece of
+memory, and a layer of many blocks one gather. No lazy array over an arena outlives a call: a scatter under a live view
+would copy the whole arena.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,12 @@ from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
-from inference_service.engine.caches import KVBuffers, Quantized
-from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry, LayerGroup
+from agentmem.blockfile import BLOCK_TOKENS, TENSORS
+from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.geometry import SAFETENSORS_DTYPE, Caches, Geometry, HostTensors, LayerGroup
+from inference_service.engine.quantization import Quantized
 from inference_service.engine.uploading import uploaded
-
-HostTensors = Mapping[str, npt.NDArray[np.generic]]
-"""The six tensors of a file by name, [layers, kv_heads, tokens, width]; 16-bit floats as uint16."""
 
 _DTYPES = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
@@ -41,11 +40,13 @@ class Arena:
         return sum(int(array.nbytes) for array in self._arrays.values())
 
     def close(self) -> None:
-        """Give the memory back. Nobody may use the arena any more."""
+        """Release the memory. The arena must not be used afterwards."""
         self._arrays.clear()
 
     def write(self, buffers: Sequence[KVBuffers], first_block: int, blocks: Sequence[int]) -> None:
-        """Copy blocks `first_block`, `first_block` + 1, … of a sequence, given per layer of the group, into `blocks`.
+        """Copy blocks `first_block`, `first_block` + 1, … of one sequence into `blocks`.
+
+        `buffers` [1, kv_heads, capacity, width] are those of each layer of the group.
 
         The last one may be partly filled; what is behind its tokens is garbage.
         """
@@ -62,7 +63,7 @@ class Arena:
     def gather(
         self, blocks: Sequence[int], tokens: int, more: Sequence[HostTensors] = (), room: int = 0
     ) -> list[KVBuffers]:
-        """Private, evaluated buffers of `tokens` tokens, per layer of the group.
+        """Private, evaluated buffers [1, kv_heads, capacity, width] of `tokens` tokens, per layer of the group.
 
         They come from `blocks`, one after the other, and then from the blocks of files in `more`; the buffers have room
         for at least one token more, and for `room` tokens in all.
@@ -85,12 +86,12 @@ class Arena:
         return layers
 
     def upload(self, file: HostTensors, surplus: int = 0) -> list[KVBuffers]:
-        """Private, evaluated buffers of one file of any length without its last `surplus` tokens, per layer."""
+        """Private, evaluated buffers [1, kv_heads, tokens, width] of a file, less `surplus` tokens, per layer."""
         tokens = file["k.weights"].shape[2]
         return [_buffers(parts, tokens - surplus) for parts in uploaded([file], self._dtypes, tokens)]
 
     def read(self, blocks: Sequence[int], tokens: int) -> dict[str, bytes]:
-        """A private copy of the first `tokens` tokens in `blocks`, as the tensors of a file."""
+        """A private copy of the first `tokens` tokens in `blocks`, as the tensors of a file by name."""
         copied = {}
         for name, array in self._arrays.items():
             whole = mx.concatenate([array[block] for block in blocks], axis=2)[:, :, :tokens]
@@ -124,7 +125,7 @@ def part_of(buffers: KVBuffers, name: str) -> mx.array:
 
 
 def host_bytes(array: mx.array) -> bytes:
-    """A private copy of an array's bytes in host memory."""
+    """A private copy of the bytes of an array of any shape, in host memory; row-major. Waits for the device."""
     array = mx.contiguous(array)
     if array.dtype.size == 2:
         array = array.view(mx.uint16)
@@ -146,3 +147,89 @@ def _buffers(parts: Mapping[str, mx.array], tokens: int) -> KVBuffers:
 
 def _quantized(parts: Mapping[str, mx.array], side: str) -> Quantized:
     return Quantized(parts[f"{side}.weights"], parts[f"{side}.scales"], parts[f"{side}.biases"])
+
+
+class Arenas:
+    """All KV memory of a model: blocks of its full-attention layers, pieces of its sliding layers' windows."""
+
+    def __init__(self, geometry: Geometry, blocks: int, pieces: int) -> None:
+        self._geometry = geometry
+        self._full = Arena(geometry, geometry.full, blocks, BLOCK_TOKENS)
+        self._sliding: Arena | None = None
+        if geometry.sliding is not None:
+            self._sliding = Arena(geometry, geometry.sliding, pieces, geometry.piece_tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arenas."""
+        return self._full.nbytes + (self._sliding.nbytes if self._sliding else 0)
+
+    def warm_up(self) -> None:
+        """Have the backend compile what the arenas need, before anything is kept in them. May take seconds."""
+        for arena in filter(None, (self._full, self._sliding)):
+            arena.warm_up()
+
+    def close(self) -> None:
+        """Release the memory. The arenas must not be used afterwards."""
+        for arena in filter(None, (self._full, self._sliding)):
+            arena.close()
+
+    def write(self, caches: Caches, first_block: int, blocks: Sequence[int], pieces: Sequence[int]) -> None:
+        """Copy a sequence's blocks from `first_block` on into `blocks`, and its sliding layers into `pieces`."""
+        self._full.write(_buffers_of(caches, self._geometry.full), first_block, blocks)
+        if self._sliding is not None and self._geometry.sliding is not None:
+            self._sliding.write(_buffers_of(caches, self._geometry.sliding), 0, pieces)
+
+    def caches(
+        self,
+        tokens: int,
+        blocks: Sequence[int],
+        files: Sequence[HostTensors],
+        window: "Sequence[KVBuffers]" = (),
+        room: int = 0,
+    ) -> Caches:
+        """Private, evaluated caches that hold `tokens` tokens: of `blocks`, and then of block files.
+
+        `window` are the sliding layers' buffers before that position. Those of the full-attention layers have room for
+        `room` tokens in all: to grow while a prompt is computed would copy all that was restored once more.
+        """
+        geometry = self._geometry
+        caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {}
+        layers = self._full.gather(blocks, tokens, files, room)
+        for layer, buffers in zip(geometry.full.layers, layers, strict=True):
+            caches[layer] = QuantizedKVCache.restored(buffers, geometry.bits, geometry.group_size)
+        if geometry.sliding is not None and geometry.sliding.window is not None:
+            for layer, buffers in zip(geometry.sliding.layers, window, strict=True):
+                caches[layer] = SlidingQuantizedKVCache.restored(
+                    geometry.sliding.window, buffers, tokens, geometry.bits, geometry.group_size
+                )
+        return [caches[layer] for layer in range(geometry.layers)]
+
+    def window(self, pieces: Sequence[int], tokens: int, surplus: int = 0) -> list[KVBuffers]:
+        """Private, evaluated buffers of a window of `tokens` tokens without its last `surplus`, per sliding layer."""
+        assert self._sliding is not None
+        return self._sliding.gather(pieces, tokens - surplus)
+
+    def window_of_file(self, file: HostTensors, surplus: int = 0) -> list[KVBuffers]:
+        """The same from a window file."""
+        assert self._sliding is not None
+        return self._sliding.upload(file, surplus)
+
+    def read_block(self, block: int, tokens: int) -> dict[str, bytes]:
+        """A private copy of a block, as the tensors of a file."""
+        return self._full.read([block], tokens)
+
+    def read_window(self, pieces: Sequence[int], tokens: int) -> dict[str, bytes]:
+        """A private copy of a window, as the tensors of a file."""
+        assert self._sliding is not None
+        return self._sliding.read(pieces, tokens)
+
+
+def window_bytes(window: Sequence[KVBuffers]) -> dict[str, bytes]:
+    """A private copy of a window that is in buffers, one per sliding layer, as the tensors of a file."""
+    end = window[0].filled
+    return {name: host_bytes(mx.concatenate([part_of(each, name)[:, :, :end] for each in window])) for name in TENSORS}
+
+
+def _buffers_of(caches: Caches, group: LayerGroup) -> list[KVBuffers]:
+    return [caches[layer].buffers for layer in group.layers]

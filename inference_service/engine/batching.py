@@ -1,8 +1,8 @@
-"""The engine's heart: one decode step for all that generate, then one chunk of one prompt, again and again.
+"""Continuous batching: one decode step for all running rows, then one chunk of one prompt, again and again.
 
-Prompts are computed one sequence at a time, unpadded, and join the running rows when they are done; so no stream waits
-for a stranger's long prompt longer than one chunk, and who arrives waits for some layers of one. Decoding runs in
-mlx-lm's GenerationBatch over our batch caches, in one batch, or in several where rows are so far from one length that
+Prompts are computed one sequence at a time, unpadded, and join the running rows when they are done. So no stream waits
+for another turn's long prompt longer than one chunk, and a new request waits for some layers of one. Decoding runs in
+mlx-lm's GenerationBatch over our batch caches, in one batch, or in several where the rows' lengths differ so much that
 padding would cost more.
 
 A prompt's first token comes from the logits of its last chunk, if that is short, as a next turn's is: feeding the last
@@ -17,34 +17,36 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import GenerationBatch, StopSequences
 
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
-from inference_service.engine.grouping import split
-from inference_service.engine.prefill import ChunkUnderWay
-from inference_service.engine.regrouping import regrouped
+from inference_service.engine.mlx_lm_adapter import GenerationBatch, regrouped, single_row
+from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.sampling import processors
-from inference_service.engine.scheduling import Waiting, next_prompt
-from inference_service.memory.chunks import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE, chunk_tokens
+from inference_service.engine.scheduling import (
+    SECONDS_ALONE,
+    SECONDS_WHILE_OTHERS_DECODE,
+    Waiting,
+    chunk_tokens,
+    next_prompt,
+    split,
+)
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
 _SHORT = 64
 """Tokens of a chunk whose logits are computed, all of them, because models give no others: 33 MB for Gemma 3."""
-_NO_STOPS = StopSequences([])
-_NO_LIMIT = 1 << 60
 
 
 class BatchEngine:
-    """Runs the turns of one model. Engine thread only: `add`, then `tick` as long as it says that there is more.
+    """Runs the turns of one model. Engine thread only: `add`, then `step` as long as it says that there is more.
 
     A turn's error is its own: whatever a prompt raises ends that turn, and when a decode step raises, every row is
     built again from its tokens, in a group of its own, and only those that fail there are ended.
 
     `token_bytes` is KV per token of the full-attention layers, `weight_bytes` what one step reads of the model: see
-    `grouping`. `others_decode` says whether other models' turns generate, which wait for this one's chunks, too.
+    `scheduling`. `others_decode` returns whether other models' turns generate, which wait for this one's chunks, too.
     """
 
     def __init__(
@@ -70,9 +72,9 @@ class BatchEngine:
         self._next_uid = 0
         self._tokens_per_second = 0.0
         self.asked: Callable[[], bool] = lambda: False
-        """Whether something waits for the engine's thread: then a tick stops between two layers of a chunk."""
-        self.stepped: Callable[[str], object] = _nothing
-        """Told, on the engine's thread, of each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
+        """Whether something waits for the engine's thread: then a step stops between two layers of a chunk."""
+        self.stepped: Callable[[str], object] = lambda _: None
+        """Called, on the engine thread, for each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
 
     @property
     def running(self) -> int:
@@ -80,7 +82,7 @@ class BatchEngine:
         return len(self._running)
 
     def close(self) -> None:
-        """Let go of the model. Nothing may run or wait any more."""
+        """Release the model. No turn may run or wait any more."""
         self._model = None
 
     def add(self, job: TurnJob) -> None:
@@ -88,16 +90,20 @@ class BatchEngine:
         if job.future.set_running_or_notify_cancel():
             self._waiting.append(job)
 
-    def tick(self) -> bool:
-        """Do one decode step and one chunk, or as much of it as there is time for; whether anything is left to do."""
+    def step(self) -> bool:
+        """Decode one token of each row, and compute one chunk or as much of it as there is time for.
+
+        Returns whether anything is left to do.
+        """
         self._drop_cancelled()
-        self._step()
+        for group in list(self._groups):
+            self._guarded(partial(self._decode, group), partial(self._rebuild, group))
         if self._waiting:
             self._advance()
         if self._rows_changed:
             self._rows_changed = False
             self._guarded(self._regroup, _not_regrouped)
-        if self._to_clear:  # What a prompt took is free for its rows' new batch, and what that replaces is let go, too.
+        if self._to_clear:  # The prompt's memory is free for its rows' new batch, and what that replaced is released.
             self._to_clear = False
             mx.clear_cache()
         return bool(self._waiting or self._running)
@@ -110,17 +116,13 @@ class BatchEngine:
             gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
             self._guarded(partial(self._leave, group, gone, TurnJob.cancel), partial(self._rebuild, group))
 
-    def _step(self) -> None:
-        for group in list(self._groups):
-            self._guarded(partial(self._decode, group), partial(self._rebuild, group))
-
     def _advance(self) -> None:
         """Compute one chunk of the prompt that has the least left to do, or go on with its chunk."""
-        states = [Waiting(job.remaining, job.waited_ticks) for job in self._waiting]
+        states = [Waiting(job.remaining, job.waited_steps) for job in self._waiting]
         job = self._waiting[next_prompt(states)]
         if job.chunk is None:  # Stops are many where much arrives; chunks are what a prompt waits for.
             for other in self._waiting:
-                other.waited_ticks = 0 if other is job else other.waited_ticks + 1
+                other.waited_steps = 0 if other is job else other.waited_steps + 1
 
         def fail(error: Exception) -> None:
             if job in self._waiting:
@@ -131,11 +133,11 @@ class BatchEngine:
 
     def _prefill(self, job: TurnJob) -> None:
         if not job.started:
-            job.take_up()
+            job.start()
         if not self._compute(job):
             return
         if job.decoding and job.remaining == 1 and not self._compute(job):
-            return  # It was stopped: a token alone is computed in the same tick as the chunk before it.
+            return  # It was stopped: a token alone is computed in the same step as the chunk before it.
         if job.remaining:
             return
         self._to_clear = True
@@ -152,7 +154,7 @@ class BatchEngine:
             job.chunk = self._next_chunk(job)
         return job.chunk is None or self._go_on(job, job.chunk)
 
-    def _next_chunk(self, job: TurnJob) -> ChunkUnderWay:
+    def _next_chunk(self, job: TurnJob) -> PrefillChunk:
         tokens, position = job.tokens, job.position
         seconds = SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else SECONDS_ALONE
         end = position + chunk_tokens(position, self._tokens_per_second, seconds)
@@ -161,9 +163,9 @@ class BatchEngine:
         last = tokens if whole else tokens - 1
         chunk = job.between(position, job.chunk_end(min(end, last)))
         wants_logits = job.decoding is not None and position + len(chunk) == tokens
-        return ChunkUnderWay(self._model, job.caches, chunk, self._tokens_per_second, wants_logits=wants_logits)
+        return PrefillChunk(self._model, job.caches, chunk, self._tokens_per_second, wants_logits=wants_logits)
 
-    def _go_on(self, job: TurnJob, chunk: ChunkUnderWay) -> bool:
+    def _go_on(self, job: TurnJob, chunk: PrefillChunk) -> bool:
         """Compute the chunk until something else is to be done first; whether it is complete."""
         began = time.monotonic()
 
@@ -184,34 +186,16 @@ class BatchEngine:
         return bool(self._running) or self._others_decode()
 
     def _join(self, job: TurnJob) -> None:
-        """Give the caches to a batch of one row, which begins with the logits behind the prompt's last token.
-
-        The first token is told at once: a batch tells a token only when it has the graph of the next step, which took
-        8 of 37 ms to the first token of a next turn (H200, Llama 3.1 8B).
-        """
+        """Give the caches to a batch of one row, which begins with the logits behind the prompt's last token."""
         assert job.decoding is not None
         assert job.logits is not None
         logits, job.logits = job.logits, None
         uid, self._next_uid = self._next_uid, self._next_uid + 1
-        history = job.history
         change = processors(job.decoding.sampling, len(job.sequence))
         batched = merged(job.caches)
-        job.caches.clear()  # A batch makes its first step at once, and whoever writes what another holds copies it all.
-        row = GenerationBatch(
-            model=lambda _tokens, cache: logits,  # noqa: ARG005 - mlx-lm's name; they have the last token already
-            uids=[uid],
-            inputs=mx.array(history[-1:]),
-            prompt_cache=batched,
-            tokens=[history[:-1] if change else []],  # It only goes to what changes logits.
-            samplers=[job.sampler],
-            fallback_sampler=job.sampler,
-            logits_processors=[change],
-            stop_sequences=[_NO_STOPS],
-            max_tokens=[_NO_LIMIT],
-        )
-        row.model = self._model
-        [first], [logprobs] = row._next_tokens.tolist(), row._next_logprobs
-        job.take(first, logprobs, self._tokenizer)
+        job.caches.clear()  # A batch makes its first step at once, and a write to shared arrays copies them all.
+        row, first = single_row(uid, self._model, logits, batched, job.history, job.sampler, change)
+        job.take(first, self._tokenizer)
         job.first_taken = True
         self._waiting.remove(job)
         self._running[uid] = job
@@ -227,7 +211,7 @@ class BatchEngine:
         self._groups = alone + regrouped(shared, [frozenset(uids[row] for row in rows) for rows in best])
 
     def _decode(self, group: GenerationBatch) -> None:
-        """One step for every row of a group; those that end, or whose token cannot be told, leave."""
+        """One step for every row of a group; those that end, or whose token cannot be emitted, leave."""
         ended: list[int] = []
         errors: dict[TurnJob, Exception] = {}
         failed: list[int] = []
@@ -238,7 +222,7 @@ class BatchEngine:
             if job.first_taken:
                 job.first_taken = False
             else:
-                take = partial(job.take, response.token, response.logprobs, self._tokenizer)
+                take = partial(job.take, response.token, self._tokenizer)
                 self._guarded(take, partial(errors.__setitem__, job))
             if job in errors:
                 failed.append(response.uid)
@@ -292,15 +276,11 @@ class BatchEngine:
                 self._waiting.append(job)
 
     def _guarded(self, work: Callable[[], object], failed: Callable[[Exception], object]) -> None:
-        """One turn's fault must not end the thread, and with it everybody's turns."""
+        """Have a turn's fault end that turn, and not the thread with all turns."""
         try:
             work()
         except Exception as error:  # noqa: BLE001 - the rim of a turn: it, and only it, gets the error
             failed(error)
-
-
-def _nothing(_: str) -> None:
-    """Nobody counts."""
 
 
 def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:

@@ -1,8 +1,28 @@
-"""What the backend says of its device."""
+"""The device's memory: how much there is, and how much computing takes at its peak besides weights and KV.
 
+The peak is measured on the model itself, once. Prefill has it. On a GPU the chunks that see the most keys are computed
+once, behind KV of zeros: how much a backend holds on to meanwhile differs by a factor of ten from what is needed.
+(H100, geometry of Llama 3.1 8B, context 32K: 6.4 GB so, and 6.5 GB at most while it served; extrapolated from two small
+chunks 33 GB.)
+
+A CPU would take minutes for that, but frees memory as it goes, so there a few small chunks suffice. Hidden states grow
+by a chunk's tokens; one layer's K and V, dequantized, by the context's keys; and the scores, since a CPU has no fused
+attention, by pairs of both, which is most of it in a long context. The sum is above the peak where the parts are not in
+memory together.
+"""
+
+import importlib.metadata
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
+
+from inference_service.engine.geometry import Caches, Geometry
+from inference_service.engine.scheduling import LARGEST_CHUNK, latest_chunks
+from inference_service.json_cache import JsonCache
 
 _METAL_SHARE = 0.9
 _CUDA_SHARE = 0.85
@@ -44,3 +64,160 @@ def device_bytes() -> int:
     if has_own_memory():
         return int(mx.device_info()["total_memory"])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+_EARLY = (64, 128)
+"""Tokens of two chunks at the beginning of a context: hidden states grow by the token."""
+_LATE = (64, 256)
+"""Tokens of two chunks behind many keys; what does not grow by them is put down to the keys alone."""
+_TIMES = 2
+"""What is freed late by chance must not make the difference of two peaks too small."""
+_MASK_BYTES = 3
+"""Of a pair, while a sliding layer's mask is made: two comparisons, and both together."""
+_KEYS_ON_CPU = 2_048
+"""Scores of so many keys are more than a layer's hidden states."""
+_KEYS_ON_GPU = 32_768
+"""KV of a longer context is not made only to be measured: what is beyond is extrapolated by the key."""
+_WHAT = "largest chunks"
+"""What is measured, so that what was remembered of something else is measured again."""
+_MARGIN, MARGIN_OF_SMALL = 1.1, 1.5
+"""Of a measured peak: what comes together otherwise while requests are served; and of one that is extrapolated."""
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """On a CPU: bytes of the largest chunk at the beginning of a context, of each key that a chunk sees, and of each
+    pair of a chunk's token and a key."""
+
+    chunk_bytes: int
+    key_bytes: float
+    pair_bytes: float
+
+    def at_worst(self, geometry: Geometry, context_length: int) -> int:
+        """Bytes at the worst position of a context."""
+        key_bytes = max(self.key_bytes, dequantized_bytes(geometry, 1))
+        late = ((self.pair_bytes * tokens + key_bytes) * keys for tokens, keys in latest_chunks(context_length))
+        return self.chunk_bytes + int(max(late))
+
+
+Measure = Callable[[Any, Geometry, int], int]
+
+
+class Activations:
+    """Peaks by device, version of MLX and fingerprint, remembered in one JSON file. Engine thread only."""
+
+    def __init__(self, memory: Path, measure: Measure | None = None) -> None:
+        self._memory = JsonCache(memory)
+        self._measure = measure or measured
+
+    def of(self, fingerprint: str, network: Any, geometry: Geometry, context_length: int) -> int:
+        """Bytes that the model takes at its peak, wherever in its context. Measures what is not remembered."""
+        known = self.remembered(fingerprint, context_length)
+        if known is None:
+            known = self._measure(network, geometry, context_length)
+            self._memory.put(_key(fingerprint, context_length), known)
+        return known
+
+    def remembered(self, fingerprint: str, context_length: int) -> int | None:
+        """The same where it needs no measuring; else None. Any thread."""
+        known = self._memory.get(_key(fingerprint, context_length))
+        return known if isinstance(known, int) else None
+
+
+def measured(network: Any, geometry: Geometry, context_length: int) -> int:
+    """The peak over weights and KV, wherever in the context. Engine thread.
+
+    On a GPU this compiles the kernels of prefill, too, and takes seconds, and KV of the context.
+    """
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    how = _by_small_chunks if on_cpu else _by_worst_chunks
+    peak = how(network, geometry, context_length)
+    mx.clear_cache()
+    return peak
+
+
+def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
+    keys = min(context_length, _KEYS_ON_GPU)
+    chunks = latest_chunks(keys)
+    chunk_peak(network, geometry, *_behind(chunks[0]))  # Kernels are compiled, and memory is held on to, from here on.
+    peaks = [chunk_peak(network, geometry, *_behind(chunk)) for chunk in chunks]
+    beyond = 0.0
+    if context_length > keys:
+        tokens, most = chunks[-1]
+        nearer = chunk_peak(network, geometry, *_behind((tokens, most // 2)))
+        by_key = max(dequantized_bytes(geometry, 1), (peaks[-1] - nearer) / (most - most // 2))
+        beyond = peaks[-1] + by_key * (context_length - keys)
+    return int(_MARGIN * max(*peaks, beyond))
+
+
+def _behind(chunk: tuple[int, int]) -> tuple[int, int]:
+    """A chunk's tokens, and the keys before them, of its tokens and all the keys that it sees."""
+    tokens, keys = chunk
+    return tokens, keys - tokens
+
+
+def _by_small_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
+    found = small_chunks(network, geometry, context_length)
+    return int(MARGIN_OF_SMALL * found.at_worst(geometry, context_length))
+
+
+def small_chunks(network: Any, geometry: Geometry, context_length: int) -> Peaks:
+    """The peaks of large chunks by a few small ones, on a CPU. Engine thread."""
+    keys, (small, large) = max(2, min(_KEYS_ON_CPU, context_length // 2)), _LATE
+    by_small, by_large = (_growth(network, geometry, tokens, keys) for tokens in _LATE)
+    pair_bytes = max(0.0, (by_large - by_small) / (large - small))
+    key_bytes = max(0.0, by_small - pair_bytes * small, by_large - pair_bytes * large)
+    return Peaks(_extrapolated(network, geometry), key_bytes, pair_bytes)
+
+
+def _growth(network: Any, geometry: Geometry, tokens: int, keys: int) -> float:
+    """Bytes that each further key adds to the peak of a chunk of so many tokens."""
+    near = min(chunk_peak(network, geometry, tokens, keys // 2) for _ in range(_TIMES))
+    far = max(chunk_peak(network, geometry, tokens, keys) for _ in range(_TIMES))
+    return max(0.0, (far - near) / (keys - keys // 2))
+
+
+def _extrapolated(network: Any, geometry: Geometry) -> int:
+    """The largest chunk by two small ones, behind a whole window, until which scores of sliding layers grow; and masks
+    of these layers, which are as wide as the chunk."""
+    behind = (geometry.sliding.window or 0) if geometry.sliding else 0
+    masks = _MASK_BYTES * LARGEST_CHUNK * (behind + LARGEST_CHUNK) if behind else 0
+    small, large = _EARLY
+    first, second = (chunk_peak(network, geometry, tokens, behind) for tokens in _EARLY)
+    by_token = max(0.0, (second - first) / (large - small))
+    return int(second + by_token * (LARGEST_CHUNK - large)) + masks
+
+
+def dequantized_bytes(geometry: Geometry, context_length: int) -> int:
+    """One layer's K and V in the compute dtype."""
+    full = geometry.full
+    return context_length * full.kv_heads * (full.k_dim + full.v_dim) * int(geometry.dtype.size)
+
+
+def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -> int:
+    """The peak of one chunk behind so many tokens, over what was in memory before and the KV of all. Engine thread."""
+    mx.clear_cache()
+    before = int(mx.get_active_memory())
+    caches = _filled(geometry, behind)
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    network(mx.zeros((1, tokens), dtype=mx.uint32), cache=caches)
+    mx.eval([cache.state for cache in caches])
+    kept = sum(int(cache.buffers.nbytes) for cache in caches)
+    return max(0, int(mx.get_peak_memory()) - before - kept)
+
+
+def _filled(geometry: Geometry, tokens: int) -> Caches:
+    """Caches of so many tokens of nothing."""
+    caches = geometry.new_caches()
+    for group in geometry.groups if tokens else ():
+        for layer in group.layers:
+            k, v = (mx.zeros((1, group.kv_heads, tokens, dim), geometry.dtype) for dim in (group.k_dim, group.v_dim))
+            caches[layer].update_and_fetch(k, v)
+            mx.eval(caches[layer].state)
+    return caches
+
+
+def _key(fingerprint: str, context_length: int) -> str:
+    here = f"{mx.device_info()['device_name']}; mlx {importlib.metadata.version('mlx')}; {_WHAT}"
+    return f"{here}; {fingerprint}; {context_length} tokens"

@@ -15,12 +15,10 @@ from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.caches import KVBuffers
-from inference_service.engine.constraint import sampler_for
 from inference_service.engine.geometry import Caches
-from inference_service.engine.prefill import ChunkUnderWay
-from inference_service.engine.sampling import top_logprobs
-from inference_service.engine.windows import captured, next_stop
-from inference_service.text.answering import NOTHING_SAID, AnswerStream, Said
+from inference_service.engine.prefill import PrefillChunk, captured, next_stop
+from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
+from inference_service.text.answering import NO_DELTA, AnswerDelta, AnswerStream
 from inference_service.text.grammar import Grammar
 from inference_service.text.reasoning import ReasoningSplit
 from inference_service.text.tokenizer import Tokenizer
@@ -33,7 +31,7 @@ log = logging.getLogger(__name__)
 class Decoding:
     """How to generate. `max_tokens` is at least 1 and already bounded by the context.
 
-    With `call_syntax`, calls of `tools` are told apart from the text, and with `reasoning` what the model thinks before
+    With `call_syntax`, calls of `tools` are split from the text, and with `reasoning` what the model thinks before
     it. `grammar` and `reasoning` are the turn's own, at their beginning; they are the engine thread's from then on. Of
     `transient_stops` none stays at an answer's end: see `Renderer.transient_stops`.
     """
@@ -62,7 +60,7 @@ class Generated:
     token_ids: list[int] = field(default_factory=list)
     reason: "types_pb2.FinishReason.ValueType" = types_pb2.FINISH_REASON_PREFILLED
     stop_string: str = ""
-    rest: Said = NOTHING_SAID
+    rest: AnswerDelta = NO_DELTA
     sampled: int = 0
     reasoning_tokens: int = 0
     prefill_seconds: float = 0.0
@@ -87,9 +85,10 @@ class TurnJob:
     """One turn on the engine: prefill of `sequence`, then generation, if `decoding` says how.
 
     `caches` makes the caches to start from, which hold a beginning of the sequence; it is called once, on the engine
-    thread, when the turn is taken up, and `taken_up` is told how long it took. `emit` gets every token. Setting
-    `cancelled` ends the turn within one step: its future then raises Cancelled. Otherwise the future's result is the
-    caches, which then hold exactly the sequence and what was generated, and what was generated.
+    thread, when the turn is started, and `on_start` is called with the time of that, on the monotonic clock, and the
+    seconds it took. `emit` gets every token, on the engine thread. Setting `cancelled` ends the turn within one step:
+    its future then raises Cancelled. Otherwise the future's result is the caches, which then hold exactly the sequence
+    and what was generated, and what was generated.
 
     The list that `caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled again
     when it leaves; a turn that fails goes without caches.
@@ -106,7 +105,7 @@ class TurnJob:
         decoding: Decoding | None,
         emit: Callable[[TokenEvent], None],
         cancelled: threading.Event,
-        taken_up: Callable[[float, float], None] = lambda at, seconds: None,  # noqa: ARG005
+        on_start: Callable[[float, float], None] = lambda at, seconds: None,  # noqa: ARG005
         reused: int = 0,
         checkpoints: Sequence[int] = (),
     ) -> None:
@@ -116,28 +115,28 @@ class TurnJob:
         self.future: Future[tuple[Caches, Generated]] = Future()
         self.caches: Caches = []
         self.result = Generated()
-        self.sampler = sampler_for(*(decoding.sampling, decoding.grammar) if decoding else (Sampling(), None))
-        self.waited_ticks = 0
+        self.sampler = _sampler(decoding)
+        self.waited_steps = 0
         self.windows: dict[int, list[KVBuffers]] = {}
-        """By position, what a hybrid model resumes from there, as `windows.captured` made it."""
+        """By position, what a hybrid model resumes from there, as `prefill.captured` made it."""
         self._checkpoints = frozenset(checkpoints)
         self._reused = reused
         self.over = False
         """The last token was taken."""
         self.alone = False
-        """A step with this turn in it failed: it is kept apart, so that it can harm nobody else."""
+        """A step with this turn in it failed: it is kept apart, so that it can harm no other turn."""
         self.started = 0.0
         """When computing began: the caches were there."""
         self.chunks: list[Chunk] = []
         """Those of the prompt that are computed."""
-        self.chunk: ChunkUnderWay | None = None
+        self.chunk: PrefillChunk | None = None
         """The one that is being computed: the caches' offsets count it already."""
         self.logits: mx.array | None = None
         """Behind the last token, once the prompt is computed."""
         self.first_taken = False
         """The token that the batch is about to give was taken when the turn joined it."""
         self._make_caches = caches
-        self._taken_up = taken_up
+        self._on_start = on_start
         self._emit = emit
         self._answer = AnswerStream()
         if decoding is not None:
@@ -162,7 +161,7 @@ class TurnJob:
 
     @property
     def position(self) -> int:
-        """Tokens in the caches, or that will be in them when the turn is taken up."""
+        """Tokens in the caches, or that will be in them when the turn is started."""
         return self.caches[0].offset if self.caches else self._reused
 
     @property
@@ -170,14 +169,14 @@ class TurnJob:
         """Tokens that are to be computed before the turn can generate."""
         return self.tokens - (self.chunk.position if self.chunk else self.position)
 
-    def take_up(self) -> None:
+    def start(self) -> None:
         """Make the caches."""
         began = time.monotonic()
         self.caches = self._make_caches()
         self._reused = 0
         check_lengths(self.caches, self.position)
         self.started = time.monotonic()
-        self._taken_up(began, self.started - began)
+        self._on_start(began, self.started - began)
 
     def chunk_end(self, end: int) -> int:
         """Where the next chunk ends at the latest: at a checkpoint, so that the caches stand there, or at `end`."""
@@ -201,11 +200,8 @@ class TurnJob:
         self.windows.clear()
         self.sampler.rewind(self.result.token_ids)
 
-    def take(self, token_id: int, logprobs: mx.array, tokenizer: Tokenizer) -> None:
-        """Take a generated token, given the log-probabilities [vocabulary] before what filters and constrains them.
-
-        Raises what the sampler could not do about it.
-        """
+    def take(self, token_id: int, tokenizer: Tokenizer) -> None:
+        """Take a generated token. Raises what the sampler found wrong with it."""
         assert self.decoding is not None
         result, decoding = self.result, self.decoding
         self.sampler.check(len(result.token_ids))
@@ -215,8 +211,7 @@ class TurnJob:
         ends = token_id in tokenizer.eos_ids
         piece = b"" if ends else tokenizer.token_bytes(token_id)
         said = self._answer.feed(piece, visible=token_id not in tokenizer.special_ids)
-        wanted = decoding.top_logprobs
-        logprob, top = (None, ()) if wanted is None else top_logprobs(logprobs, token_id, wanted)
+        logprob, top = self.sampler.next_logprobs()
         in_reasoning = self._answer.in_reasoning
         self._emit(TokenEvent(token_id, logprob, top, said.text, said.calls, now, said.reasoning, in_reasoning))
         if self._answer.matched is not None:
@@ -245,7 +240,7 @@ class TurnJob:
             result.token_ids.pop()
         result.decode_seconds = time.monotonic() - self.started - result.prefill_seconds
         try:
-            settle(self.caches, len(self.sequence) + len(result.token_ids))
+            trim_to(self.caches, len(self.sequence) + len(result.token_ids))
         except CacheLengthError as error:
             with tracing.serving(self._trace):
                 log.warning("KV of a turn is dropped: %s", error)
@@ -277,7 +272,15 @@ class TurnJob:
         self.fail(Cancelled("the request was cancelled"))
 
 
-def settle(caches: Caches, tokens: int) -> None:
+def _sampler(decoding: Decoding | None) -> TokenSampler:
+    if decoding is None:
+        return TokenSampler(Sampling())
+    if decoding.grammar is None:
+        return TokenSampler(decoding.sampling, decoding.top_logprobs)
+    return ConstrainedSampler(decoding.sampling, decoding.grammar, decoding.top_logprobs)
+
+
+def trim_to(caches: Caches, tokens: int) -> None:
     """Trim the caches to exactly `tokens` tokens. Raises CacheLengthError where that cannot be. Engine thread."""
     if not caches:
         raise CacheLengthError("there are no caches")

@@ -1,19 +1,25 @@
 """The shape of a model's KV, taken from its first update and never from guessed config fields."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 
 from agentmem.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.sliding import SLACK
+from inference_service.engine.quantization import bytes_per_element, last_axes, width_of
 
 SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
 
 Caches = list[QuantizedKVCache | SlidingQuantizedKVCache]
 """One cache per layer, of one sequence."""
+
+HostTensors = Mapping[str, npt.NDArray[np.generic]]
+"""The six tensors of a file by name, [layers, kv_heads, tokens, width]; 16-bit floats as uint16."""
 
 TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
 """Safetensors dtype and shape of each tensor of a file, by name."""
@@ -47,16 +53,22 @@ class Geometry:
     @property
     def layers(self) -> int:
         """Layers with KV."""
-        return len(self.full.layers) + (len(self.sliding.layers) if self.sliding else 0)
+        return sum(len(group.layers) for group in self.groups)
+
+    @property
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """The layer groups that the model has, full attention first."""
+        return (self.full,) if self.sliding is None else (self.full, self.sliding)
+
+    def new_cache(self, group: LayerGroup) -> QuantizedKVCache | SlidingQuantizedKVCache:
+        """An empty cache of a layer of a group."""
+        if group.window is None:
+            return QuantizedKVCache(self.bits, self.group_size)
+        return SlidingQuantizedKVCache(group.window, self.bits, self.group_size)
 
     def new_caches(self) -> Caches:
         """Empty caches, one per layer."""
-        caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {
-            layer: QuantizedKVCache(self.bits, self.group_size) for layer in self.full.layers
-        }
-        if self.sliding and self.sliding.window:
-            for layer in self.sliding.layers:
-                caches[layer] = SlidingQuantizedKVCache(self.sliding.window, self.bits, self.group_size)
+        caches = {layer: self.new_cache(group) for group in self.groups for layer in group.layers}
         return [caches[layer] for layer in range(self.layers)]
 
     def block_shapes(self, tokens: int) -> TensorShapes:
@@ -74,8 +86,7 @@ class Geometry:
         shapes: TensorShapes = {}
         for name in TENSORS:
             side, part = name.split(".")
-            width = group.k_dim if side == "k" else group.v_dim
-            size = width * self.bits // 32 if part == "weights" else width // self.group_size
+            size = last_axes(group.k_dim if side == "k" else group.v_dim, self)[part]
             dtype = SAFETENSORS_DTYPE[mx.uint32 if part == "weights" else self.dtype]
             shapes[name] = (dtype, (len(group.layers), group.kv_heads, tokens, size))
         return shapes
@@ -88,14 +99,14 @@ class Geometry:
     @property
     def bytes_per_token(self) -> int:
         """Bytes of quantized KV per token, full-attention layers."""
-        return round(_elements(self.full) * self._bytes_per_element)
+        return round(_elements(self.full) * bytes_per_element(self.dtype, self))
 
     @property
     def window_bytes(self) -> int:
         """Bytes of quantized KV of all sliding layers at their cap of window + 256 tokens."""
         if self.sliding is None or self.sliding.window is None:
             return 0
-        return round(_elements(self.sliding) * (self.sliding.window + SLACK) * self._bytes_per_element)
+        return round(_elements(self.sliding) * (self.sliding.window + SLACK) * bytes_per_element(self.dtype, self))
 
     @property
     def piece_tokens(self) -> int:
@@ -116,11 +127,7 @@ class Geometry:
         """Bytes of a piece of a window."""
         if self.sliding is None:
             return 0
-        return round(_elements(self.sliding) * self.piece_tokens * self._bytes_per_element)
-
-    @property
-    def _bytes_per_element(self) -> float:
-        return self.bits / 8 + 2 * self.dtype.size / self.group_size
+        return round(_elements(self.sliding) * self.piece_tokens * bytes_per_element(self.dtype, self))
 
 
 def _elements(group: LayerGroup) -> int:
@@ -152,6 +159,5 @@ def group_layers(caches: Sequence[QuantizedKVCache | SlidingQuantizedKVCache]) -
 
 def _shape(cache: QuantizedKVCache | SlidingQuantizedKVCache) -> tuple[int, int, int, int | None]:
     keys, values = cache.buffers.both()
-    k_dim, v_dim = (part.scales.shape[-1] * cache.group_size for part in (keys, values))
     window = cache.window if isinstance(cache, SlidingQuantizedKVCache) else None
-    return int(keys.weights.shape[1]), int(k_dim), int(v_dim), window
+    return int(keys.weights.shape[1]), width_of(keys, cache), width_of(values, cache), window

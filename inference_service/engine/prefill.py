@@ -1,23 +1,28 @@
-"""A chunk of a prompt on its way through the layers. It can stop between two of them, and go on later.
+"""A chunk of a prompt on its way through the layers, and the windows that are kept at chosen positions. Engine thread.
 
-So what arrives waits for some layers of a stranger's chunk, not for the chunk: a long chunk costs the one who has it
-least, and a short wait is what the others want. While a chunk is stopped it holds one layer's output, [tokens, hidden],
-and nothing else beyond its caches.
+A chunk can stop between two layers and go on later. So a new request waits for some layers of another turn's chunk, not
+for the whole chunk. A stopped chunk holds one layer's output, [tokens, hidden], besides its caches.
+
+A window is the state of the sliding layers at one position. Prefill passes each position once, and what sliding layers
+have dropped behind it can only be computed again from the beginning. So what a later turn may resume from is copied
+while the caches stand at exactly that position.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
+from inference_service.engine.caches import KVBuffers, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches
+from inference_service.engine.quantization import Quantized
 
 _SECONDS = 0.025
 """Of computing before it is asked whether to stop: after less, a fast backend would idle for more than a percent."""
 
 
-class ChunkUnderWay:
+class PrefillChunk:
     """`tokens` behind what the caches hold. Their offsets count the chunk from the start. Engine thread only.
 
     `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once. With
@@ -49,3 +54,38 @@ class ChunkUnderWay:
             if self._left and stop():
                 return False
         return True
+
+
+def next_stop(caches: Caches, checkpoints: Iterable[int], end: int) -> int:
+    """Where the next chunk must end at the latest: the first checkpoint behind what the caches hold, or `end`.
+
+    A model without sliding layers has nothing to capture, and its chunks are not cut.
+    """
+    if not _sliding(caches):
+        return end
+    return min((at for at in checkpoints if caches[0].offset < at < end), default=end)
+
+
+def captured(caches: Caches) -> list[KVBuffers]:
+    """The last min(position, window) tokens of each sliding layer, in the order of the layers.
+
+    The arrays are evaluated, and private: they share no memory with the caches, nor with anything else. They are
+    [1, kv_heads, tokens, width].
+    """
+    windows = [_copied(cache.buffers, min(cache.offset, cache.window)) for cache in _sliding(caches)]
+    mx.eval([buffers.arrays for buffers in windows])
+    return windows
+
+
+def _sliding(caches: Caches) -> Sequence[SlidingQuantizedKVCache]:
+    return [cache for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
+
+
+def _copied(buffers: KVBuffers, tokens: int) -> KVBuffers:
+    at = mx.arange(buffers.filled - tokens, buffers.filled)
+
+    # A gather, because mx.contiguous of a slice that is contiguous by itself (one KV head) shares its memory.
+    def copied(part: Quantized) -> Quantized:
+        return part.map(lambda array: mx.contiguous(mx.take(array, at, axis=2)))
+
+    return buffers.map(copied, tokens)

@@ -1,9 +1,9 @@
 """How much Q4 changes what a model says: measured once per model, with the bits that it needs.
 
 Affine quantization gives a group of 64 elements of a key one scale. Where single channels of a key are far from zero in
-every token, the scale is theirs, and what tells keys apart is rounded away. Models with a bias on their keys, Qwen 2.5
-above all, are reported to lose all sense with 4-bit keys, while most others hardly change; nothing in a model's config
-tells which. So the model is asked: the same text with unquantized KV and with quantized KV, and how far the
+every token, the scale is theirs, and what distinguishes keys is rounded away. Models with a bias on their keys, Qwen
+2.5 above all, are reported to lose all sense with 4-bit keys, while most others hardly change; nothing in a model's
+config shows which. So it is measured: the same text with unquantized KV and with quantized KV, and how far the
 distributions of the next token are apart. Mean KL divergence is the field's measure for this; where a model is
 calibrated, it is by how much the logarithm of its perplexity rises.
 
@@ -38,7 +38,7 @@ import xxhash
 from mlx_lm.models.cache import make_prompt_cache
 
 from inference_service.engine.geometry import Geometry
-from inference_service.remembered import Remembered
+from inference_service.json_cache import JsonCache
 from inference_service.text.tokenizer import Tokenizer
 
 MOST_NATS = 0.08
@@ -106,9 +106,9 @@ def measure(model: nn.Module, tokenizer: Tokenizer, geometry: Geometry, tokens: 
 
     Fewer than 128 say little: over the first 64 the unchanged demo model would fail.
 
-    `model` has the seam installed, and `geometry` is its own; the group size is that of `geometry`. 4 bits are always
-    measured; 8 where `geometry` has them, or else where 4 are bad, which takes two prefills more. Logits are held for
-    128 tokens at a time. Nothing is changed but the seam's count of calls and MLX's peak.
+    `model` has the attention backend installed, and `geometry` is its own; the group size is that of `geometry`. 4 bits
+    are always measured; 8 where `geometry` has them, or else where 4 are bad, which takes two prefills more. Logits are
+    held for 128 tokens at a time. Nothing is changed but the backend's count of calls and MLX's peak.
     """
     token_ids = sample(tokenizer, tokens)
     wanted = (4, 8) if geometry.bits == 8 else (4,)
@@ -132,7 +132,7 @@ def default_tokens() -> int:
 def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
     """The first `tokens` tokens of the sample, after what the tokenizer puts before any text; fewer if it is shorter.
 
-    It tells facts and asks for them, which needs keys that are told apart; code, other scripts and figures stand
+    It states facts and asks for them, which needs keys that are distinct; code, other scripts and figures stand
     between, so that a few hundred tokens have something of each.
     """
     text = _SAMPLE.read_text(encoding="utf-8")
@@ -193,7 +193,7 @@ class QualityChecks:
     """
 
     def __init__(self, memory: Path, tokens: int | None = None, measure: Measure = measure) -> None:
-        self._memory = Remembered(memory)
+        self._memory = JsonCache(memory)
         self._tokens = tokens or default_tokens()
         self._measure = measure
 

@@ -32,19 +32,19 @@ class _Task:
             with suppress(InvalidStateError):
                 self.future.set_exception(error)
         else:
-            with suppress(InvalidStateError):  # Nobody waits any more: the thread is being stopped.
+            with suppress(InvalidStateError):  # The thread is being stopped.
                 self.future.set_result(result)
 
 
 class EngineThread:
-    """Runs functions in the order of `submit`, and ticks in turn between them, on one thread.
+    """Runs functions in the order of `submit`, and the attached steps in turn between them, on one thread.
 
     An Exception of a function is its caller's. Anything worse ends the thread: then `alive` is False, `died` is set,
     and all that waits, and all that comes later, fails with Unavailable.
     """
 
     def __init__(self) -> None:
-        self._ticks: tuple[Callable[[], bool], ...] = ()
+        self._steps: tuple[Callable[[], bool], ...] = ()
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,7 +78,7 @@ class EngineThread:
         return task.future
 
     def begin(self, start: Callable[[], object], future: "Future[Any]") -> None:
-        """Queue a function that starts something which ticks will end, and then resolve `future`. As `submit`."""
+        """Queue a function that starts something which steps will end, and then resolve `future`. As `submit`."""
         task = _Task(start)
 
         def forward(started: "Future[Any]") -> None:
@@ -88,13 +88,13 @@ class EngineThread:
         task.future.add_done_callback(forward)
         self._queue(task, future)
 
-    def attach(self, tick: Callable[[], bool]) -> None:
-        """Call `tick` between functions, after those attached before, as long as it says that there is more to do."""
-        self._ticks = (*self._ticks, tick)
+    def attach(self, step: Callable[[], bool]) -> None:
+        """Call `step` between functions, after those attached before, as long as it says that there is more to do."""
+        self._steps = (*self._steps, step)
 
-    def detach(self, tick: Callable[[], bool]) -> None:
+    def detach(self, step: Callable[[], bool]) -> None:
         """Call it no more. It may be in a call; a function that is submitted now runs after that."""
-        self._ticks = tuple(each for each in self._ticks if each != tick)
+        self._steps = tuple(each for each in self._steps if each != step)
 
     async def call(self, function: Callable[[], _T]) -> _T:
         """Run a function on the thread and wait for it. Cancelling the wait does not stop the function."""
@@ -133,7 +133,7 @@ class EngineThread:
                         return
                     task.run()
                     del task
-                busy = any([tick() for tick in self._ticks])
+                busy = any([step() for step in self._steps])
         except BaseException:
             log.critical("the engine thread died", exc_info=True)
             assert self._loop is not None

@@ -1,39 +1,101 @@
-"""Tensors of files as evaluated arrays per layer, put together on their way to the device. Engine thread only.
+"""Tensors of files as evaluated arrays per layer, joined on their way to the device. Engine thread only.
 
-`mx.array` of host memory is no way to bring much of it to a GPU that has memory of its own: the array is in memory that
-both can reach, and its pages move one fault at a time when the first kernel reads them. MLX's loader is: it reads into
-a piece of host memory, an array at a time, and copies that to the device; where the device's memory is the host's, it
-reads straight into the array. So MLX is given a safetensors file that exists only here, and whose tensors are put
-together from the files' while it reads.
+`mx.array` of host memory is slow for a GPU that has memory of its own: the array is in memory that both can reach, and
+its pages move one fault at a time when the first kernel reads them. MLX's loader is fast: it reads into a piece of host
+memory, an array at a time, and copies that to the device; where the device's memory is the host's, it reads straight
+into the array. So MLX is given a safetensors file that exists only here, and whose tensors are joined from the files'
+while it reads.
 
 A tensor that MLX loads costs 0.2 ms on CUDA whatever its size (H200), and a model has six to a layer. So there several
 layers come at once, and are copied apart on the device; but never as much as the C library takes from the system each
 time: fresh pages cost more than what is written into them.
+
+NumPy copies without the interpreter's lock, but takes it again for each array. So what is in many files is few copies,
+and those are shared among threads: one alone does not fill a server's memory bandwidth.
 """
 
 import io
+import itertools
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from inference_service.engine.device import has_own_memory
-from inference_service.engine.joining import copy_all, runs
+from inference_service.engine.geometry import HostTensors
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-    from inference_service.engine.arenas import HostTensors
+Array = npt.NDArray[np.generic]
+Copy = tuple[Array, Array]
+"""A target, and what it gets, of the same shape."""
+
+_THREADS = 4
+_SHARE = 1 << 20
+"""Bytes that are worth a thread."""
+_threads = ThreadPoolExecutor(_THREADS, "joining")
+
+
+def runs(parts: Sequence[Array]) -> list[Array]:
+    """Neighbours of one shape that lie at equal distances in memory, as one array [n, *shape] of that memory each.
+
+    The caller must keep the parts alive: the views do not.
+    """
+    found: list[list[Array]] = []
+    for part in parts:
+        run = found[-1] if found else []
+        alike = bool(run) and (part.shape, part.strides, part.dtype) == (run[0].shape, run[0].strides, run[0].dtype)
+        if alike and (len(run) == 1 or _distance(run[-1], part) == _distance(*run[:2])):
+            run.append(part)
+        else:
+            found.append([part])
+    return [_as_one(run) for run in found]
+
+
+def copy_all(copies: Sequence[Copy], axis: int, *, shared: bool) -> None:
+    """Make them all; by some threads, in shares along an axis, if they are to be `shared` and large enough for that.
+
+    To share them costs more than it gains on a CPU that computes with the same few cores.
+    """
+    if shared and sum(source.nbytes for _, source in copies) >= 2 * _SHARE:
+        shares = [share for copy in copies for share in _shares(*copy, axis)]
+        list(_threads.map(lambda share: np.copyto(*share), shares))
+        return
+    for target, source in copies:
+        np.copyto(target, source)
+
+
+def _as_one(run: Sequence[Array]) -> Array:
+    distance = _distance(*run[:2]) if len(run) > 1 else 0
+    shape, strides = (len(run), *run[0].shape), (distance, *run[0].strides)
+    return np.lib.stride_tricks.as_strided(run[0], shape, strides, writeable=False)
+
+
+def _distance(one: Array, other: Array) -> int:
+    """Bytes from the beginning of one array to that of another."""
+    first, second = (array.__array_interface__["data"][0] for array in (one, other))
+    return int(second - first)
+
+
+def _shares(target: Array, source: Array, axis: int) -> list[Copy]:
+    count = min(_THREADS, max(1, source.nbytes // _SHARE), source.shape[axis])
+    bounds = [source.shape[axis] * share // count for share in range(count + 1)]
+    cuts = [(*[slice(None)] * axis, slice(a, b)) for a, b in itertools.pairwise(bounds)]
+    return [(target[cut], source[cut]) for cut in cuts]
+
 
 _AT_ONCE = 16 << 20
 """Bytes of layers that are loaded as one tensor. glibc takes 32 MiB and more from the system each time."""
 
 
 def uploaded(
-    files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int, at_once: int | None = None
+    files: Sequence[HostTensors], dtypes: Mapping[str, str], capacity: int, at_once: int | None = None
 ) -> list[dict[str, mx.array]]:
     """Each layer's tensors by name, [1, kv_heads, capacity, width]: those of `files` in a row, and then zeros.
 
@@ -91,7 +153,7 @@ class _Joined(io.RawIOBase):
     and its exception is the `failure`; `read_tensors` counts those that did not fail.
     """
 
-    def __init__(self, files: "Sequence[HostTensors]", dtypes: Mapping[str, str], capacity: int, at_once: int) -> None:
+    def __init__(self, files: Sequence[HostTensors], dtypes: Mapping[str, str], capacity: int, at_once: int) -> None:
         self.read_tensors = 0
         self.failure: Exception | None = None
         self._files = files  # Runs are views of their memory.

@@ -4,14 +4,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, compress
+from itertools import accumulate
+
+import numpy as np
 
 from agentmem.errors import InvalidArgument
+from agentmem.identity import Ledger, TokenIds, Uint32, common_length
 from agentmem.v1 import types_pb2
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Kind, Limits, Matched, Reason, match_text, match_tokens
-from inference_service.memory.trimming import Bounds, Joint, Trimmed, trimmed
-from inference_service.text.rendered import Rendered, Span, inside_character
+from inference_service.memory.match import Kind, Matched, MatchLimits, Reason, match_text, match_tokens
+from inference_service.memory.trimming import Bounds, Trimmed, trimmed
+from inference_service.text.prompt import Rendered, Span, inside_character
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 
@@ -21,13 +23,11 @@ is longer than the window, no boundary that only the window's beginning makes is
 _BOUNDARY_LOOKAHEAD = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """The prompt as `ledger.kept(keep_tokens)` followed by `new_ids`; at least one token is new.
-
-    `sequence` is all of it. `keep_tokens` may be less than the match says: tokens at a cut are given back where whole
-    tokenization splits elsewhere, and the last token is always run again. Planning raises InvalidArgument
-    for a prompt that has no tokens.
+    """A prompt [tokens], which begins with `keep_tokens` tokens of the ledger; at least one token is new.
+    `keep_tokens` may be less than the match says: tokens at a cut are given back where whole tokenization splits
+    elsewhere, and the last token is always run again. Planning raises InvalidArgument for a prompt that has no tokens.
 
     `checkpoints` are numbers of tokens after which a later prompt may leave this one: increasing, neither 0 nor all.
 
@@ -37,63 +37,66 @@ class Plan:
     kind: Kind
     reason: Reason
     keep_tokens: int
-    new_ids: tuple[int, ...]
-    sequence: tuple[int, ...]
+    sequence: Uint32
     checkpoints: tuple[int, ...] = ()
     trim: Trimmed | None = None
+
+    @property
+    def new_ids(self) -> Uint32:
+        """The tokens behind those of the ledger."""
+        return self.sequence[self.keep_tokens :]
 
 
 class Planner:
     """Makes plans for one model. Call it off the event loop: tokenizing takes milliseconds."""
 
-    def __init__(self, tokenizer: Tokenizer, renderer: Renderer, limits: Limits) -> None:
+    def __init__(self, tokenizer: Tokenizer, renderer: Renderer, limits: MatchLimits) -> None:
         self.tokenizer = tokenizer
-        self._renderer = renderer
+        self.renderer = renderer
         self.limits = limits
 
     def fits(self, plan: Plan) -> bool:
-        """Whether a memory may be gone on from as it is, by that plan."""
+        """Return whether a memory may be continued as it is, by that plan."""
         return self.limits.most_tokens is None or len(plan.sequence) <= self.limits.most_tokens
 
-    def for_tokens(self, ledger: Ledger, token_ids: tuple[int, ...]) -> Plan:
-        """A prompt that came as tokens."""
-        matched = match_tokens(ledger, token_ids, self.limits)
+    def for_tokens(self, ledger: Ledger, token_ids: TokenIds) -> Plan:
+        """Plan a prompt that came as tokens."""
+        matched = match_tokens(ledger, token_ids, self.limits.min_tokens)
         return _plan(matched, matched.keep_tokens, token_ids)
 
     def for_append(self, ledger: Ledger, addition: Rendered, kept: int | None = None) -> Plan:
-        """The ledger and what follows it: EXTEND by construction, and no token of the ledger is given back.
+        """Plan the ledger and what follows it: EXTEND by construction, and no token of the ledger is given back.
 
         `kept` is how many bytes of the ledger stay, the end of a token; PARTIAL if it isn't all of them.
         """
-        keep = len(ledger) if kept is None else bisect_right(ledger.offsets, kept)
+        keep = len(ledger) if kept is None else ledger.tokens_within(kept)
         kind, reason = types_pb2.MATCH_EXTEND, types_pb2.MISS_REASON_UNSPECIFIED
         if not len(ledger):
             kind, reason = types_pb2.MATCH_NEW, types_pb2.MISS_REASON_ABSENT
         elif keep < len(ledger):
             kind = types_pb2.MATCH_PARTIAL
-        new = tuple(self._renderer.encode(addition, continues=bool(keep)))
+        new = self.renderer.encode(addition, continues=bool(keep))
         pieces = self.tokenizer.pieces(new)
         inside: list[int] = []
         if b"".join(pieces) == addition.text:
             inside = [keep + each for each in _tokens_inside(addition.checkpoints, pieces)]
-        return _plan(Matched(kind, keep, reason), keep, (*ledger.token_ids[:keep], *new), inside)
+        return _plan(Matched(kind, keep, reason), keep, _joined(ledger.token_ids[:keep], new), inside)
 
     def trimmed(self, ledger: Ledger, plan: Plan, bounds: Bounds, note: bytes = b"") -> Plan | None:
-        """The plan of an append, with as much of the ledger as fits; None where not even the last turn does."""
-        full = ledger.kept(past := plan.keep_tokens).followed_by(
-            plan.new_ids, self.tokenizer.pieces(plan.new_ids), ledger.tokenizer_hash
-        )
+        """Return the plan of an append with as much of the ledger as fits; None where not even the last turn does."""
+        new = plan.new_ids.tolist()
+        full = ledger.kept(past := plan.keep_tokens).followed_by(new, self.tokenizer.pieces(new), ledger.tokenizer_hash)
         # An append may leave out the end of the last turn, a stop token; it is a turn all the same.
         turns = tuple(turn if turn.end_token <= past else turn.ending_at(past) for turn in ledger.turns)
-        turn, prefix = self._renderer.user_turn, self.tokenizer.prefix_ids
+        prefix = self.tokenizer.prefix_ids
         found = trimmed(
             replace(full, turns=turns),
             past,
             bounds,
-            None if turn is None else Joint(turn.end.encode(), turn.header.encode()),
+            self.renderer.user_turn,
             self.specials(full),
-            partial(self._renderer.encode, continues=True),
-            prefix_tokens=len(prefix) if ledger.token_ids[: len(prefix)] == prefix else 0,
+            partial(self.renderer.encode, continues=True),
+            prefix_tokens=len(prefix) if common_length(ledger.token_ids, prefix) == len(prefix) else 0,
             note=note,
         )
         if found is None:
@@ -105,58 +108,61 @@ class Planner:
         return replace(_plan(matched, found.keep_tokens, found.sequence, checkpoints), trim=found)
 
     def for_text(self, ledger: Ledger, prompt: Rendered, *, heal_extension: bool) -> Plan:
-        """A whole prompt as text. `heal_extension` is for raw prompts, which may go on in the middle of a word."""
-        matched = match_text(ledger, self.specials(ledger), prompt, self.limits)
+        """Plan a whole prompt as text. `heal_extension` is for raw prompts, which may go on in the middle of a word."""
+        matched = match_text(ledger, self.specials(ledger), prompt, self.limits.min_tokens)
         keep = matched.keep_tokens
         if matched.kind == types_pb2.MATCH_PARTIAL or (matched.kind == types_pb2.MATCH_EXTEND and heal_extension):
             keep = self._healed(ledger, keep, prompt)
         keep = _back_to_character(ledger, keep, prompt.text)
-        start = ledger.offsets[keep - 1] if keep else 0
+        start = ledger.text_end(keep)
+        new: list[int] = []
         if start == len(prompt.text) and keep:
             keep -= 1
-            sequence = ledger.token_ids[: keep + 1]
+            new = [int(ledger.token_ids[keep])]
         else:
-            continues = self._continues(ledger.token_ids[:keep])
-            sequence = (*ledger.token_ids[:keep], *self._renderer.encode(prompt, start, continues=continues))
-        pieces = self.tokenizer.pieces(sequence)
-        if b"".join(pieces) != prompt.text:
+            new = self.renderer.encode(prompt, start, continues=self._continues(ledger, keep))
+        pieces = self.tokenizer.pieces(new)
+        if ledger.text[: ledger.text_end(keep)] + b"".join(pieces) != prompt.text:
             # A tokenizer that rewrites text (normalizes, adds a space): only its own whole tokenization can be trusted,
             # and positions in the text say nothing of positions in that.
-            return self.for_tokens(ledger, tuple(self._renderer.encode(prompt)))
+            return self.for_tokens(ledger, self.renderer.encode(prompt))
+        sequence = _joined(ledger.token_ids[:keep], new)
+        new_ends = ledger.text_end(keep) + np.cumsum([*map(len, pieces)], dtype=np.int64)
+        ends = np.concatenate([ledger.offsets[:keep], new_ends])
+        checkpoints = [int(np.searchsorted(ends, place, side="right")) for place in prompt.checkpoints]
         # What was given back may have come out the same again.
         if keep or matched.kind in (types_pb2.MATCH_EXTEND, types_pb2.MATCH_EXACT):
-            keep = _shared(ledger.token_ids, sequence, keep)
-        return _plan(matched, keep, sequence, _tokens_inside(prompt.checkpoints, pieces))
+            keep = common_length(ledger.token_ids, sequence)
+        return _plan(matched, keep, sequence, checkpoints)
 
     def specials(self, ledger: Ledger) -> list[Span]:
-        """Where the ledger's special tokens are in its text."""
-        offsets = ledger.offsets
-        special = map(self.tokenizer.special_ids.__contains__, ledger.token_ids)
-        return [Span(offsets[i - 1] if i else 0, offsets[i]) for i in compress(range(len(ledger)), special)]
+        """Return where the ledger's special tokens are in its text."""
+        special = np.flatnonzero(np.isin(ledger.token_ids, [*self.tokenizer.special_ids]))
+        return [Span(ledger.text_end(i), ledger.text_end(i + 1)) for i in special.tolist()]
 
-    def _continues(self, before: Sequence[int]) -> bool:
-        """Whether text behind these tokens goes on without a space of the tokenizer's own."""
-        tokenizer = self.tokenizer
-        return bool(before) and not (tokenizer.space_after_special and before[-1] in tokenizer.special_ids)
+    def _continues(self, ledger: Ledger, keep: int) -> bool:
+        """Return whether text behind `keep` tokens of the ledger goes on without a space of the tokenizer's own."""
+        after_special = bool(keep) and int(ledger.token_ids[keep - 1]) in self.tokenizer.special_ids
+        return bool(keep) and not (self.tokenizer.space_after_special and after_special)
 
     def _healed(self, ledger: Ledger, keep: int, prompt: Rendered) -> int:
-        """Give tokens back to the last pre-token boundary that the prompt's and the ledger's text have in common."""
+        """Return fewer tokens: back to the last pre-token boundary that both texts have."""
         keep = _back_to_character(ledger, keep, prompt.text)
         remembered = Rendered(ledger.text, tuple(self.specials(ledger)))
         window = _BOUNDARY_WINDOW
         while keep:
-            cut = ledger.offsets[keep - 1]
+            cut = ledger.text_end(keep)
             boundary = min(self._boundary(prompt, cut, window), self._boundary(remembered, cut, window))
             window *= 2  # In a long run, step by step would take a time that is quadratic in its length.
             if boundary == cut:
                 return keep
-            while keep and ledger.offsets[keep - 1] > boundary:
+            while keep and ledger.text_end(keep) > boundary:
                 keep -= 1
             keep = _back_to_character(ledger, keep, prompt.text)
         return keep
 
     def _boundary(self, context: Rendered, cut: int, window: int) -> int:
-        """The last place at or before byte `cut` where whole tokenization of the text must split."""
+        """Return the last place at or before byte `cut` where whole tokenization of the text must split."""
         first = max((s.end for s in context.specials if s.end <= cut), default=0)
         last = min((s.start for s in context.specials if s.start >= cut), default=len(context.text))
         if cut in (first, last):
@@ -168,30 +174,29 @@ class Planner:
         return first + len(before[:at].encode())
 
 
-def _plan(matched: Matched, keep: int, sequence: tuple[int, ...], checkpoints: Sequence[int] = ()) -> Plan:
-    if not sequence:
+def _plan(matched: Matched, keep: int, sequence: TokenIds, checkpoints: Sequence[int] = ()) -> Plan:
+    if not len(sequence):
         raise InvalidArgument("input", "the model's tokenizer makes no tokens of it")
     kind, reason, keep = matched.kind, matched.reason, min(keep, len(sequence) - 1)
     if not keep and kind == types_pb2.MATCH_PARTIAL:
         kind, reason = types_pb2.MATCH_DIVERGE, types_pb2.MISS_REASON_DIVERGED
     places = tuple(sorted({at for at in checkpoints if 0 < at < len(sequence)}))
-    return Plan(kind, reason, keep, sequence[keep:], sequence, places)
+    return Plan(kind, reason, keep, np.asarray(sequence, np.uint32), places)
+
+
+def _joined(kept: Uint32, new: Sequence[int]) -> Uint32:
+    return np.concatenate([kept, np.asarray(new, np.uint32)])
 
 
 def _tokens_inside(places: Sequence[int], pieces: Sequence[bytes]) -> list[int]:
-    """How many of the tokens that stand for `pieces` are wholly before each of these bytes."""
+    """Return how many of the tokens that stand for `pieces` are wholly before each of these bytes."""
     ends = list(accumulate(map(len, pieces))) if places else []
     return [bisect_right(ends, place) for place in places]
 
 
-def _shared(a: Sequence[int], b: Sequence[int], start: int) -> int:
-    """Length of the common beginning, which is at least `start`."""
-    return next((i for i in range(start, min(len(a), len(b))) if a[i] != b[i]), min(len(a), len(b)))
-
-
 def _back_to_character(ledger: Ledger, keep: int, text: bytes) -> int:
-    """Fewer tokens, so that the cut is not inside a character of `text`."""
-    while keep and inside_character(text, ledger.offsets[keep - 1]):
+    """Return fewer tokens, so that the cut is not inside a character of `text`."""
+    while keep and inside_character(text, ledger.text_end(keep)):
         keep -= 1
     return keep
 

@@ -1,10 +1,15 @@
-"""Which blocks of KV to look for, and which of those found to load. Pure."""
+"""Which KV to look for, and which of what was found to resume with: blocks and, for hybrid models, a window. Pure."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
+import numpy as np
+
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
+from agentmem.identity import TokenIds
+from inference_service.memory.windows import WindowCandidate, choose_window
 
 
 class Candidate(NamedTuple):
@@ -16,21 +21,24 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Lookup:
-    """Candidates by block index, the best first. `limit` is how many tokens can be reused at most.
+    """The KV that would serve a sequence: candidates by block index, the best first, and `windows`.
 
-    `own` are the names of the sequence's own full blocks.
+    `limit` is how many tokens can be reused at most, `keep_tokens` how many are the ledger's; `own` are the names of
+    the sequence's own full blocks.
     """
 
-    candidates: tuple[tuple[Candidate, ...], ...]
-    limit: int
+    candidates: tuple[tuple[Candidate, ...], ...] = ()
+    limit: int = 0
     own: tuple[bytes, ...] = ()
+    keep_tokens: int = 0
+    windows: tuple[WindowCandidate, ...] = ()
 
     def hashes(self) -> list[bytes]:
-        """Names to ask the store for."""
+        """Return the names of blocks to look for."""
         return list({c.header.chain_hash for row in self.candidates for c in row})
 
     def choose(self, found: Collection[bytes]) -> list[Candidate]:
-        """The longest gapless run of blocks from the start, of those that exist."""
+        """Return the longest gapless run of blocks from the start, of those that exist."""
         chosen = []
         for row in self.candidates:
             best = next((c for c in row if c.header.chain_hash in found), None)
@@ -42,7 +50,7 @@ class Lookup:
         return chosen
 
     def missing(self, found: Collection[bytes]) -> list[bytes]:
-        """Names of blocks that were not found, any one of which would let `choose` take more; none if all is taken.
+        """Return names of blocks that were not found, any one of which would let `choose` take more.
 
         Where the run ends in a cut block, these are the full blocks of that place: what another branch has computed.
         """
@@ -56,10 +64,75 @@ class Lookup:
         return [candidate.header.chain_hash for candidate in row if candidate.usable_tokens > taken]
 
 
+NO_LOOKUP = Lookup()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to resume with: blocks in order, those in the pool first, and a window, `surplus` tokens of it cut off.
+
+    Each block's `usable_tokens` are those that are taken.
+    """
+
+    hot: Sequence[Candidate] = ()
+    warm: Sequence[Candidate] = ()
+    window: WindowCandidate | None = None
+    surplus: int = 0
+
+    @property
+    def hot_tokens(self) -> int:
+        """Tokens of blocks in the pool."""
+        return sum(candidate.usable_tokens for candidate in self.hot)
+
+    @property
+    def warm_tokens(self) -> int:
+        """Tokens of blocks in files."""
+        return sum(candidate.usable_tokens for candidate in self.warm)
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.hot_tokens + self.warm_tokens
+
+
+NOTHING_CHOSEN = Choice()
+
+
+def choose(
+    lookup: Lookup,
+    pool: Collection[bytes],
+    files: Collection[bytes],
+    stored: Mapping[bytes, int] | None = None,
+    window: int = 0,
+) -> Choice:
+    """Return the longest gapless run of blocks in the pool, and then of files.
+
+    A hybrid model, whose sliding layers see `window` tokens, resumes only with one of the lookup's windows: `stored`
+    says how many tokens those that were found hold. None asks for the blocks alone.
+    """
+    chosen = lookup.choose({*pool, *files})
+    hot = list(takewhile(lambda candidate: candidate.header.chain_hash in pool, chosen))
+    warm = list(takewhile(lambda candidate: candidate.header.chain_hash in files, chosen[len(hot) :]))
+    if stored is None:
+        return Choice(hot, warm)
+    best = choose_window(lookup.windows, stored, window, Choice(hot, warm).tokens)
+    if best is None:
+        return NOTHING_CHOSEN
+    found, tokens = best
+    hot = _cut(hot, tokens)
+    warm = _cut(warm, tokens - sum(candidate.usable_tokens for candidate in hot))
+    return Choice(hot, warm, found, found.position - tokens)
+
+
 def look_up(
-    fingerprint: str, namespace: str, ledger_ids: Sequence[int], keep_tokens: int, sequence: Sequence[int]
+    fingerprint: str,
+    namespace: str,
+    ledger_ids: TokenIds,
+    keep_tokens: int,
+    sequence: TokenIds,
+    windows: tuple[WindowCandidate, ...] = (),
 ) -> Lookup:
-    """Blocks that hold beginnings of `sequence`, whose first `keep_tokens` are those of the ledger.
+    """Return what holds beginnings of `sequence`, whose first `keep_tokens` tokens are those of the ledger.
 
     Index ranges, for block i of tokens [256 i, 256 (i + 1)):
       the sequence's own block   if it is full: found wherever any agent of the namespace computed the same beginning
@@ -82,16 +155,27 @@ def look_up(
             break
         rows.append(tuple(row))
     names = tuple(header.chain_hash for header in own if header.token_count == BLOCK_TOKENS)
-    return Lookup(tuple(rows), limit, names)
+    return Lookup(tuple(rows), limit, names, keep_tokens, windows)
 
 
 def headers(
-    fingerprint: str, namespace: str, token_ids: Sequence[int], known: Sequence[BlockHeader] = ()
+    fingerprint: str, namespace: str, token_ids: TokenIds, known: Sequence[BlockHeader] = ()
 ) -> Iterator[BlockHeader]:
-    """The headers of the blocks of a sequence behind its `known` full ones, the last a tail if it is not full."""
+    """Yield the headers of a sequence's blocks behind its `known` full ones, the last a tail if it is not full."""
+    token_ids = np.asarray(token_ids, dtype=np.uint32)
     parent = known[-1].chain_hash if known else NO_PARENT
     for first in range(len(known) * BLOCK_TOKENS, len(token_ids), BLOCK_TOKENS):
         ids = token_ids[first : first + BLOCK_TOKENS]
         name = chain_hash(fingerprint, namespace, parent, ids)
         yield BlockHeader(fingerprint, namespace, name, parent, first, len(ids))
         parent = name
+
+
+def _cut(candidates: Sequence[Candidate], tokens: int) -> list[Candidate]:
+    kept = []
+    for candidate in candidates:
+        if tokens <= 0:
+            break
+        kept.append(candidate._replace(usable_tokens=min(tokens, candidate.usable_tokens)))
+        tokens -= candidate.usable_tokens
+    return kept

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from inference_service.memory.ledger import Ledger
+from agentmem.identity import Ledger
 from inference_service.text.tokenizer import Tokenizer
 
 _NO_TEXT = re.compile("([\udc80-\udcff]+)")
@@ -11,14 +11,15 @@ _NO_TEXT = re.compile("([\udc80-\udcff]+)")
 
 
 def retokenized(ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
-    """The ledger's text in tokens of `tokenizer`. It has no turns. Takes milliseconds, so call it off the event loop.
+    """Return the ledger's text in tokens of `tokenizer`, without turns. Takes milliseconds: call it off the event loop.
 
     What was a special token is one again, if the new tokenizer has it; what only spelled one stays ordinary text. Bytes
     that are no UTF-8 (an answer may end inside a character) stay, too, or become U+FFFD where no token is such a byte.
     """
     token_ids: list[int] = []
     start = 0
-    for begin, end in zip((0, *ledger.offsets), ledger.offsets, strict=False):
+    ends = ledger.offsets.tolist()
+    for begin, end in zip([0, *ends], ends, strict=False):
         if tokenizer.is_special(ledger.text[begin:end]):
             token_ids += _ordinary(ledger.text[start:begin], tokenizer)
             token_ids.append(tokenizer.special_id(ledger.text[begin:end].decode()))

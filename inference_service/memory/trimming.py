@@ -22,13 +22,15 @@ necessary commits all of it: the cut, the turns that are carried along, and itse
 ledger was stays as an automatic snapshot. A turn that fails or is cancelled before leaves everything as it was.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from inference_service.memory.ledger import Ledger, TurnPlace
-from inference_service.text.rendered import Rendered, Span, inside_character
+import numpy as np
+
+from agentmem.identity import Ledger, TurnPlace, Uint32
+from inference_service.text.prompt import Rendered, Span, inside_character
+from inference_service.text.template import UserTurn
 
 TARGET_SHARE = 0.5
 """How much of the context a trimmed prompt takes at most, where whole turns allow it."""
@@ -47,14 +49,7 @@ class Bounds(NamedTuple):
     target: int
 
 
-class Joint(NamedTuple):
-    """What a template puts between an answer and the next user's words: `end` closes the answer; then `header`."""
-
-    end: bytes
-    header: bytes
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trimmed:
     """A prompt that fits: `sequence`, which begins with `keep_tokens` tokens of the ledger and its `opening_bytes`.
 
@@ -62,7 +57,7 @@ class Trimmed:
     would be of, its beginning included. What stood at position p behind the cut is at p + `shift` now.
     """
 
-    sequence: tuple[int, ...]
+    sequence: Uint32
     keep_tokens: int
     opening_bytes: int
     carried_turns: tuple[TurnPlace, ...]
@@ -81,17 +76,17 @@ class _Place(NamedTuple):
 
 
 def room_for_answer(context_length: int, max_tokens: int) -> int:
-    """How many tokens of the context a turn needs for its answer."""
+    """Return how many tokens of the context a turn needs for its answer."""
     return min(max_tokens, max(1, int(context_length * ANSWER_SHARE)))
 
 
 def room_for_summary(context_length: int) -> int:
-    """How long a note of what was dropped may be."""
+    """Return how many tokens a note of what was dropped may have."""
     return max(1, min(MAX_SUMMARY_TOKENS, int(context_length * SUMMARY_SHARE)))
 
 
 def bounds(context_length: int, answer: int, summary: int = 0) -> Bounds:
-    """The bounds of a trimmed prompt with a note of `summary` tokens, behind which `answer` tokens have to fit."""
+    """Return the bounds of a trimmed prompt with a note of `summary` tokens, which leaves `answer` tokens free."""
     most = context_length - answer
     return Bounds(most, most - summary, min(most, int(context_length * TARGET_SHARE)) - summary)
 
@@ -100,23 +95,27 @@ def trimmed(
     full: Ledger,
     past_tokens: int,
     bounds: Bounds,
-    joint: Joint | None,
+    user: UserTurn | None,
     specials: Sequence[Span],
     encode: Callable[[Rendered], Sequence[int]],
     *,
     prefix_tokens: int = 0,
     note: bytes = b"",
 ) -> Trimmed | None:
-    """The opening of `full`, `note`, and as many of its last turns as fit; None if not even the last one does.
+    """Return the opening of `full`, `note`, and as many of its last turns as fit; None if not even the last one does.
 
     `full` is the ledger with what is appended, which begins at token `past_tokens` and always stays; `specials` are its
-    special tokens. `joint` is None for a model without a template. `prefix_tokens` are what the tokenizer begins texts
+    special tokens. `user` is None for a model without a template. `prefix_tokens` are what the tokenizer begins texts
     with, where that is all of the opening. `encode` makes tokens of text that follows other text.
     """
-    opening = _opening(full, past_tokens, joint, prefix_tokens)
-    keep = bisect_right(full.offsets, opening) if opening else 0
+    opening = _opening(full, past_tokens, user, prefix_tokens)
+    keep = full.tokens_within(opening) if opening else 0
     places = _places(
-        full, past_tokens, keep, joint, joint is not None and _with_header(full.text, opening, joint.header)
+        full,
+        past_tokens,
+        keep,
+        user,
+        user is not None and _with_header(full.text, opening, user.header),
     )
     sizes = [(keep + len(full) - _token_from(full, place.header), place) for place in places]
     # The new tokens at the cut are not counted yet.
@@ -127,12 +126,12 @@ def trimmed(
         return None
     place = fitting[0]
     start = _token_from(full, place.words if note else place.header)
-    behind = full.offsets[start - 1] if start else 0
-    seam = Rendered(full.text[full.offsets[keep - 1] if keep else 0 : opening], literal=True)
+    behind = full.text_end(start)
+    seam = Rendered(full.text[full.text_end(keep) : opening], literal=True)
     seam += _part(full, place.header, min(place.words, behind), specials)
     seam += Rendered(note) + _part(full, min(place.words, behind), behind, specials)
-    joined = tuple(encode(seam)) if seam.text else ()
-    sequence = (*full.token_ids[:keep], *joined, *full.token_ids[start:])
+    joined = np.asarray(encode(seam) if seam.text else (), np.uint32)
+    sequence = np.concatenate([full.token_ids[:keep], joined, full.token_ids[start:]])
     if len(sequence) > bounds.most:
         return None
     shift = keep + len(joined) - start
@@ -151,43 +150,43 @@ def trimmed(
     )
 
 
-def _opening(full: Ledger, past_tokens: int, joint: Joint | None, prefix_tokens: int) -> int:
-    """Bytes of the text that always stay. A ledger that does not say has what is before the first user's header."""
-    past = full.offsets[past_tokens - 1] if past_tokens else 0
+def _opening(full: Ledger, past_tokens: int, user: UserTurn | None, prefix_tokens: int) -> int:
+    """Return how many bytes of the text always stay. By default, all before the first user's header."""
+    past = full.text_end(past_tokens)
     if 0 < full.opening_bytes <= past:
         return full.opening_bytes
-    if joint is not None and joint.header and (found := full.text.find(joint.header, 0, past)) >= 0:
+    if user is not None and user.header and (found := full.text.find(user.header, 0, past)) >= 0:
         return found
-    return full.offsets[prefix_tokens - 1] if 0 < prefix_tokens <= past_tokens else 0
+    return full.text_end(prefix_tokens) if prefix_tokens <= past_tokens else 0
 
 
-def _places(full: Ledger, past_tokens: int, keep: int, joint: Joint | None, with_header: bool) -> list[_Place]:
-    """The turns that what stays may begin with, oldest first, without the first one.
+def _places(full: Ledger, past_tokens: int, keep: int, user: UserTurn | None, with_header: bool) -> list[_Place]:
+    """Return the turns that what stays may begin with, oldest first, without the first one.
 
     Where none begins as the template has it, the agent's turns are raw texts, and each may.
     """
     tokens = sorted({*(turn.end_token for turn in full.turns), past_tokens})
-    begun = [(token, full.offsets[token - 1]) for token in tokens if token > keep]
+    begun = [(token, full.text_end(token)) for token in tokens if token > keep]
     found = (
         []
-        if joint is None
+        if user is None
         else [
-            _Place(token, words - len(joint.header) * with_header, words)
+            _Place(token, words - len(user.header) * with_header, words)
             for token, at in begun
-            if (words := _words(full.text, at, joint)) is not None
+            if (words := _words(full.text, at, user)) is not None
         ]
     )
     return found or [_Place(token, at, at) for token, at in begun]
 
 
 def _with_header(text: bytes, opening: int, header: bytes) -> bool:
-    """Whether what stays needs a header of its own: it is not in the opening, which may go on with another message."""
+    """Return whether what stays needs a header of its own: the opening may continue with another message."""
     return text.startswith(header, opening) or header not in text[:opening]
 
 
-def _words(text: bytes, at: int, joint: Joint) -> int | None:
-    """Where the user's words begin in a turn that begins at byte `at`: behind the joint, which may begin before."""
-    whole = joint.end + joint.header
+def _words(text: bytes, at: int, user: UserTurn) -> int | None:
+    """Return where the user's words begin in a turn that begins at byte `at`: behind `user`, which may begin before."""
+    whole = user.end + user.header
     for before in range(len(whole) + 1):
         if text.endswith(whole[:before], 0, at) and text.startswith(whole[before:], at):
             return at + len(whole) - before
@@ -195,14 +194,14 @@ def _words(text: bytes, at: int, joint: Joint) -> int | None:
 
 
 def _part(full: Ledger, start: int, end: int, specials: Sequence[Span]) -> Rendered:
-    """Some of the ledger's text, with its special tokens."""
+    """Return some of the ledger's text, with its special tokens."""
     inside = tuple(Span(s.start - start, s.end - start) for s in specials if start <= s.start and s.end <= end)
     return Rendered(full.text[start:end], inside, literal=True)
 
 
 def _token_from(full: Ledger, at: int) -> int:
-    """The first token that begins at byte `at` or behind, and not inside a character."""
-    token = bisect_left(full.offsets, at) + 1 if at else 0
-    while token < len(full) and inside_character(full.text, full.offsets[token - 1]):
+    """Return the first token that begins at byte `at` or behind, and not inside a character."""
+    token = int(np.searchsorted(full.offsets, at)) + 1 if at else 0
+    while token < len(full) and inside_character(full.text, full.text_end(token)):
         token += 1
     return min(token, len(full))

@@ -6,23 +6,26 @@ sequence shares with what the window was computed from):
 
     0 … start … r - W … r … position        good if start <= max(0, r - W): a query at r may see W tokens before it
 
-Windows are saved at the end of a shared system prompt, before a cue and at the end of a turn. Their names depend on the
-tokens before them alone, so a guess where nothing was saved costs a look-up, and one that is found is right.
+Windows are saved at the end of a shared system prompt, before a generation prompt and at the end of a turn. Their names
+depend on the tokens before them alone, so a guess where nothing was saved costs a look-up, and one that is found is
+right.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
+from agentmem.identity import Ledger, TokenIds
 from agentmem.v1 import cache_store_pb2
-from inference_service.memory.ledger import Ledger
 
 _NEAREST = 8
-"""How many turns' ends and cues to look for on each side of where the sequence leaves the ledger."""
-_LONGEST_CUE = 64
-_CUE_BEGINNING = 2
-"""Tokens that tell where a cue begins: what starts a message, and whose. The rest may differ in history."""
+"""How many turns' ends and generation prompts to look for on each side of where the sequence leaves the ledger."""
+_LONGEST_PROMPT = 64
+_PROMPT_BEGINNING = 2
+"""Tokens that show where a generation prompt begins: what starts a message, and whose. History may differ behind."""
 
 
 class WindowCandidate(NamedTuple):
@@ -37,7 +40,7 @@ class WindowCandidate(NamedTuple):
     usable_tokens: int
 
     def header(self, fingerprint: str, namespace: str, tokens: int) -> BlockHeader:
-        """What the header of its file must say if `tokens` tokens are stored."""
+        """Return what the header of its file must say if `tokens` tokens are stored."""
         first = self.position - tokens
         return BlockHeader(fingerprint, namespace, self.name, self.parent, first, tokens, window=True)
 
@@ -47,22 +50,22 @@ def window_candidates(
     namespace: str,
     ledger: Ledger,
     keep_tokens: int,
-    sequence: Sequence[int],
+    sequence: TokenIds,
     checkpoints: Sequence[int],
 ) -> tuple[WindowCandidate, ...]:
-    """Windows to look for, each once, for a `sequence` whose first `keep_tokens` tokens are those of the ledger.
+    """Return windows to look for, each once, for a `sequence` whose first `keep_tokens` tokens are those of the ledger.
 
     They are at the plan's own `checkpoints`, at the first and the nearest ends of the ledger's turns, and where the
-    first, the nearest and the last cues begin, in the sequence and in the ledger. A cue is what follows the last
-    checkpoint, if that is short. What lies behind `keep_tokens` in the ledger is named by the ledger's tokens and can
-    serve only if it is trimmed.
+    first, the nearest and the last generation prompts begin, in the sequence and in the ledger. Such a prompt is what
+    follows the last checkpoint, if that is short. What lies behind `keep_tokens` in the ledger is named by the ledger's
+    tokens and can serve only if it is trimmed.
     """
     limit = min(keep_tokens, len(sequence) - 1)
-    cue = sequence[checkpoints[-1] :] if checkpoints else ()
-    beginning = tuple(cue[:_CUE_BEGINNING]) if len(cue) <= _LONGEST_CUE else ()
-    cues = _occurrences(sequence, beginning)
+    generation_prompt = sequence[checkpoints[-1] :] if checkpoints else ()
+    beginning = generation_prompt[:_PROMPT_BEGINNING] if len(generation_prompt) <= _LONGEST_PROMPT else ()
+    prompts = _occurrences(sequence, beginning)
     ends = [turn.end_token for turn in ledger.turns]
-    own = {*checkpoints, *_up_to(limit, cues), *_up_to(len(sequence), cues), *_up_to(limit, ends)}
+    own = {*checkpoints, *_up_to(limit, prompts), *_up_to(len(sequence), prompts), *_up_to(limit, ends)}
     ids = fingerprint, namespace
     candidates = list(candidates_at(*ids, sequence, {at for at in own if 0 < at < len(sequence)}))
     if limit:
@@ -72,15 +75,15 @@ def window_candidates(
 
 
 def candidates_at(
-    fingerprint: str, namespace: str, token_ids: Sequence[int], positions: Iterable[int]
+    fingerprint: str, namespace: str, token_ids: TokenIds, positions: Iterable[int]
 ) -> tuple[WindowCandidate, ...]:
-    """The windows of a sequence at these positions, each above 0."""
+    """Return the windows of a sequence at these positions, each above 0."""
     named = _named(fingerprint, namespace, token_ids, positions)
     return tuple(WindowCandidate(*place, usable_tokens=place[0]) for place in named)
 
 
 def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...]:
-    """Where to keep windows of a prompt of so many tokens: at its checkpoints, or else before its last token.
+    """Return where to keep windows of a prompt of so many tokens: at its checkpoints, or else before its last token.
 
     And at the last end of a block before the first of these: what follows is another's own, and so is the block that
     it lies in, so others can go on only from there.
@@ -91,15 +94,15 @@ def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...
 
 
 def kept_positions(positions: Iterable[int]) -> tuple[int, ...]:
-    """Which windows an agent keeps: the first, which other agents may share, and the last two."""
+    """Return which windows an agent keeps: the first, which other agents may share, and the last two."""
     first, *others = sorted(set(positions))
     return (first, *others[-2:])
 
 
 def window_headers(
-    fingerprint: str, namespace: str, token_ids: Sequence[int], windows: Mapping[int, int]
+    fingerprint: str, namespace: str, token_ids: TokenIds, windows: Mapping[int, int]
 ) -> list[BlockHeader]:
-    """The headers of windows of a sequence, by position: `windows` says how many tokens are stored at each."""
+    """Return the headers of windows of a sequence, by position: `windows` says how many tokens are stored at each."""
     candidates = candidates_at(fingerprint, namespace, token_ids, windows)
     return [each.header(fingerprint, namespace, windows[each.position]) for each in candidates]
 
@@ -107,7 +110,7 @@ def window_headers(
 def stored_tokens(
     candidates: Iterable[WindowCandidate], files: Mapping[bytes, cache_store_pb2.StoredFile]
 ) -> dict[bytes, int]:
-    """How many tokens each found window holds, by name; those whose row is not of that position are left out."""
+    """Return how many tokens each found window holds, by name; those whose row is not of that position are left out."""
     found = {}
     for candidate in candidates:
         file = files.get(candidate.name)
@@ -117,7 +120,7 @@ def stored_tokens(
 
 
 def resume_position(position: int, stored_tokens: int, window: int, limit: int) -> int:
-    """Where to resume, at most at `limit`, with a window of so many tokens that ends at `position`; 0 if nowhere.
+    """Return where to resume, at most at `limit`, with a window of so many tokens up to `position`; 0 if nowhere.
 
     The rule is that of SlidingQuantizedKVCache.can_trim: all that a query there may see must be stored.
     """
@@ -129,7 +132,7 @@ def resume_position(position: int, stored_tokens: int, window: int, limit: int) 
 def choose_window(
     candidates: Iterable[WindowCandidate], stored: Mapping[bytes, int], window: int, block_tokens: int
 ) -> tuple[WindowCandidate, int] | None:
-    """The candidate that resumes furthest and where, of those whose stored tokens are known; None if none does.
+    """Return the candidate that resumes furthest and where, of those whose stored tokens are known; else None.
 
     `block_tokens` is how many tokens of the sequence the full-attention layers have blocks for.
     """
@@ -143,9 +146,10 @@ def choose_window(
 
 
 def _named(
-    fingerprint: str, namespace: str, token_ids: Sequence[int], positions: Iterable[int]
+    fingerprint: str, namespace: str, token_ids: TokenIds, positions: Iterable[int]
 ) -> Iterator[tuple[int, bytes, bytes]]:
-    """Position, chain hash and parent, for each position in order."""
+    """Yield position, chain hash and parent, for each position in order."""
+    token_ids = np.asarray(token_ids, np.uint32)
     parents = [NO_PARENT]
     for position in sorted(positions):
         block = (position - 1) // BLOCK_TOKENS
@@ -155,27 +159,23 @@ def _named(
         yield position, chain_hash(fingerprint, namespace, parent, token_ids[block * BLOCK_TOKENS : position]), parent
 
 
-def _occurrences(token_ids: Sequence[int], pattern: tuple[int, ...]) -> list[int]:
-    """Where `pattern` begins in `token_ids`; nowhere if it is empty."""
-    found: list[int] = []
-    at = -1
-    while pattern:
-        try:
-            at = token_ids.index(pattern[0], at + 1)
-        except ValueError:
-            break
-        if tuple(token_ids[at : at + len(pattern)]) == pattern:
-            found.append(at)
-    return found
+def _occurrences(token_ids: TokenIds, pattern: TokenIds) -> list[int]:
+    """Return where `pattern` begins in `token_ids`; nowhere if it is empty."""
+    size = len(token_ids) - len(pattern) + 1
+    if not len(pattern) or size < 1:
+        return []
+    token_ids = np.asarray(token_ids, np.uint32)
+    matches = [token_ids[at : at + size] == wanted for at, wanted in enumerate(pattern)]
+    return [int(at) for at in np.flatnonzero(np.logical_and.reduce(matches))]
 
 
 def _up_to(limit: int, positions: Sequence[int]) -> list[int]:
-    """Of increasing positions, the first and the nearest that are not beyond `limit`."""
+    """Return, of increasing positions, the first and the nearest that are not beyond `limit`."""
     within = positions[: bisect_right(positions, limit)]
     return [*within[:1], *within[-_NEAREST:]]
 
 
 def _beyond(limit: int, positions: Sequence[int]) -> Sequence[int]:
-    """Of increasing positions, the nearest beyond `limit`."""
+    """Return, of increasing positions, the nearest beyond `limit`."""
     after = bisect_right(positions, limit)
     return positions[after : after + _NEAREST]

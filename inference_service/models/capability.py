@@ -4,7 +4,6 @@ A network is judged by what it does and not by its name: by the caches that it m
 first over these and then over ours. No weight is read and nothing is computed. Engine thread.
 """
 
-import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,13 +12,13 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
-from mlx_lm.utils import load_model
 
 from agentmem import logs
 from agentmem.errors import AgentmemError, FailedPrecondition
-from inference_service.engine.attention import AttentionSeam
+from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
+from inference_service.engine.mlx_lm_adapter import model_classes
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +40,19 @@ _ADVICE = (
 
 
 @dataclass(frozen=True)
-class Quantization:
+class QuantizationSettings:
     """How KV is quantized. `group_size` None: groups of 64 elements, of 32 where heads are no multiple of 64 wide."""
 
     bits: int = 4
     group_size: int | None = None
 
 
-def judged(model: str, network: Any, seam: AttentionSeam, quantization: Quantization) -> tuple[Geometry, int]:
+def judged(
+    model: str, network: Any, backend: AttentionBackend, quantization: QuantizationSettings
+) -> tuple[Geometry, int]:
     """The geometry of a network's KV and the number of its logits. `model` is its name in messages.
 
-    `seam` must be installed. Raises FailedPrecondition for what cannot run over quantized KV: it names the layers.
+    `backend` must be installed. Raises FailedPrecondition for what cannot run over quantized KV: it names the layers.
     """
     plain = make_prompt_cache(network)
     _check_kinds(model, network, plain)
@@ -60,7 +61,7 @@ def judged(model: str, network: Any, seam: AttentionSeam, quantization: Quantiza
             logits = network(mx.array(tokens), cache=plain)
     group_size = quantization.group_size or _group_size(plain)
     caches = _quantized(plain, quantization.bits, group_size)
-    before = seam.calls
+    before = backend.calls
     try:
         with refusing(""):
             for tokens in _PROMPTS:
@@ -73,7 +74,7 @@ def judged(model: str, network: Any, seam: AttentionSeam, quantization: Quantiza
         layer = max(0, sum(not cache.empty() for cache in caches) - 1)
         what = f"layer {layer} ({_layer_class(network, layer)}) computes attention by itself, over K and V as arrays"
         raise _refusal(model, what) from error
-    if (seen := seam.calls - before) != 3 * len(caches):
+    if (seen := backend.calls - before) != 3 * len(caches):
         how = "by themselves, over K and V as arrays" if seen < 3 * len(caches) else "several times over one cache"
         raise _refusal(model, f"layers compute attention {how}")
     try:
@@ -81,21 +82,22 @@ def judged(model: str, network: Any, seam: AttentionSeam, quantization: Quantiza
     except ValueError as error:
         raise _refusal(model, str(error)) from error
     dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
-    return Geometry(seam.heads, dtype, quantization.bits, group_size, full, sliding), int(logits.shape[-1])
+    return Geometry(backend.heads, dtype, quantization.bits, group_size, full, sliding), int(logits.shape[-1])
 
 
-def check_config(model: str, config: dict[str, Any], quantization: Quantization) -> None:
+def check_config(
+    model: str, config: dict[str, Any], backend: AttentionBackend, quantization: QuantizationSettings
+) -> None:
     """Raise FailedPrecondition for a model that could not run, by its config.json alone.
 
-    The network gets random weights that are never computed, so this takes no memory to speak of.
+    The network gets random weights that are never computed, so this takes no memory to speak of. `backend` is that of
+    the loaded models: another one would take their place in the modules that they share with this one.
     """
     with refusing(f"model {model!r} cannot be set up from its config.json"):
-        classes = inspect.signature(load_model).parameters["get_model_classes"].default
-        model_class, arguments = classes(config)
+        model_class, arguments = model_classes(config)
         network = model_class(arguments.from_dict(config))
-        seam = AttentionSeam()
-        seam.install(network)
-        judged(model, network, seam, quantization)
+        backend.install(network)
+        judged(model, network, backend, quantization)
 
 
 @contextmanager

@@ -16,7 +16,9 @@ import xxhash
 
 from agentmem.blockfile import FORMAT_VERSION
 from agentmem.errors import FailedPrecondition
-from inference_service.remembered import Remembered
+from inference_service.engine.geometry import Geometry
+from inference_service.json_cache import JsonCache
+from inference_service.models.opening import ModelSpec
 
 _CHUNK = 1 << 20
 
@@ -28,12 +30,12 @@ class ContentHashes:
     """Content hashes of files, remembered in one JSON file. Not for concurrent use.
 
     A file is still the one that was read if inode, size, mtime and ctime are the same. (The first three do not suffice:
-    inodes are used again, and who unpacks or copies files sets their mtime.) What is remembered may be lost or damaged;
-    then files are read again. Of files that are gone nothing is remembered.
+    inodes are used again, and programs that unpack or copy files set their mtime.) What is remembered may be lost or
+    damaged; then files are read again. Of files that are gone nothing is remembered.
     """
 
     def __init__(self, memory: Path) -> None:
-        self._memory = Remembered(memory)
+        self._memory = JsonCache(memory)
 
     def of(self, path: Path) -> str:
         """xxh3_128 of the file's bytes, as hex. Raises OSError, and FailedPrecondition if it changes meanwhile."""
@@ -63,8 +65,40 @@ def fingerprint(files: Iterable[tuple[str, str]], **parts: object) -> str:
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
+def model_fingerprint(spec: ModelSpec, geometry: Geometry, hashes: ContentHashes) -> str:
+    """The fingerprint by what is in the files now. Reads those that are new, at the disk's speed; no MLX.
+
+    Raises FailedPrecondition for files that cannot be read, also where the weights are gone: what is left does not name
+    the model.
+    """
+    try:
+        if len(spec.files) < 2:
+            raise FileNotFoundError(f"{spec.directory} has no weights any more")
+        files = [(path.name, hashes.of(path)) for path in spec.files]
+        adapter = [(path.name, hashes.of(path)) for path in spec.adapter_files]
+    except OSError as error:
+        raise FailedPrecondition(f"the files of model {spec.model_id!r} cannot be read: {error}") from error
+    return fingerprint(
+        files,
+        adapter=str(adapter) if adapter else "",
+        dtype=geometry.dtype,
+        full=geometry.full,
+        sliding=geometry.sliding,
+        bits=geometry.bits,
+        group_size=geometry.group_size,
+    )
+
+
+def file_identities(spec: ModelSpec) -> frozenset[tuple[str, str]]:
+    """Name and identity of each file: others when one was replaced, changed or added. Raises FailedPrecondition."""
+    try:
+        return frozenset((path.name, identity(path.stat())) for path in spec.directory.iterdir())
+    except OSError as error:
+        raise FailedPrecondition(f"model {spec.model_id!r} cannot be loaded from {spec.directory}: {error}") from error
+
+
 def identity(stat: os.stat_result) -> str:
-    """What tells that a file was replaced or changed: inode, size, mtime and ctime."""
+    """Inode, size, mtime and ctime: they differ when a file was replaced or changed."""
     return f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
 
 

@@ -1,73 +1,90 @@
-"""Loading a model: from an opened one to one that serves, in steps between which others' streams can go on.
+"""Loading a model: from a registered one to one that serves, in steps between which other models' streams go on.
 
-    open → read the weights, piece by piece → prove attention → measure activations → take the memory for KV
+    fetch → open (tokenizer, network, fingerprint) → read the weights, piece by piece → prove attention
+          → measure quality and activations → take the memory for KV
 
-Each step is a call on the engine thread. What fails leaves nothing behind but what the garbage collector takes.
+Files are read on threads of the loader's own, and each step that touches MLX is a short call on the engine thread. A
+step that fails leaves nothing behind but what the garbage collector takes.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.errors import FailedPrecondition
+from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
-from agentmem.sizes import byte_size
-from inference_service.engine.activations import dequantized_bytes
-from inference_service.engine.attention import AttentionSeam, PathReport, PathSpeeds
+from agentmem.models import RegisteredModel
+from inference_service.engine.arenas import Arenas
+from inference_service.engine.attention import AttentionBackend, PathReport, PathSpeeds
 from inference_service.engine.batching import BatchEngine
-from inference_service.engine.device import usable_bytes
-from inference_service.engine.geometry import Caches, Geometry, merged
-from inference_service.engine.quality import Quality
-from inference_service.engine.tensors import Arenas
-from inference_service.memory.chunks import LARGEST_CHUNK
-from inference_service.models.capability import Quantization
-from inference_service.models.fingerprint import ContentHashes, fingerprint
-from inference_service.models.opening import ModelSpec, OpenedModel, Outline, open_network, open_text
-from inference_service.models.residency import Needs
-from inference_service.pool.memory import ModelMemory
-from inference_service.pool.sizing import TYPICAL_TOKENS, Sizes, sizes
+from inference_service.engine.device import Activations, usable_bytes
+from inference_service.engine.geometry import Caches, merged
+from inference_service.engine.quality import Quality, QualityChecks
+from inference_service.engine.thread import EngineThread
+from inference_service.models.capability import QuantizationSettings, check_config
+from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
+from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
+from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
+from inference_service.models.sources import fetch, fetch_config
+from inference_service.pool.memory import ModelMemory, Sizes, sizes
+from inference_service.settings import WorkerSettings
 from inference_service.text.grammar import Grammars
-from inference_service.text.reasoning import ReasoningFormat
-from inference_service.text.rendering import Renderer
-from inference_service.text.tokenizer import Tokenizer
-from inference_service.text.tool_calls import CallSyntax
 
+_T = TypeVar("_T")
+
+ReportProgress = Callable[[str, float], object]
+"""Called with the stage of a load, and the share of it that is done, 0 to 1."""
+
+FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
+
+_DOWNLOADS = 64
+"""Downloads at once. They have threads of their own, because they may take hours."""
+_FILE_THREADS = 4
+ATTENTION = AttentionBackend()
+"""Of all models of the process: it is installed in mlx-lm's modules, and a geometry is proved once."""
 _PIECE_BYTES = 256 << 20
 """Weights that are read at once: a tenth of a second from a fast disk."""
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A model that serves. `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens.
-    `call_syntax` is how it writes calls of tools, where mlx-lm knows a parser for it, and `reasoning` how it sets that
-    apart from its answer, where it does. `activation_bytes` is what computing takes at its peak besides weights and KV.
-    `quality` is None where it was not asked for.
+class OpenedModel:
+    """A model that could be loaded: mlx-lm's network without its weights, its fingerprint, and what it needs."""
 
-    `engine`, `arenas` and `new_caches` belong to the engine thread, `memory` to the event loop, all else to anyone.
+    info: ModelInfo
+    network: nn.Module
+    fingerprint: str
+    needs: Needs
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel(ModelInfo):
+    """A model that serves.
+
+    `activation_bytes` is the peak of computing besides weights and KV. `quality` is None where it was not asked for.
+    `engine`, `arenas` and `new_caches` belong to the engine thread, `memory` to the event loop; all else may be read on
+    any thread.
     """
 
-    model_id: str
-    architecture: str
-    context_length: int
-    vocab_size: int
-    geometry: Geometry
     fingerprint: str
-    weight_bytes: int
     activation_bytes: int
     paths: tuple[PathReport, ...]
     quality: Quality | None
-    tokenizer: Tokenizer
-    renderer: Renderer
-    grammars: Grammars
-    call_syntax: CallSyntax | None
-    reasoning: ReasoningFormat | None
     engine: BatchEngine
     arenas: Arenas
     memory: ModelMemory
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Grammars over its tokens."""
+        return Grammars(self.tokenizer, self.vocab_size)
 
     @property
     def taken_bytes(self) -> int:
@@ -78,187 +95,205 @@ class LoadedModel:
         """Empty caches, one per layer."""
         return self.geometry.new_caches()
 
+    def prepare(self) -> None:
+        """Compute once what turns look up on the event loop. Takes up to a second; neither there nor engine thread."""
+        self.grammars.prepare()
+        _ = self.renderer.transient_stops
+
     def release(self) -> None:
-        """Give weights and arenas back. Nobody may use the model any more. Engine thread."""
+        """Give weights and arenas back. The model must not be used afterwards. Engine thread."""
         self.engine.close()
         self.arenas.close()
         mx.clear_cache()
 
 
-def fingerprint_of(spec: ModelSpec, geometry: Geometry, hashes: ContentHashes) -> str:
-    """The fingerprint by what is in the files now. Reads those that are new, at the disk's speed; no MLX.
-
-    Raises OSError, also where the weights are gone: what is left does not name the model.
-    """
-    if len(spec.files) < 2:
-        raise FileNotFoundError(f"{spec.directory} has no weights any more")
-    adapter = [(path.name, hashes.of(path)) for path in spec.adapter_files]
-    return fingerprint(
-        ((path.name, hashes.of(path)) for path in spec.files),
-        adapter=str(adapter) if adapter else "",
-        dtype=geometry.dtype,
-        full=geometry.full,
-        sliding=geometry.sliding,
-        bits=geometry.bits,
-        group_size=geometry.group_size,
-    )
+class NotFetched(FailedPrecondition):
+    """A hub's model that is not on this machine, and that nothing speaks against."""
 
 
-def read_weights(opened: OpenedModel) -> Iterator[float]:
-    """Read the weights, a piece for each `next`, which gives the share that is read. Engine thread.
+class Loader:
+    """Opens and loads models as the worker's settings say. Event loop only; one `load` at a time."""
+
+    def __init__(self, engine: EngineThread, settings: WorkerSettings, hints: TurnHints) -> None:
+        """`hints` are what all models' agents are evicted by."""
+        self._engine = engine
+        self._settings = settings
+        self._hints = hints
+        caches = settings.data_directory / "worker"
+        self._hashes = ContentHashes(caches / "weights.json")
+        self._hashing = asyncio.Lock()
+        self._speeds = PathSpeeds(caches / "attention.json")
+        self._activations = Activations(caches / "activations.json")
+        self._qualities = QualityChecks(caches / "quality.json")
+        self._texts: dict[str, tuple[object, ModelText]] = {}
+        self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
+        self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
+        self._stopped = False
+        self.limits = MemoryLimits(usable_bytes(), settings.loaded_models)
+
+    def stop(self) -> None:
+        """End downloads, which otherwise would delay the end of the process."""
+        self._stopped = True
+        self._downloads.shutdown(wait=False, cancel_futures=True)
+        self._files.shutdown(wait=False, cancel_futures=True)
+
+    async def info(self, registered: RegisteredModel) -> ModelInfo:
+        """What is known of a model without its weights, of which none are fetched.
+
+        Of a hub's model that is not here config.json is, so that one which cannot run is refused before a download.
+        Raises FailedPrecondition: NotFetched for one of which nothing more is known. Unavailable where the hub is.
+        """
+        if await self._must_be_fetched(registered):
+            raise NotFetched(
+                f"model {registered.model_id!r} is not on this machine yet; load it (`agentmem models load`), which "
+                "fetches it, and so does its first turn"
+            )
+        info, _ = await self._open(registered, lambda _stage, _share: None, offline=True)
+        return info
+
+    async def open(self, registered: RegisteredModel, report: ReportProgress) -> OpenedModel:
+        """Fetch what is missing, open the model, and compute its fingerprint. No weights are in memory then.
+
+        Raises FailedPrecondition for what cannot run in Q4 and for files that are missing or damaged.
+        """
+        await self._must_be_fetched(registered)
+        info, network = await self._open(registered, report, offline=self._settings.offline)
+        fingerprint = await self._fingerprint(info)
+        known = self._activations.remembered(fingerprint, info.context_length)
+        return OpenedModel(info, network, fingerprint, self.needs(info, known))
+
+    def needs(self, info: ModelInfo, activation_bytes: int | None = None) -> Needs:
+        """What a model takes; computing is estimated where it was not measured."""
+        return needs_of(info, activation_bytes, self._settings.pool_bytes, self._settings.batch_bytes)
+
+    def sizes(self, info: ModelInfo, needs: Needs, residents: Sequence[Resident]) -> Sizes:
+        """How the memory for KV would be divided, beside the models that are loaded."""
+        share = kv_bytes(needs, residents, self.limits)
+        given = self._settings.pool_bytes, self._settings.batch_bytes
+        return sizes(share, info.geometry, info.context_length, *given, self._settings.typical_tokens)
+
+    async def load(
+        self,
+        opened: OpenedModel,
+        residents: Sequence[Resident],
+        report: ReportProgress,
+        others_decode: Callable[[], bool] = lambda: False,
+    ) -> LoadedModel:
+        """Read, prove and measure the model, and take its memory; `residents` are those that stay loaded.
+
+        Raises FailedPrecondition; then nothing of it is left in memory.
+        """
+        info, network, fingerprint = opened.info, opened.network, opened.fingerprint
+        call = partial(self._call, info.spec)
+        check_sizes(info, self.sizes(info, opened.needs, residents))
+        pieces = read_weights(info, network)
+        report(READ, 0.0)
+        while (share := await call(lambda: next(pieces, None))) is not None:
+            report(READ, share)
+        report(SELF_TEST, 0.0)
+        if await self._fingerprint(info) != fingerprint:
+            raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
+        paths = await call(lambda: prove(info, network, self._speeds))
+        quality = None
+        if self._settings.quality_check:
+            report(SELF_TEST, 0.3)
+            quality = await call(lambda: self._qualities.of(fingerprint, network, info.tokenizer, info.geometry))
+        report(SELF_TEST, 0.6)
+        activation_bytes = await call(
+            lambda: self._activations.of(fingerprint, network, info.geometry, info.context_length)
+        )
+        report(POOL, 0.0)
+        memory = self.sizes(info, self.needs(info, activation_bytes), residents)
+        loaded = await call(
+            lambda: take_memory(opened, paths, quality, memory, activation_bytes, self._hints, others_decode)
+        )
+        await self._on_file_thread(loaded.prepare)
+        return loaded
+
+    async def _must_be_fetched(self, registered: RegisteredModel) -> bool:
+        """Whether the model is not here; raises FailedPrecondition for one that could not run once it is fetched."""
+        if self._settings.offline:
+            return False
+        loop = asyncio.get_running_loop()
+        config = await loop.run_in_executor(self._downloads, fetch_config, registered.source)
+        if config is not None:
+            quantization = self._quantization(registered)
+            await self._engine.call(lambda: check_config(registered.model_id, config, ATTENTION, quantization))
+        return config is not None
+
+    def _quantization(self, registered: RegisteredModel) -> QuantizationSettings:
+        settings = self._settings
+        return QuantizationSettings(
+            registered.kv_bits or settings.kv_bits, registered.kv_group_size or settings.kv_group_size
+        )
+
+    async def _open(
+        self, registered: RegisteredModel, report: ReportProgress, *, offline: bool
+    ) -> tuple[ModelInfo, nn.Module]:
+        spec = await self._fetch(registered, report, offline)
+        text = await self._on_file_thread(self._text, spec)
+        return await self._engine.call(lambda: open_network(spec, text, ATTENTION))
+
+    async def _fetch(self, registered: RegisteredModel, report: ReportProgress, offline: bool) -> ModelSpec:
+        loop, settings = asyncio.get_running_loop(), self._settings
+
+        def fetched(share: float) -> None:
+            if self._stopped:
+                raise Unavailable("the worker is shutting down")
+            loop.call_soon_threadsafe(report, FETCH, share)
+
+        work = partial(fetch, registered.source, offline=offline, progress=fetched)
+        directory = await loop.run_in_executor(self._downloads, work)
+        return ModelSpec(
+            model_id=registered.model_id,
+            directory=directory,
+            adapter=Path(registered.adapter) if registered.adapter else None,
+            dtype=settings.dtype,
+            quantization=self._quantization(registered),
+            context_length=registered.context_length or settings.context_length,
+        )
+
+    def _text(self, spec: ModelSpec) -> ModelText:
+        """Opened once, and again where a file was replaced: a swap would wait for the tokenizer. File thread."""
+        files = spec, file_identities(spec)
+        known = self._texts.get(spec.model_id)
+        if known is None or known[0] != files:
+            self._texts[spec.model_id] = known = files, open_text(spec)
+        return known[1]
+
+    async def _fingerprint(self, info: ModelInfo) -> str:
+        async with self._hashing:
+            return await self._on_file_thread(model_fingerprint, info.spec, info.geometry, self._hashes)
+
+    async def _call(self, spec: ModelSpec, function: Callable[[], _T]) -> _T:
+        """Run a step of a load, which runs the model's code, on the engine thread."""
+
+        def step() -> _T:
+            with spec.refused:
+                return function()
+
+        return await self._engine.call(step)
+
+    async def _on_file_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._files, function, *arguments)
+
+
+def read_weights(info: ModelInfo, network: nn.Module) -> Iterator[float]:
+    """Read the weights, a piece for each `next`, which gives the share that is read, 0 to 1. Engine thread.
 
     Raises FailedPrecondition where they cannot be read.
     """
     piece: list[mx.array] = []
     done = 0
-    for _, array in tree_flatten(opened.network.parameters()):
+    for _, array in tree_flatten(network.parameters()):
         piece.append(array)
         done += array.nbytes
         if sum(each.nbytes for each in piece) >= _PIECE_BYTES:
-            _evaluate(opened.outline.spec, piece)
+            _evaluate(info.spec, piece)
             piece = []
-            yield done / opened.outline.weight_bytes
-    _evaluate(opened.outline.spec, piece)
+            yield done / info.weight_bytes
+    _evaluate(info.spec, piece)
     yield 1.0
-
-
-def prove(opened: OpenedModel, seam: AttentionSeam, speeds: PathSpeeds | None) -> tuple[PathReport, ...]:
-    """Run the network once in both phases, and the self-test of attention, which chooses decode paths. Engine thread.
-
-    Raises FailedPrecondition.
-    """
-    spec, caches = opened.outline.spec, opened.outline.geometry.new_caches()
-    try:
-        for tokens in ([[0, 0]], [[0]]):
-            mx.eval(opened.network(mx.array(tokens), cache=caches))
-        mx.eval(opened.network(mx.array([[0]]), cache=merged(caches)))
-    except (RuntimeError, ValueError) as error:
-        raise FailedPrecondition(f"model {spec.model_id!r} cannot run on this backend: {error}") from error
-    return tuple(seam.self_test(opened.outline.geometry, speeds))
-
-
-def least_activation_bytes(outline: Outline) -> int:
-    """What computing takes at least: the values of one layer for the largest chunk, where nothing was measured yet."""
-    chunk = LARGEST_CHUNK * outline.layer_width * int(outline.geometry.dtype.size)
-    return chunk + dequantized_bytes(outline.geometry, outline.context_length)
-
-
-def needs_of(outline: Outline, activation_bytes: int, pool_bytes: int | None, batch_bytes: int | None) -> Needs:
-    """What the model takes. What is configured for KV is needed."""
-    geometry = outline.geometry
-    useful = agent_bytes(geometry, outline.context_length)
-    given = [each for each in (pool_bytes, batch_bytes) if each is not None]
-    return Needs(
-        weight_bytes=outline.weight_bytes,
-        activation_bytes=activation_bytes,
-        least_kv_bytes=sum(given) if len(given) == 2 else 3 * _least_bytes(geometry),
-        useful_kv_bytes=sum(given) if len(given) == 2 else 4 * useful,
-    )
-
-
-def agent_bytes(geometry: Geometry, context_length: int) -> int:
-    """KV of one agent of 4096 tokens, or of as many as the context holds."""
-    return geometry.window_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
-
-
-def _least_bytes(geometry: Geometry) -> int:
-    """KV of the shortest agent: one block, and a window."""
-    return geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
-
-
-def check_sizes(outline: Outline, memory: Sizes) -> None:
-    """Raise FailedPrecondition for memory in which no request could run."""
-    geometry, least = outline.geometry, _least_bytes(outline.geometry)
-    if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < 2 * least:
-        raise FailedPrecondition(
-            f"model {outline.spec.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
-            f"{byte_size(memory.batch_bytes)} for running requests, too little for one; take a smaller model, or set "
-            "--pool-bytes and --batch-bytes"
-        )
-
-
-def finish(
-    opened: OpenedModel,
-    paths: tuple[PathReport, ...],
-    quality: Quality | None,
-    memory: Sizes,
-    activation_bytes: int,
-    fingerprint: str,
-    hints: TurnHints,
-    others_decode: Callable[[], bool] = lambda: False,
-) -> LoadedModel:
-    """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
-    outline = opened.outline
-    check_sizes(outline, memory)
-    geometry, text = outline.geometry, outline.text
-    try:
-        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces)
-        arenas.warm_up()
-    except (RuntimeError, MemoryError) as error:
-        raise FailedPrecondition(
-            f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"
-        ) from error
-    grammars = Grammars(text.tokenizer, outline.vocab_size)
-    return LoadedModel(
-        model_id=outline.spec.model_id,
-        architecture=outline.architecture,
-        context_length=text.context_length,
-        vocab_size=outline.vocab_size,
-        geometry=geometry,
-        fingerprint=fingerprint,
-        weight_bytes=outline.weight_bytes,
-        activation_bytes=activation_bytes,
-        paths=paths,
-        quality=quality,
-        tokenizer=text.tokenizer,
-        renderer=outline.renderer,
-        grammars=grammars,
-        call_syntax=text.call_syntax,
-        reasoning=text.reasoning,
-        engine=BatchEngine(
-            opened.network,
-            text.tokenizer,
-            geometry.new_caches,
-            geometry.bytes_per_token,
-            outline.weight_bytes,
-            others_decode,
-        ),
-        arenas=arenas,
-        memory=ModelMemory(geometry, outline.weight_bytes, memory, hints),
-    )
-
-
-def load(
-    model_id: str,
-    source: str,
-    *,
-    dtype: str = "auto",
-    quantization: Quantization | None = None,
-    context_length: int | None = None,
-    pool_bytes: int | None = None,
-    batch_bytes: int | None = None,
-    hashes: ContentHashes,
-    speeds: PathSpeeds | None = None,
-    adapter: str | None = None,
-) -> LoadedModel:
-    """Load a model from a directory, alone on the device, all steps in one. Engine thread; seconds to minutes.
-
-    Without `speeds`, decode paths are chosen without measuring; activations are not measured. Raises FailedPrecondition
-    for a model that cannot run in Q4 or in this memory, and for files that are missing or damaged.
-    """
-    place = Path(adapter) if adapter else None
-    spec = ModelSpec(model_id, Path(source), place, dtype, quantization or Quantization(), context_length)
-    seam = AttentionSeam()
-    opened = open_network(spec, open_text(spec), seam)
-    for _ in read_weights(opened):
-        pass
-    paths = prove(opened, seam, speeds)
-    free = usable_bytes() - opened.outline.weight_bytes
-    memory = sizes(free, opened.outline.geometry, opened.outline.context_length, pool_bytes, batch_bytes)
-    named = fingerprint_of(spec, opened.outline.geometry, hashes)
-    loaded = finish(opened, paths, None, memory, 0, named, TurnHints())
-    loaded.grammars.prepare()
-    return loaded
 
 
 def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
@@ -266,3 +301,53 @@ def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
         mx.eval(piece)
     except (RuntimeError, ValueError, MemoryError) as error:
         raise FailedPrecondition(f"the weights of model {spec.model_id!r} cannot be read: {error}") from error
+
+
+def prove(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> tuple[PathReport, ...]:
+    """Run the network once in both phases, and attention's self-test, which chooses decode paths. Engine thread.
+
+    Raises FailedPrecondition.
+    """
+    caches = info.geometry.new_caches()
+    try:
+        for tokens in ([[0, 0]], [[0]]):
+            mx.eval(network(mx.array(tokens), cache=caches))
+        mx.eval(network(mx.array([[0]]), cache=merged(caches)))
+    except (RuntimeError, ValueError) as error:
+        raise FailedPrecondition(f"model {info.model_id!r} cannot run on this backend: {error}") from error
+    return tuple(ATTENTION.self_test(info.geometry, speeds))
+
+
+def take_memory(
+    opened: OpenedModel,
+    paths: tuple[PathReport, ...],
+    quality: Quality | None,
+    memory: Sizes,
+    activation_bytes: int,
+    hints: TurnHints,
+    others_decode: Callable[[], bool] = lambda: False,
+) -> LoadedModel:
+    """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
+    info, geometry = opened.info, opened.info.geometry
+    check_sizes(info, memory)
+    try:
+        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces)
+        arenas.warm_up()
+    except (RuntimeError, MemoryError) as error:
+        raise FailedPrecondition(
+            f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"
+        ) from error
+    weight_bytes = info.weight_bytes
+    engine = BatchEngine(
+        opened.network, info.tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes, others_decode
+    )
+    return LoadedModel(
+        **{field.name: getattr(info, field.name) for field in fields(info)},
+        fingerprint=opened.fingerprint,
+        activation_bytes=activation_bytes,
+        paths=paths,
+        quality=quality,
+        engine=engine,
+        arenas=arenas,
+        memory=ModelMemory(geometry, weight_bytes, memory, hints),
+    )

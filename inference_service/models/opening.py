@@ -1,35 +1,35 @@
 """Opening a model: all that can be known of it before its weights are read, so that what cannot run is refused first.
 
-mlx-lm builds the network over weights that are only named. Running it once lazily tells the shapes of its KV and of its
+mlx-lm builds the network over weights that are only named. Running it once lazily shows the shapes of its KV and of its
 logits, and computes nothing.
 """
 
 import json
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm import tokenizer_utils
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import load_adapters, load_config, load_model, load_tokenizer
+from mlx_lm.utils import load_adapters, load_config, load_model
 from safetensors import SafetensorError, safe_open
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentmem.models import ADAPTER_FILES
-from inference_service.engine.attention import AttentionSeam
+from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import Geometry
-from inference_service.models.capability import Quantization, judged, refusing
-from inference_service.models.reasoning import chat_template, reasoning_format
+from inference_service.engine.mlx_lm_adapter import load_tokenizer
+from inference_service.models.capability import QuantizationSettings, judged, refusing
+from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
 from inference_service.text.reasoning import ReasoningFormat
-from inference_service.text.rendering import ChatTemplate, Renderer
+from inference_service.text.rendering import Renderer
+from inference_service.text.template import ChatTemplate
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.text.tool_calls import CallSyntax, form_of
+from inference_service.text.tool_calls import CallSyntax
 
-_FOUR_BITS = Quantization()
+_FOUR_BITS = QuantizationSettings()
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
@@ -44,7 +44,7 @@ class ModelSpec:
     directory: Path
     adapter: Path | None = None
     dtype: str = "auto"
-    quantization: Quantization = _FOUR_BITS
+    quantization: QuantizationSettings = _FOUR_BITS
     context_length: int | None = None
 
     @property
@@ -66,7 +66,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ModelText:
-    """What a model is to text: its tokenizer and template, and what its configuration says. Anybody's thread.
+    """The text side of a model: tokenizer and template, and what its configuration says. Any thread.
 
     `template` is None where it has none, `call_syntax` where mlx-lm knows no parser for its calls of tools, `reasoning`
     where its format has none.
@@ -80,15 +80,15 @@ class ModelText:
 
 
 @dataclass(frozen=True)
-class Outline:
-    """All that is known of a model whose weights have names and shapes. Anybody's thread; it holds no weights.
+class ModelInfo(ModelText):
+    """All that is known of a model whose weights have names and shapes; it holds no weights. Any thread.
 
-    `vocab_size` is how many logits it has, `weight_bytes` what the weights take in the dtype they are computed in.
-    `layer_width` is how many values the projections of its widest layer give for a token.
+    `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens. `weight_bytes` is what the
+    weights take in the dtype they are computed in, `layer_width` how many values the projections of its widest layer
+    give for a token.
     """
 
     spec: ModelSpec
-    text: ModelText
     architecture: str
     geometry: Geometry
     vocab_size: int
@@ -96,33 +96,20 @@ class Outline:
     layer_width: int
 
     @property
-    def context_length(self) -> int:
-        """Tokens that the context holds."""
-        return self.text.context_length
+    def model_id(self) -> str:
+        """Its name."""
+        return self.spec.model_id
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
-        return self.text.tokenizer
-
-    @property
+    @cached_property
     def renderer(self) -> Renderer:
         """Renders its inputs. Checkpoints are for models whose windows are kept."""
         return Renderer(
-            self.text.tokenizer,
-            self.text.template,
+            self.tokenizer,
+            self.template,
             checkpoints=self.geometry.sliding is not None,
             context_length=self.context_length,
-            reasoning=self.text.reasoning,
+            reasoning=self.reasoning,
         )
-
-
-@dataclass(frozen=True)
-class OpenedModel:
-    """An outline, and mlx-lm's network, whose weights are not read yet. Engine thread."""
-
-    outline: Outline
-    network: nn.Module
 
 
 def open_text(spec: ModelSpec) -> ModelText:
@@ -138,14 +125,14 @@ def open_text(spec: ModelSpec) -> ModelText:
         return ModelText(
             tokenizer=tokenizer,
             template=chat_template(wrapper),
-            call_syntax=_call_syntax(wrapper),
+            call_syntax=call_syntax(wrapper),
             reasoning=reasoning_format(wrapper, tokenizer),
             context_length=spec.context_length or _context_length(config),
         )
 
 
-def open_network(spec: ModelSpec, text: ModelText, seam: AttentionSeam) -> OpenedModel:
-    """Build the network and look at its shapes. Engine thread; takes a tenth of a second, and reads no weights.
+def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) -> tuple[ModelInfo, nn.Module]:
+    """Build mlx-lm's network and find its shapes. Engine thread; takes a tenth of a second, and reads no weights.
 
     Raises FailedPrecondition for a model that cannot run in Q4, naming what it is that cannot.
     """
@@ -159,18 +146,18 @@ def open_network(spec: ModelSpec, text: ModelText, seam: AttentionSeam) -> Opene
             dtype = "float32"
         if dtype != "auto":
             network.set_dtype(DTYPES[dtype])
-        seam.install(network)
-        geometry, vocab_size = judged(spec.model_id, network, seam, spec.quantization)
-        outline = Outline(
+        backend.install(network)
+        geometry, vocab_size = judged(spec.model_id, network, backend, spec.quantization)
+        info = ModelInfo(
+            **vars(text),
             spec=spec,
-            text=text,
             architecture=str(config.get("model_type", type(network).__module__)),
             geometry=geometry,
             vocab_size=vocab_size,
             weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
             layer_width=_layer_width(network),
         )
-        return OpenedModel(outline, network)
+        return info, network
 
 
 def check_weights(directory: Path) -> None:
@@ -196,36 +183,6 @@ def _layer_width(network: Any) -> int:
         return sum(array.shape[-2] for array in matrices if array.ndim > 1)
 
     return max(map(width, getattr(network, "layers", ())), default=0)
-
-
-class _AutoTokenizer:
-    """In the place of transformers' for mlx-lm: tokenizer.json as it is, which the model was trained with, parsed once.
-
-    For some model types transformers 5 puts rules of its own in the place of that file's: to it a Qwen 2 takes digits
-    one by one, though the one at hand may have learned "417" as one token. And these it builds from vocabularies that
-    it reads again: with the file itself, which was parsed besides, that took twice as long for Gemma 3.
-    """
-
-    @staticmethod
-    def from_pretrained(directory: Path, **arguments: Any) -> Any:
-        """A tokenizer of the file where there is one, else what transformers makes of the directory."""
-        kind = PreTrainedTokenizerFast if (Path(directory) / "tokenizer.json").exists() else AutoTokenizer
-        return kind.from_pretrained(directory, **arguments)
-
-
-tokenizer_utils.AutoTokenizer = _AutoTokenizer
-
-
-def _call_syntax(wrapper: TokenizerWrapper) -> CallSyntax | None:
-    """How the model writes calls of tools, as mlx-lm tells of its settings, template or vocabulary."""
-    if not wrapper.has_tool_calling or not wrapper.tool_call_start:
-        return None
-    name = wrapper.init_kwargs["tool_parser_type"]
-    end = wrapper.tool_call_end or ""
-    template = wrapper.chat_template if isinstance(wrapper.chat_template, str) else ""
-    return CallSyntax(
-        name, wrapper.tool_call_start.encode(), end.encode(), wrapper.tool_parser, form_of(name, template)
-    )
 
 
 def _context_length(config: dict[str, Any]) -> int:

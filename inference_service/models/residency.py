@@ -1,10 +1,16 @@
-"""Which models may be in memory together: the arithmetic of the device's memory, and who goes to make room. Pure."""
+"""Which models may be in memory together: the arithmetic of the device's memory, and which go to make room. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition
 from agentmem.sizes import byte_size
+from inference_service.engine.device import dequantized_bytes
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.scheduling import LARGEST_CHUNK
+from inference_service.models.opening import ModelInfo
+from inference_service.pool.memory import TYPICAL_TOKENS, Sizes
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,45 @@ class Needs:
         return self.weight_bytes + self.activation_bytes
 
 
+def needs_of(
+    info: ModelInfo, activation_bytes: int | None = None, pool_bytes: int | None = None, batch_bytes: int | None = None
+) -> Needs:
+    """What a model takes. KV memory that is configured is needed; computing is estimated where it was not measured."""
+    geometry = info.geometry
+    if activation_bytes is None:
+        # At least the values of one layer for the largest chunk, and that layer's K and V, dequantized.
+        chunk = LARGEST_CHUNK * info.layer_width * int(geometry.dtype.size)
+        activation_bytes = chunk + dequantized_bytes(geometry, info.context_length)
+    given = pool_bytes + batch_bytes if pool_bytes is not None and batch_bytes is not None else None
+    return Needs(
+        weight_bytes=info.weight_bytes,
+        activation_bytes=activation_bytes,
+        least_kv_bytes=3 * _least_bytes(geometry) if given is None else given,
+        useful_kv_bytes=4 * agent_bytes(geometry, info.context_length) if given is None else given,
+    )
+
+
+def agent_bytes(geometry: Geometry, context_length: int) -> int:
+    """KV of one agent of 4096 tokens, or of as many as the context holds."""
+    return geometry.window_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
+
+
+def _least_bytes(geometry: Geometry) -> int:
+    """KV of the shortest agent: one block, and a window."""
+    return geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+
+
+def check_sizes(info: ModelInfo, memory: Sizes) -> None:
+    """Raise FailedPrecondition for memory in which no request could run."""
+    geometry, least = info.geometry, _least_bytes(info.geometry)
+    if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < 2 * least:
+        raise FailedPrecondition(
+            f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
+            f"{byte_size(memory.batch_bytes)} for running requests, too little for one; take a smaller model, or set "
+            "--pool-bytes and --batch-bytes"
+        )
+
+
 @dataclass(frozen=True)
 class Resident:
     """A loaded model: all bytes that it takes, and when a request last used it, on the monotonic clock."""
@@ -36,14 +81,14 @@ class Resident:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MemoryLimits:
     """What all models may take of the device's memory, and how many of them may be loaded at once."""
 
     usable_bytes: int
     models: int = 1
 
 
-def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits: Limits) -> list[str]:
+def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> list[str]:
     """The models that must go before this one can be loaded: least recently used first, no pinned one, the fewest.
 
     Others rather go than that the new one gets a pool without room for an agent of 4096 tokens. Raises
@@ -63,7 +108,7 @@ def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits
     return going
 
 
-def kv_bytes(needs: Needs, residents: Sequence[Resident], limits: Limits) -> int:
+def kv_bytes(needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> int:
     """The model's share of memory for KV, beside those that are loaded; never negative.
 
     What is free is shared evenly among this model and those that may still come.
@@ -72,15 +117,15 @@ def kv_bytes(needs: Needs, residents: Sequence[Resident], limits: Limits) -> int
     return max(0, free // max(1, limits.models - len(residents)))
 
 
-def _fits(wanted: int, residents: Sequence[Resident], limits: Limits) -> bool:
+def _fits(wanted: int, residents: Sequence[Resident], limits: MemoryLimits) -> bool:
     return len(residents) < limits.models and wanted <= _free(residents, limits)
 
 
-def _free(residents: Sequence[Resident], limits: Limits) -> int:
+def _free(residents: Sequence[Resident], limits: MemoryLimits) -> int:
     return limits.usable_bytes - sum(each.taken_bytes for each in residents)
 
 
-def _what_is_missing(model_id: str, needs: Needs, pinned: Sequence[Resident], limits: Limits) -> str:
+def _what_is_missing(model_id: str, needs: Needs, pinned: Sequence[Resident], limits: MemoryLimits) -> str:
     names = ", ".join(repr(each.model_id) for each in pinned)
     if len(pinned) >= limits.models:
         return (

@@ -1,1 +1,1 @@
-"""The memory for KV: blocks and who uses them, idle agents, and who may begin. Event loop; no arrays."""
+"""The memory for KV: the bookkeeping of blocks, idle agents, and admission. Event loop; no arrays."""

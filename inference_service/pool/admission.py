@@ -1,4 +1,4 @@
-"""Who may begin: a turn gets all the memory that it can grow to before it starts, or waits for it, or is refused.
+"""Admission: a turn gets all the memory that it can grow to before it starts, or waits for it, or is refused.
 
 So nothing in flight ever runs out of memory, and nothing in flight is ever evicted. Blocks come from the pool; what
 decoding takes besides, the padded batches and one transient copy, is charged against a budget of its own.
@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentmem.errors import FailedPrecondition, ResourceExhausted
-from agentmem.keys import AgentKey
+from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
-from inference_service.pool.hot import HotAgents, HotState
-from inference_service.pool.kv import KVPool, Space, Table
+from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
 
 
 @dataclass(frozen=True, eq=False)
-class Demand:
+class MemoryRequest:
     """What an agent's turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks.
 
     A turn that keeps nothing takes no blocks of its own.
@@ -30,10 +29,10 @@ class Demand:
 
 
 @dataclass(eq=False)
-class Room:
-    """The memory of one turn: blocks and pieces to write to, and what is in the pool that it starts from.
+class Reservation:
+    """The memory of one turn: blocks and pieces to write to, and pins on what is in the pool that it starts from.
 
-    `hot` is the agent's state, which nobody can evict meanwhile; `superseded` says that a commit has made it history.
+    `hot` is the agent's state, which cannot be evicted meanwhile; `superseded` says that a commit has replaced it.
     """
 
     tokens: int
@@ -44,22 +43,21 @@ class Room:
     pins: list[Table] = field(default_factory=list)
 
     def table(self, tokens: int, shared: Sequence[int], space: Space, window_tokens: int = 0) -> Table:
-        """A table of `space`, beginning with blocks that are shared; the rest, and its references, come from here.
+        """Return a table of `space`, beginning with blocks that are shared; the rest, and its references, are ours.
 
         Raises PoolError if that is more than there is.
         """
         if space.blocks - len(shared) > len(self.blocks) or space.pieces > len(self.pieces):
-            raise PoolError(f"a turn needs {space}, shares {len(shared)} blocks, and has room for {len(self.blocks)}")
+            raise PoolError(f"a turn needs {space}, shares {len(shared)} blocks, and has reserved {len(self.blocks)}")
         new = [self.blocks.pop() for _ in range(space.blocks - len(shared))]
         pieces = [self.pieces.pop() for _ in range(space.pieces)]
         return Table(tokens, (*shared, *new), window_tokens, tuple(pieces))
 
 
 class Admission:
-    """Gives turns their room, in the order of arrival. Event loop only.
+    """Reserves memory for turns, in the order of arrival. Event loop only.
 
-    `batch_bytes` says what decoding rows of given lengths takes, `limit_bytes` how much that may be. `evicted` is told
-    how many idle agents lost their KV.
+    `batch_bytes` says what decoding rows of given lengths takes, `limit_bytes` how much that may be.
     """
 
     def __init__(
@@ -73,96 +71,99 @@ class Admission:
         self._hot = hot
         self._batch_bytes = batch_bytes
         self._limit_bytes = limit_bytes
-        self._rooms: list[Room] = []
-        self._queue: list[Demand] = []
+        self._reservations: list[Reservation] = []
+        self._waiters: list[MemoryRequest] = []
         self._changed = asyncio.Event()
         pool.on_release = self._wake
         self.evicted: Callable[[int], None] = lambda agents: None  # noqa: ARG005
+        """Called with how many idle agents lost their KV."""
         self.last_resort: Callable[[], None] = lambda: None
         """Called before a request is refused: lets go of what could be computed again."""
 
     @property
     def idle(self) -> bool:
-        """Nobody has room or waits for it."""
-        return not self._rooms and not self._queue
+        """There is no reservation, and none is waited for."""
+        return not self._reservations and not self._waiters
 
-    async def enter(self, demand: Demand, patience: float) -> Room:
-        """Wait until there is room, at most `patience` seconds. Give it back by `leave`.
+    async def reserve(self, request: MemoryRequest, seconds: float) -> Reservation:
+        """Wait for the memory, at most so long. Give it back by `release`.
 
         Raises FailedPrecondition for what would not fit if it were alone, ResourceExhausted when the time is over.
         """
-        self._check_fits(demand)
-        self._queue.append(demand)
+        self._check_fits(request)
+        self._waiters.append(request)
         try:
-            async with asyncio.timeout(patience):
-                while self._queue[0] is not demand or (room := self._room(demand, self._going_for)) is None:
+            async with asyncio.timeout(seconds):
+                while (reservation := self._next(request)) is None:
                     await self._changed.wait()
         except TimeoutError:
             self.last_resort()
-            if self._queue[0] is demand and (room := self._room(demand, self._going_for)) is not None:
-                return room
+            if (reservation := self._next(request)) is not None:
+                return reservation
             raise ResourceExhausted(
                 "running requests have all the memory for KV; try again, or start the worker with more (--pool-bytes)",
-                retry_after=max(1.0, patience),
+                retry_after=max(1.0, seconds),
             ) from None
         finally:
-            self._queue.remove(demand)
+            self._waiters.remove(request)
             self._wake()
-        return room
+        return reservation
 
-    def enter_at_once(self, demand: Demand) -> Room | None:
-        """Room for what nobody waits for; None if there is none now. Give it back by `leave`.
+    def reserve_now(self, request: MemoryRequest) -> Reservation | None:
+        """Reserve memory that no turn waits for; None if there is none now. Give it back by `release`.
 
-        Nothing goes for it but agents that should be evicted before this one, and it overtakes nobody who waits.
-        Raises FailedPrecondition for what would not fit if it were alone.
+        It evicts only agents that should be evicted before this one, and overtakes no waiter. Raises FailedPrecondition
+        for what would not fit if it were alone.
         """
-        self._check_fits(demand)
-        return None if self._queue else self._room(demand, lambda demand: self._hot.yielding(demand.key))
+        self._check_fits(request)
+        return None if self._waiters else self._reserved(request, lambda: self._hot.evictable_before(request.key))
 
-    def leave(self, room: Room) -> None:
-        """Give back what is left of a room."""
-        self._rooms.remove(room)
-        for pinned in room.pins:
+    def release(self, reservation: Reservation) -> None:
+        """Give back what is left of a reservation."""
+        self._reservations.remove(reservation)
+        for pinned in reservation.pins:
             self._pool.release(pinned)
-        self._pool.release(Table(0, tuple(room.blocks), 0, tuple(room.pieces)))
+        self._pool.release(Table(0, tuple(reservation.blocks), 0, tuple(reservation.pieces)))
 
-    def _check_fits(self, demand: Demand) -> None:
-        fits = self._pool.fits(self._pool.space(demand.tokens)) or not demand.keeps
-        if not fits or self._batch_bytes([demand.tokens]) > self._limit_bytes:
+    def _check_fits(self, request: MemoryRequest) -> None:
+        fits = self._pool.fits(self._pool.space(request.tokens)) or not request.keeps
+        if not fits or self._batch_bytes([request.tokens]) > self._limit_bytes:
             raise FailedPrecondition(
-                f"the request can grow to {demand.tokens} tokens, which is more than the memory for KV holds; lower "
+                f"the request can grow to {request.tokens} tokens, which is more than the memory for KV holds; lower "
                 "max_tokens, shorten the prompt, or start the worker with more (--pool-bytes, --batch-bytes)"
             )
 
-    def _room(self, demand: Demand, candidates: Callable[[Demand], list[AgentKey]]) -> Room | None:
-        if self._batch_bytes([*(room.tokens for room in self._rooms), demand.tokens]) > self._limit_bytes:
+    def _next(self, request: MemoryRequest) -> Reservation | None:
+        """Reserve if the request is the first waiter. Agents whose turns wait are evicted last, its own after them."""
+        if self._waiters[0] is not request:
             return None
-        room = Room(demand.tokens)
-        with self._pinned(demand.names) as pins:
-            wanted = self._wanted(demand, len(pins.blocks))
-            victims = self._victims(wanted, lambda: candidates(demand))
+        waiting = {each.key for each in self._waiters}
+        return self._reserved(request, lambda: sorted(self._hot, key=lambda key: (key == request.key, key in waiting)))
+
+    def _reserved(self, request: MemoryRequest, evictable: Callable[[], list[AgentKey]]) -> Reservation | None:
+        if self._batch_bytes([*(each.tokens for each in self._reservations), request.tokens]) > self._limit_bytes:
+            return None
+        reservation = Reservation(request.tokens)
+        with self._pinned(request.names) as pins:
+            space = self._pool.space(request.tokens)
+            wanted = Space(space.blocks - len(pins.blocks), space.pieces) if request.keeps else Space(0)
+            victims = self._victims(wanted, evictable)
             if victims is None:
                 return None
             for key in victims:
                 self._hot.drop(key)
             if victims:
                 self.evicted(len(victims))
-            room.blocks = self._pool.full.allocate(wanted.blocks)
-            room.pieces = self._pool.sliding.allocate(wanted.pieces)
+            reservation.blocks = self._pool.full.allocate(wanted.blocks)
+            reservation.pieces = self._pool.sliding.allocate(wanted.pieces)
             self._pool.acquire(pins)
-            room.pins.append(pins)
-        self._rooms.append(room)
-        return room
-
-    def _wanted(self, demand: Demand, shared: int) -> Space:
-        if not demand.keeps:
-            return Space(0)
-        space = self._pool.space(demand.tokens)
-        return Space(space.blocks - shared, space.pieces)
+            reservation.pins.append(pins)
+        self._reservations.append(reservation)
+        return reservation
 
     @contextmanager
     def _pinned(self, names: Sequence[bytes]) -> Iterator[Table]:
-        """The longest run of these blocks that is in the pool, held."""
+        """Hold the longest run of these blocks that is in the pool."""
         blocks = []
         for name in names:
             block = self._pool.full.find(name)
@@ -176,21 +177,16 @@ class Admission:
         finally:
             self._pool.release(table)
 
-    def _going_for(self, demand: Demand) -> list[AgentKey]:
-        """Idle agents in the order in which they go for a turn: last those whose turns wait, and then its own."""
-        waiting = {each.key for each in self._queue}
-        return sorted(self._hot, key=lambda key: (key == demand.key, key in waiting))
+    def _victims(self, wanted: Space, evictable: Callable[[], list[AgentKey]]) -> list[AgentKey] | None:
+        """Return the first of the evictable agents, as few as free enough; None if all are not enough.
 
-    def _victims(self, wanted: Space, candidates: Callable[[], list[AgentKey]]) -> list[AgentKey] | None:
-        """The first of the candidates, as few as make room; None if all are not enough.
-
-        Who would free nothing stays: its blocks are being written, or others who stay have them, too.
+        One that would free nothing stays: its blocks are being written, or agents that stay share them.
         """
         pool = self._pool
         lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.sliding.free
         if lacking_blocks <= 0 and lacking_pieces <= 0:
             return []
-        keys = candidates()
+        keys = evictable()
         tables = self._hot.tables(keys)
         blocks = pool.full.freed_by(table.blocks for table in tables)
         pieces = pool.sliding.freed_by(table.pieces for table in tables)

@@ -1,7 +1,7 @@
-"""Who uses which block of an arena: free list, reference counts, and names. Pure bookkeeping.
+"""Bookkeeping of an arena's blocks: free list, reference counts, and names. Pure.
 
-A block's name is its chain hash, so that whoever has the same tokens before it finds it and shares it. A block that is
-shared is never written again: who goes on from it writes to a block of its own (copy on write).
+A block's name is its chain hash, so that sequences with the same tokens up to its end find and share it. A shared block
+is never written again: a sequence that continues it writes to a block of its own (copy on write).
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ class PoolError(Exception):
 class BlockPool:
     """The blocks of one arena, by number. Event loop only.
 
-    A block is free, or has as many references as somebody holds on it. `allocate` and `acquire` give references,
-    `release` takes them back; a block that nobody refers to is free, and nameless.
+    A block is free, or has references. `allocate` and `acquire` give references, `release` takes them back; a block
+    without references is free, and nameless.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -28,24 +28,24 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody uses."""
+        """How many blocks are free."""
         return len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """Free blocks, with one reference each. Raises PoolError if there are not so many."""
+        """Return free blocks, with one reference each. Raises PoolError if there are not so many."""
         if count > len(self._free):
             raise PoolError(f"{count} blocks are wanted and {len(self._free)} are free")
         return [self._taken() for _ in range(count)]
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """One reference more on each, which are all in use."""
+        """Add a reference to each; all are in use."""
         for block in blocks:
             if not self._references[block]:
                 raise PoolError(f"block {block} is free and cannot be shared")
             self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """One reference less on each."""
+        """Remove a reference from each."""
         for block in blocks:
             if not self._references[block]:
                 raise PoolError(f"block {block} is released once too often")
@@ -56,7 +56,7 @@ class BlockPool:
                 self._free.append(block)
 
     def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[int]:
-        """How many blocks more would be free if the first of `tables` were released, the first two, and so on."""
+        """Yield how many blocks more would be free if the first of `tables` were released, the first two, and so on."""
         held: Counter[int] = Counter()
         freed = 0
         for table in tables:
@@ -66,12 +66,12 @@ class BlockPool:
             yield freed
 
     def freed(self, tables: Iterable[Sequence[int]]) -> set[int]:
-        """Blocks that would be free if all of `tables` were released."""
+        """Return the blocks that would be free if all of `tables` were released."""
         held = Counter(block for table in tables for block in table)
         return {block for block, count in held.items() if count == self._references[block]}
 
     def find(self, name: bytes) -> int | None:
-        """The block of that name, if there is one. Acquire it before anything else can happen."""
+        """Return the block of that name, if there is one. Acquire it before the next await."""
         return self._by_name.get(name)
 
     def publish(self, name: bytes, block: int) -> int:

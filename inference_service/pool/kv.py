@@ -1,11 +1,15 @@
-"""The pool of a model: blocks for full-attention layers, and pieces of windows for sliding layers."""
+"""The pool of a model: blocks of full-attention layers, pieces of windows of sliding layers, and its idle agents."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.hints import TurnHints
+from agentmem.identity import Ledger, Version
+from agentmem.validation import AgentKey
 from inference_service.pool.blocks import BlockPool, PoolError
 
 log = logging.getLogger(__name__)
@@ -15,7 +19,7 @@ log = logging.getLogger(__name__)
 class Table:
     """Where the KV of one sequence is: blocks in order, and the sliding layers' window at its end, in pieces.
 
-    Whoever holds a table holds a reference on each of its blocks and pieces.
+    To hold a table is to hold a reference on each of its blocks and pieces.
     """
 
     tokens: int
@@ -44,25 +48,27 @@ class KVPool:
         self.window_pieces = window_pieces
         self._windows: dict[bytes, Table] = {}
         self.on_release: Callable[[], None] = lambda: None
-        """Called whenever references were taken back: there may be room now."""
+        """Called whenever references were removed: a waiting request may fit now."""
         self.broken = asyncio.Event()
         """Set when the bookkeeping does not add up: no KV in the pool can be trusted any more."""
+        self.on_broken: Callable[[], object] = lambda: None
+        """Called then."""
 
     def space(self, tokens: int) -> Space:
-        """What a sequence of so many tokens takes."""
+        """Return what a sequence of so many tokens takes."""
         return Space(-(-tokens // BLOCK_TOKENS), self.window_pieces)
 
     def fits(self, space: Space) -> bool:
-        """Whether an empty pool has room for it."""
+        """Return whether an empty pool has space for it."""
         return space.blocks <= self.full.capacity and space.pieces <= self.sliding.capacity
 
     def acquire(self, table: Table) -> None:
-        """One reference more on all of a table."""
+        """Add a reference to all of a table."""
         self.full.acquire(table.blocks)
         self.sliding.acquire(table.pieces)
 
     def release(self, table: Table) -> None:
-        """One reference less on all of a table. Never raises: it is called where things are cleaned up."""
+        """Remove a reference from all of a table. Never raises: it is called for cleaning up."""
         try:
             self.full.release(table.blocks)
             self.sliding.release(table.pieces)
@@ -71,9 +77,10 @@ class KVPool:
         self.on_release()
 
     def fail(self, error: PoolError) -> None:
-        """Say that the bookkeeping does not add up."""
+        """Report that the bookkeeping does not add up."""
         log.critical("the pool does not add up; the worker has to start again", exc_info=error)
         self.broken.set()
+        self.on_broken()
 
     def publish(self, names: Sequence[bytes], table: Table) -> Table:
         """Name the blocks of a table that is written, one name each, and the window by the last name.
@@ -96,7 +103,7 @@ class KVPool:
         return Table(table.tokens, blocks, known.window_tokens, known.pieces)
 
     def find_window(self, name: bytes) -> Table | None:
-        """The table whose window stands at the position of that name; only its window is certain to be there still."""
+        """Return the table whose window has that name; only its window is certain to be there still."""
         table = self._windows.get(name)
         return table if table is not None and self.sliding.find(name) == table.pieces[0] else None
 
@@ -105,3 +112,70 @@ class KVPool:
         held = list(tables)
         self.full.check_integrity(table.blocks for table in held)
         self.sliding.check_integrity(table.pieces for table in held)
+
+
+@dataclass(frozen=True)
+class HotState:
+    """An agent's ledger, and the table of its tokens' KV; valid for exactly one version.
+
+    After a trim or a restore the table is that of the full blocks which the ledger had in common with the one before.
+    `windows` are windows that are on disk or on their way there: stored tokens by position.
+    """
+
+    version: Version
+    ledger: Ledger
+    table: Table
+    windows: Mapping[int, int] = field(default_factory=dict)
+
+
+class HotAgents:
+    """Idle agents' hot states by key, in the order of eviction: by hint, then least recently used first.
+
+    It holds the references on their tables. A turn takes its agent's state out, so that nothing in flight can be
+    evicted, and puts it, or a new one, back. `hints` are all agents', also those of other models.
+    """
+
+    def __init__(self, pool: KVPool, hints: TurnHints) -> None:
+        self._pool = pool
+        self._hints = hints
+        self._states: OrderedDict[AgentKey, HotState] = OrderedDict()
+
+    def __contains__(self, key: AgentKey) -> bool:
+        return key in self._states
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[AgentKey]:
+        """Yield keys in the order of eviction."""
+        return iter(self._hints.order(self._states))
+
+    def evictable_before(self, to: AgentKey) -> list[AgentKey]:
+        """Return the keys, in that order, that should be evicted before the agent `to` would be, if it were here."""
+        return self._hints.evictable_before(self._states, to)
+
+    def get(self, key: AgentKey) -> HotState | None:
+        """Return the agent's state, which stays here."""
+        return self._states.get(key)
+
+    def take(self, key: AgentKey) -> HotState | None:
+        """Remove and return the agent's state, if there is one, with the references on its table."""
+        return self._states.pop(key, None)
+
+    def put(self, key: AgentKey, state: HotState) -> None:
+        """Keep the agent's state, with the references on its table, as the most recently used."""
+        self.drop(key)
+        self._states[key] = state
+
+    def touch(self, key: AgentKey) -> None:
+        """Mark the agent, which is here, as the most recently used."""
+        self._states.move_to_end(key)
+
+    def drop(self, key: AgentKey) -> None:
+        """Forget the agent's state, if there is one."""
+        if (state := self.take(key)) is not None:
+            self._pool.release(state.table)
+
+    def tables(self, keys: Iterable[AgentKey] | None = None) -> list[Table]:
+        """Return the tables of these agents, which are here; by default all tables."""
+        return [self._states[key].table for key in (self._states if keys is None else keys)]

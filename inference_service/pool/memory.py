@@ -1,17 +1,68 @@
-"""The memory of one model: its pool, its idle agents, and who may begin."""
+"""How a model's memory is divided (pure), and the bookkeeping of its part: its pool, its idle agents, its admission."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.hints import TurnHints
-from agentmem.keys import AgentKey
+from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.grouping import most_batch_bytes
+from inference_service.engine.scheduling import most_batch_bytes
 from inference_service.pool.admission import Admission
 from inference_service.pool.blocks import PoolError
-from inference_service.pool.hot import HotAgents
-from inference_service.pool.kv import KVPool, Table
-from inference_service.pool.sizing import Sizes
+from inference_service.pool.kv import HotAgents, KVPool, Space, Table
+
+TYPICAL_TOKENS = 4_096
+"""Tokens of the agent for which a hybrid model's pool is split by default, and by which agents that fit are counted."""
+
+MOST_CONTEXTS = 32
+"""By default a pool is no larger than so many agents at the end of their context."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the pool holds, and how many bytes decoding may take besides."""
+
+    space: Space
+    batch_bytes: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the pool holds."""
+        return self.space.blocks * BLOCK_TOKENS
+
+    def pool_bytes(self, geometry: Geometry) -> int:
+        """What the pool takes."""
+        return self.tokens * geometry.bytes_per_token + self.space.pieces * geometry.piece_bytes
+
+
+def sizes(
+    free_bytes: int,
+    geometry: Geometry,
+    context_length: int,
+    pool_bytes: int | None = None,
+    batch_bytes: int | None = None,
+    typical_tokens: int = TYPICAL_TOKENS,
+) -> Sizes:
+    """Split the memory that weights leave. By default half of it is the pool's, and the rest is the batches'.
+
+    A hybrid model's pool gets a window to each `typical_tokens` tokens of full attention: as many windows as such
+    agents. Longer ones leave windows unused, shorter ones blocks. Nothing is left where `free_bytes` is negative.
+    """
+    free_bytes = max(0, free_bytes)
+    agent_bytes = context_length * geometry.bytes_per_token + geometry.window_bytes
+    pool = min(free_bytes // 2, MOST_CONTEXTS * agent_bytes) if pool_bytes is None else pool_bytes
+    batch = max(0, free_bytes - pool) if batch_bytes is None else batch_bytes
+    pieces, piece_bytes = geometry.window_pieces, geometry.piece_bytes
+    agents = pool / (typical_tokens * geometry.bytes_per_token + pieces * piece_bytes)
+    blocks = int(agents * typical_tokens / BLOCK_TOKENS)
+    return Sizes(Space(blocks, int(agents * pieces)), batch)
+
+
+def agents_that_fit(space: Space, geometry: Geometry, tokens: int) -> int:
+    """How many agents of so many tokens a pool holds, if they share nothing."""
+    by_blocks = space.blocks // -(-tokens // BLOCK_TOKENS)
+    return min(by_blocks, space.pieces // geometry.window_pieces) if geometry.window_pieces else by_blocks
 
 
 class ModelMemory:
@@ -24,12 +75,12 @@ class ModelMemory:
         self.hot = HotAgents(self.pool, hints)
         self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes)
         self.evicted: Callable[[], object] = lambda: None
-        """Told of each agent whose KV was dropped because somebody asked for it."""
+        """Called for each agent whose KV was dropped on request."""
         self._geometry = geometry
         self._weight_bytes = weight_bytes
 
     def evict(self, key: AgentKey) -> int:
-        """Forget an idle agent's KV; the bytes of the pool that are free now because of it."""
+        """Drop an idle agent's KV; return the bytes of the pool that this freed."""
         blocks, pieces = self.pool.full.free, self.pool.sliding.free
         if key in self.hot:
             self.evicted()
@@ -38,7 +89,7 @@ class ModelMemory:
         return freed_blocks * BLOCK_TOKENS * self._geometry.bytes_per_token + freed_pieces * self._geometry.piece_bytes
 
     def check_integrity(self, in_flight: Iterable[Table]) -> None:
-        """Where nobody has room: fail the pool unless all references are idle agents' or those of `in_flight`."""
+        """If nothing is reserved, fail the pool unless all references are idle agents' or those of `in_flight`."""
         if not self.admission.idle:
             return
         try:

@@ -12,17 +12,16 @@ import xxhash
 
 from agentmem.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.errors import NotFound
-from agentmem.keys import AgentKey
+from agentmem.identity import FileName
+from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
-from inference_service.memory.ledger import Ledger
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import WindowCandidate, candidates_at, choose_window, stored_tokens
 from inference_service.models.loading import LoadedModel
-from inference_service.portable import header, tensors
-from inference_service.portable.format import Manifest
-from inference_service.portable.shapes import kv_geometry, layers_of
+from inference_service.portable import header, spool
+from inference_service.portable.format import Manifest, kv_geometry, layers_of
 from inference_service.portable.spool import Spool, SpoolFile
-from inference_service.storage.client import FileName, Opened, StoreClient
+from inference_service.storage.client import Opened, StoreClient
 from inference_service.turns.fetching import Fetcher
 
 _NEAREST_TURNS = 64
@@ -38,7 +37,7 @@ class Exported:
     data: SpoolFile
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """All of it, in order, in pieces of at most CHUNK_BYTES."""
+        """Yield all of it, in order, in pieces of at most CHUNK_BYTES."""
         for start in range(0, len(self.header), CHUNK_BYTES):
             yield self.header[start : start + CHUNK_BYTES]
         at = 0
@@ -55,6 +54,13 @@ class _Parts:
     blocks: Sequence[BlockHeader] = ()
     window: BlockHeader | None = None
 
+    def first_positions(self, geometry: Geometry) -> tuple[int, ...]:
+        """Return where the KV of each layer begins; () if there is none."""
+        first = dict.fromkeys(range(geometry.layers if self.tokens else 0), 0)
+        if self.window is not None:
+            first |= dict.fromkeys(layers_of(geometry, window=True), self.window.first_token)
+        return tuple(first.values())
+
 
 class Exporter:
     """Collects agents. Event loop; files on other threads."""
@@ -65,16 +71,21 @@ class Exporter:
         self._spool = spool
 
     async def collect(self, key: AgentKey, model: LoadedModel) -> Exported:
-        """The agent's present state as a file. Call it under the agent's lock.
+        """Return the agent's present state as a file. Call it under the agent's lock.
 
         Raises NotFound, ResourceExhausted, and Unavailable where the store does not answer.
         """
-        opened = await self._store.open(key, peek=True)
-        ledger = opened.ledger
+        agent = await self._store.open(key, peek=True)
+        ledger = agent.ledger
         if ledger is None:
             raise NotFound("agent", key.agent_id)
-        policy = opened.context_policy
-        blocks, windows = await asyncio.to_thread(_names, key.namespace, model, ledger)
+        ids = model.fingerprint, key.namespace, ledger.token_ids
+        ends = {turn.end_token for turn in ledger.turns[-_NEAREST_TURNS:]} | {len(ledger)}
+
+        def names() -> tuple[list[BlockHeader], tuple[WindowCandidate, ...]]:
+            return list(headers(*ids)), candidates_at(*ids, ends - {0}) if model.geometry.sliding else ()
+
+        blocks, windows = await asyncio.to_thread(names)
         opened = await self._store.open(
             key._replace(agent_id=""),
             block_hashes=[block.chain_hash for block in blocks],
@@ -85,8 +96,8 @@ class Exporter:
         refused: set[FileName] = set()
         while True:
             parts = _choose(key.namespace, model, blocks, windows, opened, refused)
-            firsts = _first_positions(model.geometry, parts)
-            manifest = Manifest(key, model.fingerprint, geometry, ledger, parts.tokens, firsts, policy)
+            firsts = parts.first_positions(model.geometry)
+            manifest = Manifest(key, model.fingerprint, geometry, ledger, parts.tokens, firsts, agent.context_policy)
             data = await asyncio.to_thread(self._spool.file, manifest.data_bytes)
             try:
                 bad = await self._fill(data, manifest, model.geometry, parts, opened)
@@ -101,27 +112,17 @@ class Exporter:
     async def _fill(
         self, data: SpoolFile, manifest: Manifest, geometry: Geometry, parts: _Parts, opened: Opened
     ) -> FileName | None:
-        """Put all parts where they belong; the one that is bad, if one is."""
-        places = manifest.places
-        for part in (*parts.blocks, *([parts.window] if parts.window is not None else [])):
-            file = (opened.windows if part.window else opened.files)[part.chain_hash]
-            good, _ = await self._fetcher.read(geometry, manifest.key.namespace, manifest.key.model_id, [(part, file)])
-            name = FileName.of(part)
+        """Write all parts to their places, and return the one that is bad, if one is."""
+        key, places = manifest.key, manifest.places
+        for part in filter(None, (*parts.blocks, parts.window)):
+            name, file = FileName.of(part), (opened.windows if part.window else opened.files)[part.chain_hash]
+            good, _ = await self._fetcher.read(geometry, key.namespace, key.model_id, [(part, file)])
             if name not in good:
                 return name
             tokens = min(part.token_count, parts.tokens - part.first_token)
             layers = layers_of(geometry, window=part.window)
-            await asyncio.to_thread(tensors.write, data, places, layers, part.first_token, tokens, good[name])
+            await asyncio.to_thread(spool.write, data, places, layers, part.first_token, tokens, good[name])
         return None
-
-
-def _names(namespace: str, model: LoadedModel, ledger: Ledger) -> tuple[list[BlockHeader], tuple[WindowCandidate, ...]]:
-    ids = model.fingerprint, namespace, ledger.token_ids
-    blocks = list(headers(*ids))
-    if model.geometry.sliding is None:
-        return blocks, ()
-    ends = [turn.end_token for turn in ledger.turns[-_NEAREST_TURNS:]]
-    return blocks, candidates_at(*ids, {end for end in (*ends, len(ledger)) if end})
 
 
 def _choose(
@@ -132,12 +133,8 @@ def _choose(
     opened: Opened,
     refused: set[FileName],
 ) -> _Parts:
-    """The most KV that there are good files for."""
-    there = list(
-        takewhile(
-            lambda block: block.chain_hash in opened.files and FileName.block(block.chain_hash) not in refused, blocks
-        )
-    )
+    """Return the most KV that there are good files for."""
+    there = list(takewhile(lambda each: each.chain_hash in opened.files and FileName.of(each) not in refused, blocks))
     tokens = sum(block.token_count for block in there)
     sliding = model.geometry.sliding
     if sliding is None or sliding.window is None:
@@ -150,15 +147,6 @@ def _choose(
     window, tokens = best
     needed = [block for block in there if block.first_token < tokens]
     return _Parts(tokens, needed, window.header(model.fingerprint, namespace, stored[window.name]))
-
-
-def _first_positions(geometry: Geometry, parts: _Parts) -> tuple[int, ...]:
-    if not parts.tokens:
-        return ()
-    first = {layer: 0 for layer in geometry.full.layers}
-    if parts.window is not None:
-        first |= dict.fromkeys(layers_of(geometry, window=True), parts.window.first_token)
-    return tuple(first[layer] for layer in range(geometry.layers))
 
 
 def _header(manifest: Manifest, data: SpoolFile) -> bytes:

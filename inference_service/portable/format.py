@@ -1,4 +1,4 @@
-"""The portable file: what it says, and where its tensors are. Pure, without MLX.
+"""The portable file: what it says, and where its tensors are. Pure, without MLX arrays.
 
 The file is safetensors: 8 bytes with the header's length, the header as JSON, and the tensors' bytes. Per layer L of
 the model there are `layer_{L}_k_weights` (uint32), `layer_{L}_k_scales` and `layer_{L}_k_biases` (in the model's
@@ -12,28 +12,27 @@ what is behind `kv_tokens` is computed again from its tokens.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
+from agentmem.blockfile import TENSORS
 from agentmem.errors import DataLoss
-from agentmem.keys import AgentKey
+from agentmem.identity import Ledger
 from agentmem.v1 import types_pb2
-from inference_service.memory.ledger import Ledger
+from agentmem.validation import AgentKey
+from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry
 
 FORMAT = "agentmem.agent"
 FORMAT_VERSION = 1
 SLACK = 256
 """Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
 
-PARTS = ("k_weights", "k_scales", "k_biases", "v_weights", "v_scales", "v_biases")
 DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
-MAX_DIM = 1 << 20
-MAX_LAYERS = 4096
-
-
-def damaged(problem: str) -> DataLoss:
-    """The error to raise for a file that is not as it was exported."""
-    return DataLoss(f"the file is damaged: {problem}; export the agent again")
+_MAX_DIM = 1 << 20
+_MAX_LAYERS = 4096
 
 
 class LayerShape(NamedTuple):
@@ -55,36 +54,13 @@ class KVGeometry:
     layers: tuple[LayerShape, ...]
 
     def width(self, layer: int, part: str) -> int:
-        """Elements per token and head of one part ("k_weights", …) of a layer."""
+        """Return the elements per token and head of one part ("k.weights", …) of a layer."""
         dim = self.layers[layer].k_dim if part.startswith("k") else self.layers[layer].v_dim
         return dim * self.bits // 32 if part.endswith("weights") else dim // self.group_size
 
     def dtype_of(self, part: str) -> str:
-        """Safetensors' dtype of one part."""
+        """Return safetensors' dtype of one part."""
         return "U32" if part.endswith("weights") else self.dtype
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """All that the header says, but the checksums. `first_positions` has one position per layer, none without KV."""
-
-    key: AgentKey
-    fingerprint: str
-    geometry: KVGeometry
-    ledger: Ledger
-    kv_tokens: int
-    first_positions: tuple[int, ...]
-    context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
-
-    @property
-    def places(self) -> Mapping[str, "TensorPlace"]:
-        """Where each tensor is."""
-        return places(self.geometry, self.kv_tokens, self.first_positions)
-
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return max((place.end for place in self.places.values()), default=0)
 
 
 class TensorPlace(NamedTuple):
@@ -102,18 +78,46 @@ class TensorPlace(NamedTuple):
         return (self.end - self.start) // self.shape[1]
 
 
+@dataclass(frozen=True)
+class Manifest:
+    """All that the header says, but the checksums. `first_positions` has one position per layer, none without KV."""
+
+    key: AgentKey
+    fingerprint: str
+    geometry: KVGeometry
+    ledger: Ledger
+    kv_tokens: int
+    first_positions: tuple[int, ...]
+    context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
+
+    @cached_property
+    def places(self) -> Mapping[str, TensorPlace]:
+        """Where each tensor is."""
+        return places(self.geometry, self.kv_tokens, self.first_positions)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return max((place.end for place in self.places.values()), default=0)
+
+
+def damaged(problem: str) -> DataLoss:
+    """Return the error for a file that is not as it was exported."""
+    return DataLoss(f"the file is damaged: {problem}; export the agent again")
+
+
 def tensor_name(layer: int, part: str) -> str:
-    """The tensor of a layer; `part` is one of PARTS."""
-    return f"layer_{layer}_{part}"
+    """Return the name of a layer's tensor; `part` is one of blockfile.TENSORS."""
+    return f"layer_{layer}_{part.replace('.', '_')}"
 
 
 def places(geometry: KVGeometry, kv_tokens: int, first_positions: Sequence[int]) -> dict[str, TensorPlace]:
-    """The tensors, gapless: weights of all layers, then scales and biases, so that no tensor is out of alignment."""
+    """Return where the tensors are: gapless, weights of all layers first, so that none is out of alignment."""
     found: dict[str, TensorPlace] = {}
     start = 0
     for weights in (True, False):
         for layer, first in enumerate(first_positions):
-            for part in PARTS:
+            for part in TENSORS:
                 if part.endswith("weights") is weights:
                     shape = (1, kv_tokens - first, geometry.layers[layer].kv_heads, geometry.width(layer, part))
                     dtype = geometry.dtype_of(part)
@@ -123,14 +127,29 @@ def places(geometry: KVGeometry, kv_tokens: int, first_positions: Sequence[int])
     return found
 
 
+def kv_geometry(geometry: Geometry) -> KVGeometry:
+    """Return a loaded model's KV as a portable file describes it."""
+    layers = {}
+    for group in filter(None, (geometry.full, geometry.sliding)):
+        shape = LayerShape(group.kv_heads, group.k_dim, group.v_dim, group.window)
+        layers.update(dict.fromkeys(group.layers, shape))
+    shapes = tuple(layers[layer] for layer in range(geometry.layers))
+    return KVGeometry(SAFETENSORS_DTYPE[geometry.dtype], geometry.bits, geometry.group_size, shapes)
+
+
+def layers_of(geometry: Geometry, *, window: bool) -> tuple[int, ...]:
+    """Return the layers whose KV is in windows, or those whose KV is in blocks."""
+    group = geometry.sliding if window else geometry.full
+    return group.layers if group is not None else ()
+
+
 def check(manifest: Manifest) -> None:
     """Raise DataLoss unless the parts of a manifest agree with each other, and no place is absurd."""
-    ledger, geometry = manifest.ledger, manifest.geometry
-    if len(ledger.offsets) != len(ledger) or any(
-        a > b for a, b in zip(ledger.offsets, ledger.offsets[1:], strict=False)
-    ):
+    ledger, geometry, firsts = manifest.ledger, manifest.geometry, manifest.first_positions
+    offsets = np.array(ledger.offsets, np.int64)
+    if len(offsets) != len(ledger) or (np.diff(offsets) < 0).any():
         raise damaged("offsets do not belong to the tokens")
-    if (ledger.offsets[-1] if ledger.offsets else 0) != len(ledger.text):
+    if (offsets[-1] if len(offsets) else 0) != len(ledger.text):
         raise damaged("offsets do not belong to the text")
     end = 0
     for turn in ledger.turns:
@@ -140,15 +159,14 @@ def check(manifest: Manifest) -> None:
     if not 0 <= manifest.kv_tokens <= len(ledger):
         raise damaged("it has KV of more tokens than there are")
     _check_geometry(geometry)
-    if len(manifest.first_positions) != (len(geometry.layers) if manifest.kv_tokens else 0):
+    if len(firsts) != (len(geometry.layers) if manifest.kv_tokens else 0):
         raise damaged("first positions do not belong to the layers")
-    for shape, first in zip(geometry.layers, manifest.first_positions, strict=False):
+    for shape, first in zip(geometry.layers, firsts, strict=False):
         if not 0 <= first <= (max(0, manifest.kv_tokens - shape.window) if shape.window else 0):
             raise damaged("a layer lacks tokens that the next one may see")
         if shape.window and manifest.kv_tokens - first > shape.window + SLACK:
             raise damaged("a layer has more tokens than it keeps")
-    windows = {first for shape, first in zip(geometry.layers, manifest.first_positions, strict=False) if shape.window}
-    if len(windows) > 1:
+    if len({first for shape, first in zip(geometry.layers, firsts, strict=False) if shape.window}) > 1:
         raise damaged("windows do not begin at one position")
 
 
@@ -157,10 +175,10 @@ def _check_geometry(geometry: KVGeometry) -> None:
         raise damaged("unknown dtype")
     if geometry.bits not in (4, 8) or geometry.group_size not in (32, 64):
         raise damaged("unknown quantization")
-    if not 0 < len(geometry.layers) <= MAX_LAYERS:
+    if not 0 < len(geometry.layers) <= _MAX_LAYERS:
         raise damaged("a strange number of layers")
     for kv_heads, k_dim, v_dim, window in geometry.layers:
-        if not 0 < kv_heads <= MAX_DIM or (window is not None and not 0 < window < 1 << 32):
+        if not 0 < kv_heads <= _MAX_DIM or (window is not None and not 0 < window < 1 << 32):
             raise damaged("a layer of a strange shape")
-        if any(not 0 < dim <= MAX_DIM or dim % geometry.group_size for dim in (k_dim, v_dim)):
+        if any(not 0 < dim <= _MAX_DIM or dim % geometry.group_size for dim in (k_dim, v_dim)):
             raise damaged("a layer of a strange width")

@@ -20,21 +20,21 @@ A header is read in bounded memory, whatever it says: nothing is taken for as lo
 """
 
 import base64
-import binascii
 import json
 import re
 import struct
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import xxhash
 
-from agentmem.errors import AgentmemError, FailedPrecondition
-from agentmem.keys import AgentKey, check_text
+from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.identity import Ledger, TurnPlace, Uint32
 from agentmem.v1 import types_pb2
-from inference_service.memory.ledger import Ledger, TurnPlace
+from agentmem.validation import AgentKey, check_text
 from inference_service.portable.format import FORMAT, FORMAT_VERSION, KVGeometry, LayerShape, Manifest, check, damaged
-from inference_service.text.template_clock import parsed
+from inference_service.text.template import parse_moment
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 64 << 20
@@ -48,17 +48,18 @@ _MAX_STRINGS = 1 << 17
 _MAX_GEOMETRY = 1 << 20
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _METADATA = "__metadata__"
+_FAULTS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, InvalidArgument)
 
 
 def encode(manifest: Manifest, tensor_checksum: bytes) -> bytes:
-    """The beginning of the file, up to its tensors; a multiple of 8 bytes, as alignment wants it.
+    """Return the file up to its tensors; a multiple of 8 bytes, as alignment wants it.
 
     Raises FailedPrecondition for a ledger that is too long to be taken back.
     """
     metadata = _metadata(manifest, tensor_checksum)
     tensors = _tensors(manifest)
     metadata["metadata_checksum"] = _checksum(metadata, tensors)
-    text = json.dumps({_METADATA: metadata, **tensors}, separators=(",", ":")).encode()
+    text = _compact({_METADATA: metadata, **tensors}).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES or len(manifest.ledger.turns) > MAX_TURNS:
         raise FailedPrecondition("the agent's ledger is too long for a file; fork its first tokens and export the fork")
@@ -66,7 +67,7 @@ def encode(manifest: Manifest, tensor_checksum: bytes) -> bytes:
 
 
 def header_bytes(beginning: bytes | bytearray) -> int:
-    """How many bytes of a file stand before its tensors, from its first 8 bytes. Raises DataLoss."""
+    """Return how many bytes of a file stand before its tensors, from its first 8 bytes. Raises DataLoss."""
     size = int(struct.unpack_from("<Q", beginning)[0])
     if not 2 <= size <= MAX_HEADER_BYTES:
         raise damaged(f"its header would have {size} bytes")
@@ -74,13 +75,14 @@ def header_bytes(beginning: bytes | bytearray) -> int:
 
 
 def parse(text: bytes) -> tuple[Manifest, bytes]:
-    """What a header says, and the tensors' checksum; `text` is without the 8 bytes of its length.
+    """Return what a header says, and the tensors' checksum; `text` is without the 8 bytes of its length.
 
-    Raises FailedPrecondition for another version of the format, and DataLoss for all else that is wrong.
+    Whatever it says is written again and compared, so parsing need not refuse other spellings of the same. Raises
+    FailedPrecondition for another version of the format, and DataLoss for all else that is wrong.
     """
     try:
-        raw = _loaded(text)
-        metadata, tensors = raw.pop(_METADATA), raw
+        tensors = _loaded(text)
+        metadata = tensors.pop(_METADATA)
         _check_format(metadata)
         if metadata["metadata_checksum"] != _checksum(metadata, tensors):
             raise damaged("the header's checksum is another")
@@ -88,7 +90,7 @@ def parse(text: bytes) -> tuple[Manifest, bytes]:
         check(manifest)
         tensor_checksum = bytes.fromhex(metadata["tensor_checksum"])
         expected = _metadata(manifest, tensor_checksum)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except _FAULTS as error:
         raise damaged("its header is not that of an exported agent") from error
     if {**expected, "metadata_checksum": metadata["metadata_checksum"]} != metadata:
         raise damaged("unexpected metadata")
@@ -114,21 +116,14 @@ def _metadata(manifest: Manifest, tensor_checksum: bytes) -> dict[str, str]:
         "fingerprint": manifest.fingerprint,
         "tokenizer_hash": ledger.tokenizer_hash,
         "total_tokens": str(len(ledger)),
-        "token_sequence": _compact(list(ledger.token_ids)),
-        "offsets": _compact(list(ledger.offsets)),
+        "token_sequence": _compact(ledger.token_ids.tolist()),
+        "offsets": _compact(ledger.offsets.tolist()),
         "prompt_text": base64.b64encode(ledger.text).decode(),
         "prompt_text_encoding": "base64",
         "turns": _compact([[turn.end_token, turn.generated_tokens] for turn in ledger.turns]),
         "kv_tokens": str(manifest.kv_tokens),
-        "first_positions": _compact(list(manifest.first_positions)),
-        "geometry": _compact(
-            {
-                "dtype": geometry.dtype,
-                "bits": geometry.bits,
-                "group_size": geometry.group_size,
-                "layers": [layer._asdict() for layer in geometry.layers],
-            }
-        ),
+        "first_positions": _compact(manifest.first_positions),
+        "geometry": _compact({**vars(geometry), "layers": [layer._asdict() for layer in geometry.layers]}),
         "tensor_checksum": tensor_checksum.hex(),
     }
 
@@ -151,16 +146,14 @@ def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> str:
 
 
 def _loaded(data: bytes) -> dict[str, Any]:
-    """The JSON object, once it is known that it has not more of anything than an exported agent can have."""
+    """Return the JSON object, once it is known that it has not more of anything than an exported agent can have."""
     text = data.decode("ascii")
     outside, strings, at = 0, 0, 0
-    while (quote := text.find('"', at)) >= 0:
+    while strings <= _MAX_STRINGS and (quote := text.find('"', at)) >= 0:
         string = _STRING.match(text, quote)
         if string is None:
             raise ValueError("a string without end")
         outside, strings, at = outside + quote - at, strings + 1, string.end()
-        if strings > _MAX_STRINGS:
-            break
     if strings > _MAX_STRINGS or outside + len(text) - at > _MAX_STRUCTURE:
         raise damaged("its header has more parts than any model")
     raw: dict[str, Any] = json.loads(text)
@@ -179,65 +172,38 @@ def _check_format(metadata: Mapping[str, str]) -> None:
 
 
 def _manifest(metadata: Mapping[str, str]) -> Manifest:
-    total = int(metadata["total_tokens"])
+    total, kv_tokens = int(metadata["total_tokens"]), int(metadata["kv_tokens"])
+    turns = metadata["turns"].count("[") - 1
+    if turns > MAX_TURNS:
+        raise damaged(f"it has more than {MAX_TURNS} turns")
+    ends = _numbers(metadata["turns"], 2 * turns, lists=turns).reshape(-1, 2).tolist()
+    moment = metadata.get("template_time", "")
     ledger = Ledger(
         token_ids=_numbers(metadata["token_sequence"], total),
-        text=_base64(metadata["prompt_text"]),
+        text=base64.b64decode(metadata["prompt_text"], validate=True),
         offsets=_numbers(metadata["offsets"], total),
         tokenizer_hash=metadata["tokenizer_hash"],
-        turns=_turns(metadata["turns"]),
-        opening_bytes=_number(metadata.get("opening_bytes", "0")),
-        template_time=_moment(metadata.get("template_time", "")),
+        turns=tuple(TurnPlace(end, generated) for end, generated in ends),
+        opening_bytes=int(np.uint32(int(metadata.get("opening_bytes", "0")))),
+        template_time=parse_moment("template_time", moment) if moment else "",
     )
     geometry = _geometry(metadata["geometry"])
-    kv_tokens = int(metadata["kv_tokens"])
-    first_positions = _numbers(metadata["first_positions"], len(geometry.layers) if kv_tokens else 0)
-    key = AgentKey(*(_name(metadata, name) for name in ("namespace", "agent_id", "model_id")))
-    policy = types_pb2.ContextPolicy.ValueType(_number(metadata.get("context_policy", "0")))
+    firsts = _numbers(metadata["first_positions"], len(geometry.layers) if kv_tokens else 0).tolist()
+    key = AgentKey(*(check_text(name, metadata[name]) for name in ("namespace", "agent_id", "model_id")))
+    policy = types_pb2.ContextPolicy.ValueType(int(metadata.get("context_policy", "0")))
     if policy not in types_pb2.ContextPolicy.values():
         raise ValueError("not a context policy")
-    return Manifest(key, metadata["fingerprint"], geometry, ledger, kv_tokens, first_positions, policy)
+    return Manifest(key, metadata["fingerprint"], geometry, ledger, kv_tokens, tuple(firsts), policy)
 
 
-def _moment(text: str) -> str:
-    try:
-        return parsed("template_time", text) if text else ""
-    except AgentmemError as error:
-        raise damaged("its template_time is not one") from error
-
-
-def _name(metadata: Mapping[str, str], name: str) -> str:
-    try:
-        return check_text(name, metadata[name])
-    except AgentmemError as error:
-        raise damaged(f"its {name} is not one") from error
-
-
-def _number(text: str) -> int:
-    """A number of 32 bits."""
-    number = int(text)
-    if not 0 <= number < 1 << 32:
-        raise ValueError("not a number of 32 bits")
-    return number
-
-
-def _numbers(text: str, count: int) -> tuple[int, ...]:
-    """A JSON list of exactly `count` numbers of 32 bits."""
-    if not 0 <= count <= len(text) or text.count(",") != max(0, count - 1) or text.count("[") != 1:
+def _numbers(text: str, count: int, *, lists: int = 0) -> Uint32:
+    """Return a JSON list of `count` numbers of 32 bits, in so many `lists` inside."""
+    if not 0 <= count <= len(text) or text.count(",") != max(0, count - 1) or text.count("[") != 1 + lists:
         raise ValueError("not that many numbers")
-    numbers = json.loads(text)
-    if len(numbers) != count or not all(type(n) is int and 0 <= n < 1 << 32 for n in numbers):
-        raise ValueError("not numbers of 32 bits")
-    return tuple(numbers)
-
-
-def _turns(text: str) -> tuple[TurnPlace, ...]:
-    if text.count("[") > MAX_TURNS + 1 or text.count(",") > 2 * MAX_TURNS:
-        raise damaged(f"it has more than {MAX_TURNS} turns")
-    turns = tuple(TurnPlace(end, generated) for end, generated in json.loads(text))
-    if not all(type(n) is int for turn in turns for n in turn[:2]):
-        raise ValueError("not numbers")
-    return turns
+    numbers = np.array(json.loads(text), np.uint32)
+    if numbers.size != count:
+        raise ValueError("not that many numbers")
+    return numbers
 
 
 def _geometry(text: str) -> KVGeometry:
@@ -249,10 +215,3 @@ def _geometry(text: str) -> KVGeometry:
     if not all(type(n) is int for n in numbers) or not isinstance(raw["dtype"], str):
         raise ValueError("not numbers")
     return KVGeometry(raw["dtype"], raw["bits"], raw["group_size"], layers)
-
-
-def _base64(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError("not base64") from error

@@ -1,40 +1,70 @@
-"""A portable file into the store: its KV as files under the names of its new namespace, its ledger as an agent.
+"""A portable file as it comes in, and into the store: its KV as files under the names of its new namespace, its ledger
+as an agent.
 
-The KV is taken as it is: nobody computes it again to compare. So whoever may import into a namespace is trusted by all
+The KV is taken as it is, and not computed again to compare. So whoever may import into a namespace is trusted by all
 that use the namespace, as is whoever runs a worker.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
 
 from agentmem import logs
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError, AlreadyExists, FailedPrecondition, PermissionDenied
-from agentmem.keys import AgentKey
-from inference_service.memory.ledger import NO_VERSION, Ledger
+from agentmem.identity import NO_VERSION, FileName
+from agentmem.validation import AgentKey
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.models.loading import LoadedModel
-from inference_service.portable import tensors
-from inference_service.portable.format import Manifest, damaged
-from inference_service.portable.receiving import Received
-from inference_service.portable.shapes import kv_geometry, layers_of
-from inference_service.portable.spool import SpoolFile
-from inference_service.storage.choosing import Transfers
-from inference_service.storage.client import FileName, StoreClient
-from inference_service.storage.transfer import Target
+from inference_service.portable import header, spool
+from inference_service.portable.format import Manifest, damaged, kv_geometry, layers_of
+from inference_service.portable.spool import Spool, SpoolFile
+from inference_service.storage.client import StoreClient
+from inference_service.storage.transport import Target
+from inference_service.storage.transport_selector import TransportSelector
 
 log = logging.getLogger(__name__)
+
+_PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Received:
+    """A file whose every byte was verified: what it says, and its data. Close that."""
+
+    manifest: Manifest
+    data: SpoolFile
+
+
+async def receive(chunks: AsyncIterator[bytes], spool: Spool, check: Callable[[Manifest], Awaitable[None]]) -> Received:
+    """Spool and verify the whole file. `check` raises for one that is not welcome, before its data is taken.
+
+    Raises DataLoss for a file that is not as it was exported, FailedPrecondition for another version of the format,
+    ResourceExhausted where the disk lacks room, and what `check` raises. Event loop; files on other threads.
+    """
+    beginning = bytearray()
+    manifest, checksum = await _read_header(chunks, beginning)
+    await check(manifest)
+    data = await asyncio.to_thread(spool.file, manifest.data_bytes)
+    try:
+        await _read_data(chunks, beginning, manifest.data_bytes, checksum, data)
+    except BaseException:
+        data.close()
+        raise
+    return Received(manifest, data)
 
 
 class Importer:
     """Makes agents of received files. Event loop; files on other threads."""
 
-    def __init__(self, store: StoreClient, transfers: Transfers) -> None:
+    def __init__(self, store: StoreClient, transports: TransportSelector) -> None:
         self._store = store
-        self._transfers = transfers
+        self._transports = transports
 
     async def check_absent(self, key: AgentKey) -> None:
         """Raise AlreadyExists if there is such an agent."""
@@ -49,32 +79,36 @@ class Importer:
         await self.check_absent(key)
         manifest = received.manifest
         files = await asyncio.to_thread(_files, key.namespace, model, manifest)
-        await self._publish(key, model, manifest, received.data, files)
+        await self._publish(key, model, received, files)
         version = await self._store.create_agent(key, manifest.ledger, manifest.context_policy)
         try:
-            await self._store.publish(key, version, (), map(FileName.of, files), model.fingerprint)
+            await self._store.publish(key, version, (), files, model.fingerprint)
         except AgentmemError as error:  # The agent is durable, and its files are found by their names.
             logs.event(log, "references of an import were not written", logging.WARNING, error=error.message)
 
     async def _publish(
-        self, key: AgentKey, model: LoadedModel, manifest: Manifest, data: SpoolFile, files: Sequence[BlockHeader]
+        self, key: AgentKey, model: LoadedModel, received: Received, files: dict[FileName, BlockHeader]
     ) -> None:
-        """Write those files that do not exist yet, and publish them as nobody's."""
-        named = {FileName.of(file): file for file in files}
-        paths = await self._store.stage(key.namespace, named)
-        transfer = await self._transfers.current()
+        """Write those files that do not exist yet, and publish them without an agent."""
+
+        def read(part: BlockHeader) -> dict[str, bytes]:
+            layers = layers_of(model.geometry, window=part.window)
+            return spool.read(received.data, received.manifest.places, layers, part.first_token, part.token_count)
+
+        paths = await self._store.stage(key.namespace, files)
+        transport = await self._transports.current()
         done = False
         try:
             written = []
             for name, path in paths.items():
-                found = await asyncio.to_thread(_read, data, manifest, named[name], model)
-                written.append(await transfer.write(Target(key, NO_VERSION, path), named[name], found, model.geometry))
+                tensors, target = await asyncio.to_thread(read, files[name]), Target(key, NO_VERSION, path)
+                written.append(await transport.write(target, files[name], tensors, model.geometry))
             if staged := [each.file for each in written if not each.published]:
                 await self._store.publish(key, NO_VERSION, staged, (), model.fingerprint)
             done = True
         finally:
             if not done:
-                await transfer.abandon(paths.values())
+                await transport.abandon(paths.values())
 
 
 def check_namespace(manifest: Manifest, namespace: str) -> None:
@@ -89,10 +123,9 @@ def check_namespace(manifest: Manifest, namespace: str) -> None:
 def check_fit(manifest: Manifest, model: LoadedModel) -> None:
     """Raise FailedPrecondition for what was computed by another model than this, with the reason.
 
-    DataLoss for a ledger that the model's tokenizer would not read like this.
+    Raises DataLoss for a ledger whose tokens the model's tokenizer would decode otherwise.
     """
-    geometry = kv_geometry(model.geometry)
-    if manifest.geometry != geometry:
+    if manifest.geometry != kv_geometry(model.geometry):
         found, wanted = _differing(manifest, model)
         raise FailedPrecondition(
             f"the file's KV has another geometry than model {model.model_id!r} here: {found} instead of {wanted}; "
@@ -114,14 +147,54 @@ def check_fit(manifest: Manifest, model: LoadedModel) -> None:
             f"the file has {len(ledger)} tokens and the model's context holds {model.context_length} here; fork the "
             "agent's first tokens, and export the fork"
         )
-    if max(ledger.token_ids, default=0) >= model.vocab_size:
+    if ledger.token_ids.max(initial=0) >= model.vocab_size:
         raise damaged("it has tokens that the model does not know")
-    if not _is_read_as(ledger, model):
+    pieces = model.tokenizer.pieces(ledger.token_ids)
+    if b"".join(pieces) != ledger.text or not np.array_equal(np.cumsum([*map(len, pieces)]), ledger.offsets):
         raise damaged("its text is not what its tokens stand for")
 
 
+async def _read_header(chunks: AsyncIterator[bytes], beginning: bytearray) -> tuple[Manifest, bytes]:
+    """Return what the header says, and the tensors' checksum; what came behind it stays in `beginning`."""
+    size: int | None = None
+    async for chunk in chunks:
+        beginning += chunk
+        if size is None and len(beginning) >= header.LENGTH_BYTES:
+            size = header.header_bytes(beginning)
+        if size is not None and len(beginning) >= size:
+            text = bytes(beginning[header.LENGTH_BYTES : size])
+            del beginning[:size]
+            return await asyncio.to_thread(header.parse, text)
+    raise damaged("it ends inside its header")
+
+
+async def _read_data(
+    chunks: AsyncIterator[bytes], waiting: bytearray, size: int, checksum: bytes, data: SpoolFile
+) -> None:
+    """Write `waiting` and what follows it, and raise DataLoss unless it has this size in bytes and this checksum."""
+    hasher, written = xxhash.xxh3_128(), 0
+
+    def write(piece: bytes) -> None:
+        hasher.update(piece)
+        data.write(piece, written)
+
+    async for chunk in chunks:
+        waiting += chunk
+        if written + len(waiting) > size:
+            break
+        if len(waiting) >= _PIECE_BYTES:
+            await asyncio.to_thread(write, bytes(waiting))
+            written += len(waiting)
+            waiting.clear()
+    if written + len(waiting) != size:
+        raise damaged("it goes on behind its end" if written + len(waiting) > size else "it ends too early")
+    await asyncio.to_thread(write, bytes(waiting))
+    if hasher.digest() != checksum:
+        raise damaged("the tensors' checksum is another")
+
+
 def _differing(manifest: Manifest, model: LoadedModel) -> tuple[str, str]:
-    """The first thing in which two geometries differ, on both sides."""
+    """Return the first thing in which two geometries differ, on both sides."""
     found, wanted = manifest.geometry, kv_geometry(model.geometry)
     for name in ("dtype", "bits", "group_size"):
         if getattr(found, name) != getattr(wanted, name):
@@ -132,21 +205,11 @@ def _differing(manifest: Manifest, model: LoadedModel) -> tuple[str, str]:
     return f"layer {at} with {found.layers[at]._asdict()}", f"{wanted.layers[at]._asdict()}"
 
 
-def _is_read_as(ledger: Ledger, model: LoadedModel) -> bool:
-    pieces = model.tokenizer.pieces(ledger.token_ids)
-    return b"".join(pieces) == ledger.text and tuple(accumulate(map(len, pieces))) == ledger.offsets
-
-
-def _files(namespace: str, model: LoadedModel, manifest: Manifest) -> list[BlockHeader]:
-    """The headers of all files that the KV makes."""
+def _files(namespace: str, model: LoadedModel, manifest: Manifest) -> dict[FileName, BlockHeader]:
+    """Return the headers of all files that the KV makes."""
     ids = model.fingerprint, namespace, manifest.ledger.token_ids[: manifest.kv_tokens]
     files = list(headers(*ids))
     if files and (sliding := layers_of(model.geometry, window=True)):
         stored = manifest.kv_tokens - manifest.first_positions[sliding[0]]
         files += window_headers(*ids, {manifest.kv_tokens: stored})
-    return files
-
-
-def _read(data: SpoolFile, manifest: Manifest, header: BlockHeader, model: LoadedModel) -> dict[str, bytes]:
-    layers = layers_of(model.geometry, window=header.window)
-    return tensors.read(data, manifest.places, layers, header.first_token, header.token_count)
+    return {FileName.of(file): file for file in files}

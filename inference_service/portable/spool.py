@@ -1,25 +1,39 @@
-"""Files of agents on their way: private, without a name, and bounded in number and by the free disk."""
+"""The data of portable files on their way: private files without a name, bounded in number and by the free disk.
+
+Files of KV have all layers of one kind in one tensor, [layers, kv_heads, tokens, width]; the portable file has one
+tensor per layer, [1, tokens, kv_heads, width], so that what follows is written behind what was before.
+"""
 
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from agentmem.blockfile import TENSORS
 from agentmem.errors import ResourceExhausted, is_disk_full
+from inference_service.engine.geometry import HostTensors
+from inference_service.portable.format import TensorPlace, damaged, tensor_name
+from inference_service.storage.blocks import NUMPY_DTYPE
 
 RETRY_SECONDS = 10.0
 FREE_BYTES = 256 << 20
 """Disk that stays free, whatever is exported or imported."""
+_EXPONENTS = {"F16": 0x7C00, "BF16": 0x7F80}
+
+Places = Mapping[str, TensorPlace]
 
 
 class SpoolFile:
     """A private file without a name, so that nothing is left of it whatever happens to the process. Any thread.
 
-    Who goes away closes it while a thread may still be at work: that waits for the piece at work, and the next raises
-    ValueError. A bare descriptor could be another file's by then.
+    It may be closed while a thread is at work: that waits for the piece at work, and the next raises ValueError. A bare
+    descriptor could be another file's by then.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -35,7 +49,7 @@ class SpoolFile:
                 view, at = view[written:], at + written
 
     def read(self, size: int, at: int) -> bytes:
-        """So many bytes, or fewer where the file ends. Raises OSError."""
+        """Return so many bytes, or fewer where the file ends. Raises OSError."""
         pieces = []
         with self._lock:
             while size and (piece := os.pread(self._file.fileno(), size, at)):
@@ -44,13 +58,13 @@ class SpoolFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Let it go. May be called twice."""
+        """Remove the file. May be called twice."""
         with self._lock:
             self._file.close()
 
 
 class Spool:
-    """Room for at most `limit` transfers, and their files in `directory`, which is made on first use. Event loop."""
+    """At most `limit` exports and imports, with files in `directory`, which is made on first use. Event loop."""
 
     def __init__(self, directory: Path, limit: int = 4) -> None:
         self._directory = directory
@@ -58,8 +72,8 @@ class Spool:
         self._open = 0
 
     @asynccontextmanager
-    async def room(self) -> AsyncIterator[None]:
-        """One of the places for a transfer. Raises ResourceExhausted if all are taken."""
+    async def slot(self) -> AsyncIterator[None]:
+        """Count as one export or import. Raises ResourceExhausted if there are as many as may be."""
         if self._open >= self._limit:
             raise ResourceExhausted(
                 f"{self._open} agents are being exported or imported; try again when one is done", RETRY_SECONDS
@@ -71,7 +85,7 @@ class Spool:
             self._open -= 1
 
     def file(self, size: int) -> SpoolFile:
-        """A new file, for `size` bytes. Any thread. Raises ResourceExhausted where the disk lacks them."""
+        """Return a new file, for `size` bytes. Any thread. Raises ResourceExhausted where the disk lacks them."""
         with disk_errors():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             free = shutil.disk_usage(self._directory).free
@@ -91,3 +105,52 @@ def disk_errors() -> Iterator[None]:
         if is_disk_full(error):
             raise ResourceExhausted("the worker's disk is full; make room on it", RETRY_SECONDS) from error
         raise
+
+
+def write(
+    file: SpoolFile, places: Places, layers: Sequence[int], first_position: int, tokens: int, tensors: HostTensors
+) -> None:
+    """Write the first `tokens` tokens of a block or window, which begins at `first_position`, to their places.
+
+    `tensors` are [layers, kv_heads, tokens, width], and `layers` their layers' numbers in the model. Raises OSError,
+    and ResourceExhausted where the disk is full.
+    """
+    for name in TENSORS:
+        for row, layer in enumerate(layers):
+            place = places[tensor_name(layer, name)]
+            data = np.ascontiguousarray(tensors[name][row, :, :tokens].swapaxes(0, 1))
+            file.write(data.tobytes(), _start(place, first_position))
+
+
+def read(file: SpoolFile, places: Places, layers: Sequence[int], first_position: int, tokens: int) -> dict[str, bytes]:
+    """Return the tensors of a block or window, [layers, kv_heads, tokens, width] as bytes.
+
+    Raises OSError, and DataLoss for scales or biases that are not finite: they would spoil whatever attends to them.
+    """
+    found = {}
+    for name in TENSORS:
+        parts = []
+        for layer in layers:
+            place = places[tensor_name(layer, name)]
+            piece = file.read(tokens * place.token_bytes, _start(place, first_position))
+            if len(piece) != tokens * place.token_bytes:
+                raise damaged("it ends too early")
+            data = np.frombuffer(piece, NUMPY_DTYPE[place.dtype])
+            if not _is_finite(data, place.dtype):
+                raise damaged("some numbers are not finite")
+            parts.append(data.reshape(tokens, *place.shape[2:]).swapaxes(0, 1))
+        found[name] = np.stack(parts).tobytes()
+    return found
+
+
+def _start(place: TensorPlace, position: int) -> int:
+    return place.start + (position - place.first_position) * place.token_bytes
+
+
+def _is_finite(data: npt.NDArray[np.generic], dtype: str) -> bool:
+    if dtype == "U32":
+        return True
+    if dtype == "F32":
+        return bool(np.isfinite(data.view(np.float32)).all())
+    exponent = _EXPONENTS[dtype]
+    return bool(((data.view(np.uint16) & exponent) != exponent).all())

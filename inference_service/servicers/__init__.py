@@ -1,1 +1,1 @@
-"""The worker's gRPC rim."""
+"""The worker's gRPC services."""

@@ -1,20 +1,32 @@
 """From the contract's requests to checked domain values. Whatever is wrong is named by its field, before any effect."""
 
 import hashlib
+import json
 import math
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 
-from google.protobuf.message import Message
+import numpy as np
 
 from agentmem import jsontext
 from agentmem.conversations import template_arguments, template_messages, template_tools
 from agentmem.errors import InvalidArgument
-from agentmem.expiry import IdleTimes
-from agentmem.keys import MAX_REQUEST_ID_BYTES, AgentKey, check_text
-from agentmem.limits import MAX_PENALTY, MAX_SCHEMA_BYTES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.validation import (
+    MAX_PENALTY,
+    MAX_REQUEST_ID_BYTES,
+    MAX_SCHEMA_BYTES,
+    MAX_STOP_BYTES,
+    MAX_STOPS,
+    MAX_TOP_LOGPROBS,
+    AgentKey,
+    IdleTimes,
+    check_text,
+)
 from inference_service.domain import (
     AppendInput,
+    HeldAnswer,
+    HeldTool,
     MessagesInput,
     Sampling,
     TextInput,
@@ -23,8 +35,63 @@ from inference_service.domain import (
     TurnRequest,
     tools_of,
 )
-from inference_service.servicers.tool_choices import held_answer
-from inference_service.text import json_schema, template_clock
+from inference_service.text import json_schema, template
+
+_FIELD: Final = "tool_choice"
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""What a function has that says nothing of its parameters, as OpenAI documents it."""
+
+
+def held_answer(
+    request: inference_pb2.GenerateRequest, schema: str | None, tools: Sequence[Mapping[str, Any]]
+) -> HeldAnswer | None:
+    """What the answer is held to; None where calls are not. `schema` is what its text has to fit.
+
+    Raises InvalidArgument. Whether schemas can be honoured is for the grammar to say.
+    """
+    choice = request.tool_choice
+    if not request.HasField(_FIELD) and not (request.tool_calls and schema is not None and tools):
+        return None
+    if not request.tool_calls:
+        raise InvalidArgument(_FIELD, "needs tool_calls to be set")
+    if not tools:
+        raise InvalidArgument(_FIELD, "needs messages.tools_json to have tools")
+    if request.sampling.ignore_eos:
+        raise InvalidArgument("sampling.ignore_eos", "cannot be set where calls are held to their tools")
+    field = "append.messages.tools_json" if request.WhichOneof("input") == "append" else "messages.tools_json"
+    strict = frozenset(choice.strict)
+    held = {tool.name: tool for tool in (_tool(field, i, tool, strict) for i, tool in enumerate(tools))}
+    if len(held) < len(tools):
+        raise InvalidArgument(field, "two tools have one name, so calls cannot be held to them")
+    for part, names in (("names", choice.names), ("strict", choice.strict)):
+        if not held.keys() >= set(names):
+            raise InvalidArgument(f"{_FIELD}.{part}", "names a tool that is not among the tools")
+    callable_tools = tuple(held[name] for name in held if not choice.names or name in choice.names)
+    return HeldAnswer(callable_tools, choice.required, choice.single, schema)
+
+
+def _tool(field: str, index: int, tool: Mapping[str, Any], strict: frozenset[str]) -> HeldTool:
+    """Raises InvalidArgument where it is no function in OpenAI's shape."""
+    field = f"{field}[{index}]"
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    parameters = function.get("parameters") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name or not isinstance(parameters, Mapping | None):
+        raise InvalidArgument(field, "must be a function in OpenAI's shape, for calls to be held to it")
+    arguments = json.dumps(_of_an_object(field, parameters), ensure_ascii=False)
+    if len(arguments.encode()) > MAX_SCHEMA_BYTES:
+        raise InvalidArgument(field, f"its parameters must have at most {MAX_SCHEMA_BYTES} bytes")
+    return HeldTool(name, arguments, field, name in strict)
+
+
+def _of_an_object(field: str, parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if parameters is None:
+        return _NO_PARAMETERS
+    kinds = parameters.get("type", "object")
+    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
+        raise InvalidArgument(field, 'its parameters must be of type "object"')
+    return {**parameters, "type": "object"}
+
 
 _RESERVED_ARGUMENTS = frozenset(
     ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
@@ -47,11 +114,11 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         raise InvalidArgument("memory_mode", f"{request.memory_mode} is not a MemoryMode")
     if request.memory_mode == inference_pb2.MEMORY_MODE_REPLACE and request.WhichOneof("input") == "append":
         raise InvalidArgument("memory_mode", "cannot be REPLACE with append, which leaves what is there")
-    told = turn_input(request)
+    given = turn_input(request)
     schema = _json_schema(request) if request.HasField("json_schema") else None
     return TurnRequest(
         key=key,
-        input=told,
+        input=given,
         digest=_digest(request),
         request_id=_request_id(request.request_id),
         if_version=request.if_version if request.HasField("if_version") else None,
@@ -66,7 +133,7 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
         context_policy=_context_policy(request.context_policy),
         json_schema=schema,
-        held=held_answer(request, schema, tools_of(told)),
+        held=held_answer(request, schema, tools_of(given)),
         memory_mode=request.memory_mode or inference_pb2.MEMORY_MODE_REPLACE,
         template_time=_template_time(request.template_time),
     )
@@ -110,7 +177,7 @@ def turn_input(request: Any) -> TurnInput:
         case "token_ids":
             if not request.token_ids.ids:
                 raise InvalidArgument("token_ids.ids", "must not be empty")
-            return TokensInput(tuple(request.token_ids.ids))
+            return TokensInput(np.array(request.token_ids.ids, np.uint32))
         case "append":
             match request.append.WhichOneof("content"):
                 case "text":
@@ -180,7 +247,7 @@ def _stops(stops: list[str]) -> tuple[str, ...]:
 
 
 def _template_time(moment: str) -> str:
-    return template_clock.parsed("template_time", moment) if moment else ""
+    return template.parse_moment("template_time", moment) if moment else ""
 
 
 def _request_id(request_id: str) -> str:
@@ -194,10 +261,20 @@ def _context_policy(policy: "types_pb2.ContextPolicy.ValueType") -> "types_pb2.C
 
 
 def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:
-    """What is asked, without its name, and what a retry need not repeat: the state before, what a new agent gets."""
-    arguments = cast(Message, type(request)())
+    """Return a hash of what is asked, without its name, and what a retry need not repeat: see _NOT_REPEATED.
+
+    Messages are serialized one by one: all of a large chat at once would hold the interpreter for 20 ms.
+    """
+    arguments = cast(Any, type(request)())
     arguments.CopyFrom(request)
     for name in _NOT_REPEATED & set(arguments.DESCRIPTOR.fields_by_name):
         arguments.ClearField(name)
-    kind = arguments.DESCRIPTOR.full_name.encode()
-    return hashlib.sha256(kind + b"\0" + arguments.SerializeToString(deterministic=True)).digest()
+    digest = hashlib.sha256(arguments.DESCRIPTOR.full_name.encode() + b"\0")
+    chat = arguments.append.messages if arguments.WhichOneof("input") == "append" else arguments.messages
+    for message in chat.messages:
+        data = message.SerializeToString(deterministic=True)
+        digest.update(len(data).to_bytes(8, "little") + data)
+    if len(chat.messages):
+        del chat.messages[:]
+    digest.update(arguments.SerializeToString(deterministic=True))
+    return digest.digest()

@@ -1,4 +1,4 @@
-"""Files of blocks and windows: put together, and taken apart with every byte verified. I/O threads; no MLX arrays."""
+"""Files of blocks and windows of KV: built, written, and read with every byte verified. File threads; no MLX arrays."""
 
 import errno
 import os
@@ -14,11 +14,11 @@ from safetensors import TensorSpec, serialize
 from agentmem import blockfile
 from agentmem.blockfile import BlockFileError, BlockHeader
 from agentmem.v1 import types_pb2
-from inference_service.engine.arenas import HostTensors
-from inference_service.engine.geometry import Geometry, TensorShapes
+from inference_service.engine.geometry import Geometry, HostTensors, TensorShapes
 from inference_service.memory.match import Reason
 
-_NUMPY_DTYPE = {"U32": np.uint32, "F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
+NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
+"""The dtypes of tensors by safetensors' names; 16-bit floats are read as uint16."""
 _SERIALIZE_DTYPE = {"U32": "uint32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -45,10 +45,10 @@ class BlockMiss(Exception):
 def read_block(
     path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, into: memoryview | None = None
 ) -> HostTensors:
-    """The tensors of a block's or a window's file, read at once and verified. Raises BlockMiss.
+    """Read and verify the file of a block or a window, and return its tensors. Raises BlockMiss.
 
-    They are in memory of their own, or in `into`, which is as long as the file. Reading and hashing leave the
-    interpreter to other threads.
+    They are views [layers, kv_heads, tokens, width] of new memory, or of `into`, which is as long as the file. Reading
+    and hashing release the GIL.
     """
     try:
         data = _read(path, most_bytes(wanted, geometry), into)
@@ -62,9 +62,9 @@ def read_block(
 
 
 def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
-    """The tensors of a whole file: all bytes hashed, header and shapes compared with what is wanted.
+    """Hash a whole file, compare header and shapes with what is wanted, and return its tensors. Raises BlockMiss.
 
-    The arrays are views of the bytes that were hashed. Raises BlockMiss.
+    They are views [layers, kv_heads, tokens, width] of the bytes that were hashed.
     """
     try:
         if blockfile.digest(data) != digest:
@@ -80,21 +80,19 @@ def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geome
 
 
 def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> tuple[bytes, int]:
-    """Write and fsync a new file of a block or a window; its digest and size. Raises OSError.
+    """Write a new file of a block or a window; return its digest and its size in bytes. Raises OSError.
 
-    The digest is of the bytes in memory.
+    The digest is of the bytes in memory. The store fsyncs the file when it publishes it.
     """
     built = build(header, tensors, geometry)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
         file.write(built.data)
-        file.flush()
-        os.fsync(file.fileno())
     return built.digest, len(built.data)
 
 
 def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> Built:
-    """A file of a block or a window, in memory."""
+    """Return a file of a block or a window, in memory."""
     shapes = _shapes(header, geometry)
     entries = {
         name: TensorSpec(
@@ -110,17 +108,17 @@ def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry)
 
 
 def most_bytes(wanted: BlockHeader, geometry: Geometry) -> int:
-    """More than a file of such a header has."""
+    """Return more bytes than a file of such a header has."""
     return blockfile.MAX_HEADER_BYTES + 8 + _bytes(_shapes(wanted, geometry))
 
 
 def host_memory(size: int) -> memoryview:
-    """Memory for files, from NumPy, which asks for large pages: faults would take longer than the rest of a read."""
+    """Return memory for files, from NumPy, which asks for large pages: faults would take longer than all of a read."""
     return np.empty(size, np.uint8).data
 
 
 def _read(path: str, most: int, into: memoryview | None) -> memoryview:
-    """The bytes of a regular file. Raises OSError, and BlockFileError for one that is not of the size it should be."""
+    """Return the bytes of a regular file. Raises OSError, and BlockFileError for one that has another size."""
     with open(path, "rb", 0, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
@@ -137,7 +135,7 @@ def _read(path: str, most: int, into: memoryview | None) -> memoryview:
 
 
 def _bytes(shapes: TensorShapes) -> int:
-    return sum(np.dtype(_NUMPY_DTYPE[dtype]).itemsize * prod(shape) for dtype, shape in shapes.values())
+    return sum(np.dtype(NUMPY_DTYPE[dtype]).itemsize * prod(shape) for dtype, shape in shapes.values())
 
 
 def _shapes(header: BlockHeader, geometry: Geometry) -> TensorShapes:
@@ -149,7 +147,7 @@ def _address(data: bytes) -> int:
 
 
 def _view(data: bytes | memoryview, spec: blockfile.TensorSpec) -> npt.NDArray[np.generic]:
-    dtype = _NUMPY_DTYPE[spec.dtype]
+    dtype = NUMPY_DTYPE[spec.dtype]
     count = (spec.end - spec.start) // np.dtype(dtype).itemsize
     view: npt.NDArray[np.generic] = np.frombuffer(data, dtype, count, spec.start).reshape(spec.shape)
     return view

@@ -1,24 +1,20 @@
-"""Generated tokens as an answer: text, and reasoning and calls of tools told apart from it."""
+"""Generated tokens as an answer: text, reasoning and tool calls."""
 
 import re
-from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from inference_service.domain import ToolCall
-from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, Segment, beginning_at_end
-from inference_service.text.streaming import TextStream
+from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, Segment
+from inference_service.text.streaming import PendingPieces, Piece, TextBlocks, TextStream, beginning_at_end
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax, Tools
 
-_LAYOUT = " \t\r\n"
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
-_BETWEEN = "\n\n"
-"""Stands between two blocks of reasoning, and between two messages of one answer."""
 
 
-class Said(NamedTuple):
+class AnswerDelta(NamedTuple):
     """What is certain now, in this order."""
 
     reasoning: str = ""
@@ -26,26 +22,20 @@ class Said(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
 
 
-NOTHING_SAID = Said()
-
-
-class _Piece(NamedTuple):
-    token: int
-    bytes: bytes
-    visible: bool
+NO_DELTA = AnswerDelta()
 
 
 class AnswerStream:
-    """Turns tokens into text and, where a `syntax` says how calls are written, calls. One per turn; not thread-safe.
+    """Splits generated tokens into text and, with a `syntax` of calls, tool calls. One per turn; not thread-safe.
 
-    With a `split`, reasoning is told apart before anything else: neither stop strings nor calls are looked for in it.
+    With a `split`, reasoning is separated before anything else: neither stop strings nor calls are searched in it.
 
-    What might begin a call is held back until it is decided, and a call is handed out whole, at its end. What turns
-    out to be none is text, exactly as if nobody had looked for calls: what the parser does not understand, and a call
-    that max_tokens cut short, because half of its arguments may make sense too and mean something else.
+    What might begin a call is held back until it is decided, and a call is returned whole, at its end. What turns out
+    to be none is text, exactly as if calls had not been searched: what the parser does not understand, and a call that
+    max_tokens cut short, because half of its arguments may make sense too and mean something else.
 
     Stop strings match on text only: one inside a call cuts nothing, one cannot begin before a call and end behind it,
-    and where a stop string and the marker of a call begin at one place the marker is looked for first. White space next
+    and where a stop string and the marker of a call begin at one place the marker is searched first. White space next
     to a call or to reasoning belongs to neither: templates put their own there, and a client that sends the answer back
     then makes the prompt that the ledger holds.
     """
@@ -58,28 +48,22 @@ class AnswerStream:
         split: ReasoningSplit | None = None,
     ) -> None:
         self._split = split
-        self._reasoning = _Reasoning()
         self._stops = stops
         self._syntax = syntax
         self._tools = tools
-        self._text = TextStream(stops)
+        self._reasoning, self._reasoning_blocks = TextStream(), TextBlocks()
+        self._text, self._text_blocks = TextStream(stops), TextBlocks()
         self._token_of_feed: list[int] = []
         """For each piece that the text stream was fed, the token that it is of."""
         self._tokens = 0
-        self._pending: deque[_Piece] = deque()
-        self._raw = bytearray()
-        """The bytes of the pending pieces."""
+        self._pending = PendingPieces()
         self._in_call = False
         """The pending bytes begin with the start marker."""
         self._searched = self._quoted = 0
         self._in_string = False
         """Whether a string of JSON is open at `_quoted`."""
+        self._thoughts: list[str] = []
         self._texts: list[str] = []
-        self._space = ""
-        """White space that might stand before a call."""
-        self._trims_start = False
-        """What comes next stands behind a call or reasoning."""
-        self._said_text = self._parts_text = False
         self._calls: list[ToolCall] = []
         self._ids: set[str] = set()
 
@@ -95,7 +79,7 @@ class AnswerStream:
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of the tokens hold nothing of the answer: reasoning, and what stands around it."""
+        """How many of the tokens hold nothing of the answer: reasoning, and the markers around it."""
         return self._split.reasoning_tokens if self._split else 0
 
     @property
@@ -103,68 +87,62 @@ class AnswerStream:
         """Whether the last token was one of them."""
         return self._split is not None and self._split.in_reasoning
 
-    def feed(self, piece: bytes, *, visible: bool = True) -> Said:
+    def feed(self, piece: bytes, *, visible: bool = True) -> AnswerDelta:
         """Take one token's bytes. Those of special tokens are not visible: they count in markers and calls only."""
         if self._split is None:
-            self._take(_Piece(self._tokens, piece, visible))
+            self._take(Piece(self._tokens, piece, visible))
         else:
             for segment in self._split.feed(piece, visible=visible):
                 self._take_segment(segment)
         self._tokens += 1
-        return self._said()
+        return self._delta()
 
-    def finish(self, *, ended: bool) -> Said:
-        """The rest. `ended` says that the model ended its turn, so that a call without an end marker is whole."""
+    def finish(self, *, ended: bool) -> AnswerDelta:
+        """Return the rest. `ended` says that the model ended its turn: then a call without an end marker is whole."""
         for segment in self._split.finish() if self._split and self.matched is None else ():
             self._take_segment(segment)
         while ended and self._in_call and self.matched is None:
-            self._end_call(len(self._raw), len(self._raw))
+            self._end_call(len(self._pending.raw), len(self._pending.raw))
             self._decide()
-        self._release(len(self._raw))
-        self._say(self._text.finish())
-        self._texts.append(self._space)
-        self._space = ""
-        return self._said(all_of_it=True)
+        self._release(len(self._pending.raw))
+        self._add_text(self._text.finish())
+        self._texts.append(self._text_blocks.space)
+        return self._delta(all_of_it=True)
 
     def tokens_before_stop(self) -> int:
-        """How many of the tokens lie wholly before the stop string that matched; all of them if none did."""
+        """Return how many tokens lie wholly before the stop string that matched; all of them if none did."""
         return self._tokens if self.matched is None else self._token_of_feed[self._text.tokens_before_stop()]
 
     def _take_segment(self, segment: Segment) -> None:
         if self.matched is not None:
             return
-        if segment.opens and (segment.reasoning or self._said_text):
-            self._end_message()
+        if segment.opens and (segment.reasoning or self._text_blocks.any):
+            # What might have become a call is text, and no stop string spans two messages.
+            self._in_call = False
+            self._release(len(self._pending.raw))
+            if self.matched is None:
+                self._end_block(separate=True)
         if not segment.reasoning:
-            self._trims_start = self._trims_start or (segment.opens and self._split is not None and self._split.moved)
-            self._take(_Piece(segment.token, segment.data, segment.visible))
+            if segment.opens and self._split is not None and self._split.moved:
+                self._text_blocks.start(separate=False)
+            self._take(segment.piece)
             return
         if segment.opens:
-            self._reasoning.begin()
-        if segment.visible:
-            self._reasoning.add(segment.data)
+            self._reasoning = TextStream()
+            self._reasoning_blocks.start(separate=True)
+        if segment.piece.visible:
+            self._thoughts.append(self._reasoning_blocks.add(self._reasoning.feed(segment.piece.data)))
 
-    def _end_message(self) -> None:
-        """What comes next is no part of this text: what might have gone on is text, and no stop string spans both."""
-        self._in_call = False
-        self._release(len(self._raw))
+    def _take(self, piece: Piece) -> None:
         if self.matched is None:
-            self._say(self._text.finish())
-            self._text, self._token_of_feed = TextStream(self._stops), []
-            self._trims_start, self._space = True, ""
-            self._parts_text = self._said_text
-
-    def _take(self, piece: _Piece) -> None:
-        if self.matched is None:
-            self._pending.append(piece)
-            self._raw += piece.bytes
+            self._pending.add(piece, piece.data)
             self._decide()
 
     def _decide(self) -> None:
         """Decide about the pending bytes as far as that can be."""
-        syntax = self._syntax
+        syntax, raw = self._syntax, self._pending.raw
         if syntax is None:
-            self._release(len(self._raw))
+            self._release(len(raw))
             return
         while self.matched is None:
             if self._in_call:
@@ -173,9 +151,9 @@ class AnswerStream:
                     return
                 self._end_call(end, end + len(syntax.end))
                 continue
-            start = self._raw.find(syntax.start)
+            start = raw.find(syntax.start)
             if start < 0:
-                self._release(len(self._raw) - beginning_at_end(self._raw, syntax.start))
+                self._release(len(raw) - beginning_at_end(raw, syntax.start))
                 return
             self._release(start)
             self._begin_call()
@@ -186,30 +164,29 @@ class AnswerStream:
         self._searched = self._quoted = len(self._syntax.start)
 
     def _find_end(self, syntax: CallSyntax) -> int:
-        """Where the marker of the call's end is, -1 while there is none. In a string of JSON it is what that says."""
-        while syntax.end and (end := self._raw.find(syntax.end, self._searched)) >= 0:
+        """Return where the call's end marker is, outside of strings of JSON; -1 while there is none."""
+        raw = self._pending.raw
+        while syntax.end and (end := raw.find(syntax.end, self._searched)) >= 0:
             if syntax.form is not None:
-                quotes = _ESCAPED.sub(b"", self._raw[self._quoted : end]).count(b'"')
+                quotes = _ESCAPED.sub(b"", raw[self._quoted : end]).count(b'"')
                 self._in_string, self._quoted = self._in_string ^ (quotes % 2 == 1), end
             if not self._in_string:
                 return end
             self._searched = end + 1
-        self._searched = max(self._searched, len(self._raw) - len(syntax.end) + 1)
+        self._searched = max(self._searched, len(raw) - len(syntax.end) + 1)
         return -1
 
     def _end_call(self, end: int, size: int) -> None:
-        """The call that began is over: its text ends at `end`, and with its marker at `size`."""
+        """End the call that began: its text ends at `end`, and with its marker at `size`."""
         assert self._syntax is not None
-        start = len(self._syntax.start)
+        start, raw = len(self._syntax.start), self._pending.raw
         self._in_call = False
-        if calls := self._syntax.calls(bytes(self._raw[start:end]), self._tools, self._ids):
-            self._say(self._text.finish())
-            self._text, self._token_of_feed = TextStream(self._stops), []
-            self._trims_start = True
+        if calls := self._syntax.calls(bytes(raw[start:end]), self._tools, self._ids):
+            self._end_block(separate=False)
             self._calls += calls
             self._ids |= {call.id for call in calls}
-            self._drop(size)
-        elif (again := self._raw.rfind(self._syntax.start, start, end)) >= 0:
+            self._pending.take(size)
+        elif (again := raw.rfind(self._syntax.start, start, end)) >= 0:
             # The model began anew: what came before is text, and the last beginning is tried.
             self._release(again)
             self._begin_call()
@@ -217,75 +194,39 @@ class AnswerStream:
             self._release(size)
 
     def _release(self, size: int) -> None:
-        """The first `size` pending bytes are text, as far as they are visible."""
-        for piece in self._drop(size):
+        """Take the first `size` pending bytes as text, as far as they are visible."""
+        for piece in self._pending.take(size):
             if piece.visible and self.matched is None:
                 self._token_of_feed.append(piece.token)
-                self._say(self._text.feed(piece.bytes))
+                self._add_text(self._text.feed(piece.data))
 
-    def _drop(self, size: int) -> list[_Piece]:
-        """Take the first `size` bytes out of what is pending."""
-        dropped = []
-        del self._raw[:size]
-        while self._pending and (size or not self._pending[0].bytes):
-            token, data, visible = self._pending.popleft()
-            dropped.append(_Piece(token, data[:size], visible))
-            if len(data) > size:
-                self._pending.appendleft(_Piece(token, data[size:], visible))
-            size = max(0, size - len(data))
-        return dropped
+    def _end_block(self, *, separate: bool) -> None:
+        """End the text before a call, or before reasoning or another message, from which it is `separate`."""
+        self._add_text(self._text.finish())
+        self._text, self._token_of_feed = TextStream(self._stops), []
+        self._text_blocks.start(separate=separate)
 
-    def _say(self, text: str) -> None:
-        if self._syntax is not None or self._split is not None:
-            text = self._space + text
-            text = text.lstrip(_LAYOUT) if self._trims_start else text
-            kept = text.rstrip(_LAYOUT)
-            self._space = text[len(kept) :]
-            text = kept
-        if text:
-            self._texts += [_BETWEEN, text] if self._parts_text else [text]
-            self._said_text, self._trims_start, self._parts_text = True, False, False
+    def _add_text(self, text: str) -> None:
+        trims = self._syntax is not None or self._split is not None
+        self._texts.append(self._text_blocks.add(text) if trims else text)
 
-    def _said(self, *, all_of_it: bool = False) -> Said:
-        text = "".join(self._texts)
+    def _delta(self, *, all_of_it: bool = False) -> AnswerDelta:
+        text, reasoning = "".join(self._texts), "".join(self._thoughts)
+        self._texts.clear()
         # Reasoning that follows a text in the same token waits for the next.
-        waits = bool(text) and not all_of_it and self._split is not None and self._split.is_reasoning
-        said = Said("" if waits else self._reasoning.take(), text, tuple(self._calls))
-        self._texts, self._calls = [], []
+        if text and not all_of_it and self._split is not None and self._split.is_reasoning:
+            reasoning = ""
+        else:
+            self._thoughts.clear()
+        said = AnswerDelta(reasoning, text, tuple(self._calls))
+        self._calls.clear()
         return said
 
 
-class _Reasoning:
-    """Reasoning as text: white space at the ends of a block is left out."""
-
-    def __init__(self) -> None:
-        self._stream = TextStream()
-        self._ready: list[str] = []
-        self._space = ""
-        self._begun = self._any = False
-
-    def begin(self) -> None:
-        """A block begins."""
-        self._stream, self._space, self._begun = TextStream(), "", False
-
-    def add(self, data: bytes) -> None:
-        """It goes on."""
-        text = self._space + self._stream.feed(data)
-        text = text if self._begun else text.lstrip(_LAYOUT)
-        kept = text.rstrip(_LAYOUT)
-        self._space = text[len(kept) :]
-        if kept:
-            self._ready += [_BETWEEN, kept] if self._any and not self._begun else [kept]
-            self._begun = self._any = True
-
-    def take(self) -> str:
-        """What is certain now and was not taken yet."""
-        ready, self._ready = "".join(self._ready), []
-        return ready
-
-
-def told_apart(of: ReasoningFormat, tokenizer: Tokenizer, prompt: Sequence[int], token_ids: Sequence[int]) -> Said:
-    """What an answer that was generated says, calls as text. `prompt` stands before it."""
+def split_answer(
+    of: ReasoningFormat, tokenizer: Tokenizer, prompt: Sequence[int], token_ids: Sequence[int]
+) -> AnswerDelta:
+    """Return the reasoning and the text of an answer that was generated behind `prompt`; calls are text."""
     stream = AnswerStream(split=ReasoningSplit(of, of.state_after_tokens(prompt, tokenizer)))
     said = []
     for special, run in groupby(token_ids, tokenizer.special_ids.__contains__):
@@ -293,4 +234,4 @@ def told_apart(of: ReasoningFormat, tokenizer: Tokenizer, prompt: Sequence[int],
         # Ordinary text at once: there may be much of it, and markers are found across tokens.
         said += [stream.feed(piece, visible=not special) for piece in (pieces if special else [b"".join(pieces)])]
     said.append(stream.finish(ended=True))
-    return Said("".join(each.reasoning for each in said), "".join(each.text for each in said))
+    return AnswerDelta("".join(each.reasoning for each in said), "".join(each.text for each in said))

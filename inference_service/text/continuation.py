@@ -11,13 +11,16 @@ The opening is what all follow-ups that begin with such a message have in common
 the model generated, or with a stop token that the template does not have there: that one is not kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.identity import common_length
 from inference_service.domain import MessagesInput
-from inference_service.text.checkpoints import Render, before_cue
-from inference_service.text.rendered import Rendered, Span, inside_character
+from inference_service.text.prompt import Rendered, Span, inside_character
+from inference_service.text.template import Template, common_prefix
 from inference_service.text.tokenizer import Tokenizer
 
 _QUESTION = "the question of the stub"
@@ -36,15 +39,15 @@ _Messages = tuple[_Message, ...]
 class FollowUp(NamedTuple):
     """What a template puts behind the last message of a stub.
 
-    `opening` and `cue` are characters of `text`: how many are the same whatever the new messages say, and where the cue
-    that makes the model answer begins (0 if there is none or it isn't known). `closing` is what the template puts there
-    if nothing follows; it is left out where the ledger ends with an answer, which is not rendered.
+    `opening` is how many characters of `text` are the same whatever the new messages say, and `generation_prompt` where
+    that begins (0 if there is none or it isn't known). `closing` is what the template puts there if nothing follows; it
+    is left out where the ledger ends with an answer, which is not rendered.
     """
 
     text: str
     opening: int
-    cue: int
-    closing: str
+    generation_prompt: int
+    closing: str = ""
 
 
 class Joint(NamedTuple):
@@ -54,47 +57,101 @@ class Joint(NamedTuple):
     start: int
 
 
-def follow_ups(
-    render: Render, tokenizer: Tokenizer, chat: MessagesInput, *, cue: bool, checkpoints: bool, answered: bool
-) -> Iterator[FollowUp]:
-    """What `chat` adds behind an answer, behind a call of a tool, and, unless the ledger is `answered`, behind others.
+@dataclass(frozen=True)
+class FollowUps:
+    """Renders the new messages of `chat` behind stub conversations.
 
-    Raises FailedPrecondition where that depends on the conversation before, and InvalidArgument where the template
-    refuses the messages behind every stub.
+    `checkpoints` says that it is wanted where the generation prompt begins.
     """
-    refused: InvalidArgument | None = None
-    found = False
-    for short, long in _stubs(chat, answered):
-        try:
-            follow_up = _follow_up(render, tokenizer, chat, short, long, cue=cue, checkpoints=checkpoints)
-            if follow_up is not None and not answered:
-                without = MessagesInput(short, chat.tools, chat.template_arguments)
-                follow_up = follow_up._replace(closing=render(without, False).partition(_mark(chat))[2])
-        except InvalidArgument as error:
-            refused = refused or error
-            continue
-        except FailedPrecondition:
-            if found:
+
+    template: Template
+    tokenizer: Tokenizer
+    chat: MessagesInput
+    generation_prompt: bool
+    checkpoints: bool
+
+    def all(self, *, answered: bool) -> Iterator[FollowUp]:
+        """Yield what the chat adds behind an answer, behind a call and, unless the ledger is `answered`, behind others.
+
+        Raises FailedPrecondition where that depends on the conversation before, and InvalidArgument where the template
+        refuses the messages behind every stub.
+        """
+        refused: InvalidArgument | None = None
+        found = False
+        for short, long in _stubs(self.chat.messages[0], self._mark, answered):
+            try:
+                follow_up = self._behind(short, long)
+                if follow_up is not None and not answered:
+                    ended = self.template.render(replace(self.chat, messages=short))
+                    follow_up = follow_up._replace(closing=ended.partition(self._mark)[2])
+            except InvalidArgument as error:
+                refused = refused or error
                 continue
-            raise
-        if follow_up is not None:
-            found = True
-            yield follow_up
-    if not found:
-        raise refused or FailedPrecondition(
-            "this model's template leaves earlier answers out; send the whole chat as messages"
-        )
+            except FailedPrecondition:
+                if found:
+                    continue
+                raise
+            if follow_up is not None:
+                found = True
+                yield follow_up
+        if not found:
+            raise refused or FailedPrecondition(
+                "this model's template leaves earlier answers out; send the whole chat as messages"
+            )
+
+    def _behind(self, short: _Messages, long: _Messages) -> FollowUp | None:
+        """Return what follows both stubs; None where the template does not render their last message."""
+        new = self.chat.messages
+        text = self._parts(short, new)[1]
+        if not text:
+            return None
+        contents = [tuple({**message, "content": content} for message in new) for content in _OTHER_CONTENTS]
+        one, other = (self._parts(short, messages) for messages in contents)
+        if one[0] != other[0]:
+            raise FailedPrecondition(
+                "this model's template puts one of these messages before the conversation; send the whole chat as "
+                "messages"
+            )
+        if self._parts(long, new)[1] != text:
+            raise FailedPrecondition(
+                "what this model's template makes of these messages depends on those before them; "
+                + ("give the tool's message the name of the tool, or " if "tool_calls" in short[-1] else "")
+                + "send the whole chat as messages"
+            )
+        start = 0
+        if self.generation_prompt and self.checkpoints:
+            whole = replace(self.chat, messages=(*short, *new))
+            rendered = self.template.render(whole, generation_prompt=True)
+            start = max(0, self.template.generation_prompt_start(whole, rendered) - len(rendered) + len(text))
+        return FollowUp(text, min(len(common_prefix(text, made)) for _, made in (one, other)), start)
+
+    def _parts(self, stub: _Messages, messages: _Messages) -> tuple[str, str]:
+        """Return what the template puts before the stub's last content, and what behind it."""
+        whole = replace(self.chat, messages=(*stub, *messages))
+        rendered = self.template.render(whole, generation_prompt=self.generation_prompt)
+        before, _, after = rendered.partition(self._mark)
+        # Behind a call comes the rest of the call, which is the model's own.
+        specials = self.tokenizer.special_spans(after) if "tool_calls" in stub[-1] else []
+        return before, after[specials[0][0] :] if specials else after
+
+    @cached_property
+    def _mark(self) -> str:
+        """The content of a stub's last message, which is nowhere in the chat."""
+        mark, spelled = _ANSWER, repr((self.chat.messages, self.chat.tools, self.chat.template_arguments))
+        while mark in spelled:
+            mark += " again"
+        return mark
 
 
 def join(ledger: Rendered, following: Rendered, opening: int, closing: Rendered, *, answered: bool) -> Joint | None:
-    """Where they meet, if the ledger ends with something that the first `opening` bytes of `following` begin with.
+    """Return where they meet, if the ledger ends with what the first `opening` bytes of `following` begin with.
 
     A ledger that ends with `closing`, which is what ends a chat, is cut where that and the follow-up part. Ordinary
     text that was generated is the answer's own, also where an opening begins alike.
     """
     size = len(ledger.text)
     if closing.text and ledger.ends_with(closing):
-        common = _last_edge(closing, _common_length(closing.text, following.text[:opening]))
+        common = _last_edge(closing, common_length(closing.text, following.text[:opening]))
         return Joint(size - len(closing.text) + common, common)
     shortest = min((span.end for span in following.specials), default=opening + 1) if answered else 1
     for end in range(opening, shortest - 1, -1):
@@ -106,20 +163,20 @@ def join(ledger: Rendered, following: Rendered, opening: int, closing: Rendered,
     return None
 
 
-def transient_stops(render: Render, tokenizer: Tokenizer) -> frozenset[int]:
-    """Stop tokens that a conversation that goes on has behind no answer and no call, as GPT-OSS's `<|return|>`.
+def transient_stops(template: Template, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the stop tokens that a conversation that goes on has behind no answer and no call (GPT-OSS: `<|return|>`).
 
-    A ledger is better off without them: each next turn would leave one behind, and with it a whole turn. None where
-    the template does not show what follows an answer.
+    A ledger is better off without them: each next turn would leave one behind, and with it a whole turn. None where the
+    template does not show what follows an answer.
     """
     result = {"role": "tool", "content": _OTHER_CONTENTS[0], "tool_call_id": _CALL_ID}
     question = {"role": "user", "content": _OTHER_CONTENTS[0]}
     kept: set[int] = set()
     shown = False
-    for stub, _ in _stubs(MessagesInput((result,)), True):
+    for stub, _ in _stubs(result, _ANSWER, True):
         called = "tool_calls" in stub[-1]
         try:
-            text = render(MessagesInput((*stub, result if called else question)), False)
+            text = template.render(MessagesInput((*stub, result if called else question)))
         except (FailedPrecondition, InvalidArgument):  # many templates know no tools
             continue
         _, found, after = text.partition(_ANSWER)
@@ -130,7 +187,7 @@ def transient_stops(render: Render, tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def without_stop(ledger: Rendered, tokenizer: Tokenizer) -> Rendered:
-    """The ledger without the token that generation stopped at, if it ends with one."""
+    """Return the ledger without the token that generation stopped at, if it ends with one."""
     last = ledger.specials[-1] if ledger.specials else Span(0, 0)
     spelled = ledger.text[last.start : last.end].decode()
     if not spelled or last.end != len(ledger.text) or tokenizer.special_id(spelled) not in tokenizer.eos_ids:
@@ -139,65 +196,15 @@ def without_stop(ledger: Rendered, tokenizer: Tokenizer) -> Rendered:
 
 
 def _last_edge(rendered: Rendered, at: int) -> int:
-    """The last place up to `at` where tokens surely meet: the end, or next to a special token; 0 if there is none."""
+    """Return the last place up to `at` where tokens surely meet: next to a special token, at the end, or 0."""
     edges = [0, len(rendered.text), *(edge for span in rendered.specials for edge in span)]
     return max(edge for edge in edges if edge <= at)
 
 
-def _common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
-    shorter = min(len(one), len(other))
-    return next((at for at in range(shorter) if one[at] != other[at]), shorter)
-
-
-def _follow_up(
-    render: Render,
-    tokenizer: Tokenizer,
-    chat: MessagesInput,
-    short: _Messages,
-    long: _Messages,
-    *,
-    cue: bool,
-    checkpoints: bool,
-) -> FollowUp | None:
-    """None where the template does not render the stub's last message."""
-
-    def parts(stub: _Messages, messages: _Messages) -> tuple[str, str]:
-        whole = MessagesInput((*stub, *messages), chat.tools, chat.template_arguments)
-        before, _, after = render(whole, cue).partition(_mark(chat))
-        # Behind a call comes the rest of the call, which is the model's own.
-        specials = tokenizer.special_spans(after) if "tool_calls" in stub[-1] else []
-        return before, after[specials[0][0] :] if specials else after
-
-    _, text = parts(short, chat.messages)
-    if not text:
-        return None
-    one, other = (
-        parts(short, tuple({**message, "content": content} for message in chat.messages)) for content in _OTHER_CONTENTS
-    )
-    if one[0] != other[0]:
-        raise FailedPrecondition(
-            "this model's template puts one of these messages before the conversation; send the whole chat as messages"
-        )
-    if parts(long, chat.messages)[1] != text:
-        raise FailedPrecondition(
-            "what this model's template makes of these messages depends on those before them; "
-            + ("give the tool's message the name of the tool, or " if "tool_calls" in short[-1] else "")
-            + "send the whole chat as messages"
-        )
-    opening = min(_common_length(text, one[1]), _common_length(text, other[1]))
-    at = 0
-    if cue and checkpoints:
-        whole = MessagesInput((*short, *chat.messages), chat.tools, chat.template_arguments)
-        rendered = render(whole, True)
-        at = max(0, before_cue(render, whole, rendered) - len(rendered) + len(text))
-    return FollowUp(text, opening, at, "")
-
-
-def _stubs(chat: MessagesInput, answered: bool) -> Iterator[tuple[_Messages, _Messages]]:
-    """Conversations before the new messages, in the order to try them: a short one, and a long one that ends alike."""
+def _stubs(first: _Message, mark: str, answered: bool) -> Iterator[tuple[_Messages, _Messages]]:
+    """Yield conversations before `first`, in the order to try them: a short and a long one that end with `mark`."""
     question = {"role": "user", "content": _QUESTION}
     earlier = (question, {"role": "assistant", "content": _EARLIER})
-    mark, first = _mark(chat), chat.messages[0]
     answer = {"role": "assistant", "content": mark}
     behind_answer = ((question, answer), (*earlier, question, answer))
     behind_calls = []
@@ -216,16 +223,8 @@ def _stubs(chat: MessagesInput, answered: bool) -> Iterator[tuple[_Messages, _Me
 
 
 def _call(result: _Message, name: str, mark: str, *, as_text: bool) -> _Message:
-    """A call that `result` may answer. Templates want its arguments as an object, or as text and then no content."""
+    """Return a call that `result` may answer. Some templates want its arguments as text, and then no content."""
     arguments = '{"stub": "' + mark + '"}' if as_text else {"stub": mark}
     function = {"name": result.get("name") or name, "arguments": arguments}
     call = {"id": result.get("tool_call_id") or _CALL_ID, "type": "function", "function": function}
     return {"role": "assistant", "content": None if as_text else "", "tool_calls": [call]}
-
-
-def _mark(chat: MessagesInput) -> str:
-    """A stub's answer, which is nowhere in the chat."""
-    mark, spelled = _ANSWER, repr((chat.messages, chat.tools, chat.template_arguments))
-    while mark in spelled:
-        mark += " again"
-    return mark

@@ -1,8 +1,7 @@
-"""What a text may go on with, so that it becomes JSON that fits a schema, or calls of tools: llguidance over our own
-tokens.
+"""Which tokens may come next, so that a text becomes JSON that fits a schema, or tool calls: by llguidance.
 
 A `Grammar` is one turn's state: which tokens may come next, and what has come. The library counts its work and limits
-it; what it may take of a thread's time even so is limited here, because the thread is everybody's.
+it; what it may take of a thread's time even so is limited here, because all turns share the thread.
 """
 
 import json
@@ -19,9 +18,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import HeldAnswer, HeldTool
-from inference_service.text.call_grammar import JSON_OPTIONS, answer_grammar, schema_grammar
 from inference_service.text.json_schema import FIELD, check, problem, too_complex
-from inference_service.text.thinking_grammar import Thinking
+from inference_service.text.lark import JSON_OPTIONS, ReasoningRules, answer_grammar, schema_grammar
 from inference_service.text.tokenizer import Tokenizer
 from inference_service.text.tool_calls import CallSyntax
 
@@ -57,32 +55,34 @@ class Grammars:
     def prepare(self) -> None:
         """Sort the vocabulary now, if it can be used.
 
-        Takes half a second for 128K tokens, and holds the interpreter's lock: best done before there are streams.
+        Takes half a second for 128K tokens, and holds the GIL: best done before there are streams.
         """
         with suppress(FailedPrecondition):
             self._vocabulary_of_model()
 
-    def compile(self, schema: str, field: str = FIELD, thinking: Thinking | None = None) -> "Grammar":
-        """A grammar at its beginning, of a JSON Schema that is JSON and an object; and of `thinking` before the JSON.
+    def compile(self, schema: str, field: str = FIELD, reasoning: ReasoningRules | None = None) -> "Grammar":
+        """Return a grammar at its beginning, of a JSON Schema that is the JSON of an object, behind `reasoning`.
 
-        Takes milliseconds, and for a hostile schema a second or two, without the interpreter's lock: neither on the
-        event loop nor on the engine thread. Raises InvalidArgument, which names `field`, where the schema cannot be
-        honoured, and FailedPrecondition where the model's tokens cannot.
+        Takes milliseconds, and for a hostile schema a second or two, without the GIL: neither on the event loop nor on
+        the engine thread. Raises InvalidArgument, which names `field`, where the schema cannot be honoured, and
+        FailedPrecondition where the model's tokens cannot be held to any.
         """
         try:
             source = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
         except ValueError as error:
             raise problem(str(error), field) from None
         grammar = self._tried(source, field)
-        if thinking is None:
+        if reasoning is None:
             return grammar
-        return self._tried(LLMatcher.grammar_from_lark(schema_grammar(schema, thinking)), field)
+        return self._tried(LLMatcher.grammar_from_lark(schema_grammar(schema, reasoning)), field)
 
-    def compile_answer(self, answer: HeldAnswer, syntax: CallSyntax, thinking: Thinking | None = None) -> "Grammar":
-        """A grammar at its beginning, of `thinking` and an answer that may call tools in a `syntax` that has a form.
+    def compile_answer(
+        self, answer: HeldAnswer, syntax: CallSyntax, reasoning: ReasoningRules | None = None
+    ) -> "Grammar":
+        """Return a grammar at its beginning, of an answer that may call tools, behind `reasoning`. `syntax` has a form.
 
-        Where and what it raises is as with `compile`. The arguments of a tool that is not strict are held to any
-        object, where its schema cannot be honoured.
+        Threads and errors are as with `compile`. The arguments of a tool that is not strict are held to any object,
+        where its schema cannot be honoured.
         """
         if answer.json_schema is not None:
             self.compile(answer.json_schema)
@@ -92,7 +92,7 @@ class Grammars:
                 raise too_complex(tool.field)
             tools.append(self._honoured(tool))
         answer = replace(answer, tools=tuple(tools))
-        source = LLMatcher.grammar_from_lark(answer_grammar(answer, syntax, self._tokenizer, thinking))
+        source = LLMatcher.grammar_from_lark(answer_grammar(answer, syntax, self._tokenizer, reasoning))
         return self._tried(source, answer.tools[0].field)
 
     def _honoured(self, tool: HeldTool) -> HeldTool:
@@ -124,8 +124,8 @@ class Grammars:
 class Grammar:
     """One turn's place in its grammar. One thread at a time.
 
-    Both `allowed` and `advance` raise InvalidArgument where following the schema takes more than it may; after that the
-    grammar is of no more use, until `restart`.
+    Both `allowed` and `advance` raise InvalidArgument where following the schema takes more than it may; after
+    that only `restart` may be called.
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Iterable[int], field: str = FIELD) -> None:
@@ -141,7 +141,7 @@ class Grammar:
         """An end-of-sequence token came; nothing may follow."""
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """[vocab_size]: which tokens may come next. Of end-of-sequence tokens all, once the text can end here."""
+        """Return which tokens may come next, bool [vocab_size]: all EOS tokens once the text can end here."""
         bits = self._timed(self._matcher.compute_bitmask)
         if self._matcher.is_error():
             raise problem(self._matcher.get_error(), self._field)
@@ -151,14 +151,14 @@ class Grammar:
         return mask
 
     def advance(self, token_id: int) -> None:
-        """The next token came: one of the allowed."""
+        """Take the next token, one of the allowed."""
         self.ended = token_id in self._eos_ids
         if not self._timed(lambda: self._matcher.consume_token(token_id)):
             raise problem(self._matcher.get_error(), self._field)
         self.tokens += 1
 
     def restart(self, token_ids: Sequence[int] = ()) -> None:
-        """Be where these tokens lead to from the beginning."""
+        """Go where these tokens lead to from the beginning."""
         self._matcher = self._first.deep_copy()  # `reset` does not bring every error to an end
         self.tokens, self.ended, self._seconds = 0, False, 0.0
         for token_id in token_ids:
@@ -195,25 +195,21 @@ class _Vocabulary:
         self.special_token_ids = sorted(i for i in special if i < vocab_size)
         self.eos_ids = sorted(i for i in tokenizer.eos_ids if i < vocab_size)
         self.eos_token_id = self.eos_ids[0] if self.eos_ids else None
-        self._of_bytes = {piece[0]: i for i, piece in enumerate(self.tokens) if len(piece) == 1 and i not in special}
+        self.of_bytes = {piece[0]: i for i, piece in enumerate(self.tokens) if len(piece) == 1 and i not in special}
 
     def __call__(self, text: bytes) -> list[int]:
-        """Tokens of a text that has no choice: as the model has seen it tokenized, if that is exact."""
+        """Return tokens of a text that has no choice: as the model has seen it tokenized, if that is exact."""
         token_ids = self._tokenizer.encode(text.decode(), parse_special=False, continues=True)
         if b"".join(self.tokens[i] for i in token_ids if i < len(self.tokens)) == text:
             return token_ids
-        return [self._of_bytes[byte] for byte in text if byte in self._of_bytes]
-
-    def unwritable(self) -> set[int]:
-        """Bytes of text that no token stands for alone."""
-        return set(_TEXT_BYTES - self._of_bytes.keys())
+        return [self.of_bytes[byte] for byte in text if byte in self.of_bytes]
 
 
 def _vocabulary(tokenizer: Tokenizer, vocab_size: int) -> LLTokenizer:
     tokens = _Vocabulary(tokenizer, vocab_size)
     if not tokens.eos_ids:
         raise FailedPrecondition("the model has no end-of-sequence token, so what it writes cannot be held to a schema")
-    if missing := tokens.unwritable():
+    if missing := _TEXT_BYTES - tokens.of_bytes.keys():
         raise FailedPrecondition(
             f"the model's tokenizer has no token for {len(missing)} of the bytes that text is made of, so what "
             "it writes cannot be held to a schema"

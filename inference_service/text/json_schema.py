@@ -1,6 +1,6 @@
-"""JSON Schemas that a text can be held to: what is refused before they are compiled, and why they don't compile. Pure.
+"""Which JSON Schemas a text can be held to: what is refused before they are compiled, and why they don't compile. Pure.
 
-What is told to a client names keywords and never quotes a schema, which may hold what must not reach a log.
+Messages name keywords and never quote a schema, which may hold what must not reach a log.
 """
 
 import re
@@ -43,7 +43,7 @@ _TOO_COMPLEX = "is too complex to be honoured; make it smaller, with fewer optio
 
 
 def check(schema: Mapping[str, Any], field: str = FIELD) -> None:
-    """Refuse what a grammar cannot hold a text to and would let pass. Raises InvalidArgument that names `field`."""
+    """Raise InvalidArgument, which names `field`, for what a grammar would silently let pass."""
     if "x-guidance" in schema:
         raise InvalidArgument(field, "x-guidance cannot be set; take it out")
     for part in _objects(schema):
@@ -58,7 +58,7 @@ def check(schema: Mapping[str, Any], field: str = FIELD) -> None:
 
 
 def problem(error: str, field: str = FIELD) -> InvalidArgument:
-    """What the grammar library's error says to the one whose schema it is about."""
+    """Return the error for a client's schema, from the message of the grammar library."""
     if found := re.search(r"Unimplemented keys: \[(.*?)\]", error):
         names = sorted(_KEYWORDS & set(re.findall(r'"([^"]*)"', found[1])))
         return InvalidArgument(field, f"{', '.join(names) or 'a keyword'} cannot be honoured; take it out")
@@ -75,12 +75,12 @@ def problem(error: str, field: str = FIELD) -> InvalidArgument:
 
 
 def too_complex(field: str = FIELD) -> InvalidArgument:
-    """The schema compiled, but following it takes too long."""
+    """Return the error for a schema that compiled, but takes too long to follow."""
     return InvalidArgument(field, _TOO_COMPLEX)
 
 
 def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    """All JSON objects in a value; names of properties look like keywords, but their values are objects or booleans."""
+    """Yield all JSON objects in a value. Properties may be named like keywords, but their values are objects, too."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())

@@ -1,11 +1,49 @@
-"""Generated tokens as text: whole characters only, stop strings held back and cut off."""
+"""Bytes of tokens as they are generated: pending until it is decided what they are, then text."""
 
 import codecs
+from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
+
+LAYOUT = " \t\r\n"
+_BETWEEN = "\n\n"
+
+
+class Piece(NamedTuple):
+    """Bytes of one token, or of a part of it. `token` counts from 0; special tokens are not `visible`."""
+
+    token: int
+    data: bytes
+    visible: bool
+
+
+class PendingPieces:
+    """A queue of pieces that are not decided yet. `raw` are their bytes, in which markers are searched."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[Piece] = deque()
+        self.raw = bytearray()
+
+    def add(self, piece: Piece, raw: bytes) -> None:
+        """Append a piece that appears in `raw` as other bytes of the same length."""
+        self._pieces.append(piece)
+        self.raw += raw
+
+    def take(self, size: int) -> list[Piece]:
+        """Remove and return the first `size` bytes as pieces; a piece that is cut keeps its rest in the queue."""
+        taken = []
+        del self.raw[:size]
+        while self._pieces and (size or not self._pieces[0].data):
+            token, data, visible = self._pieces.popleft()
+            taken.append(Piece(token, data[:size], visible))
+            if len(data) > size:
+                self._pieces.appendleft(Piece(token, data[size:], visible))
+            size = max(0, size - len(data))
+        return taken
 
 
 class TextStream:
-    """Turns the bytes of tokens into text as they come.
+    """Turns the bytes of tokens into text as they come: whole characters, up to the first stop string.
 
     Stop strings match on text, wherever token boundaries lie: the one that is complete first counts, and of those
     complete at the same place the longest. Text that might be the beginning of one is held back until it is decided.
@@ -15,14 +53,14 @@ class TextStream:
     def __init__(self, stops: Sequence[str] = ()) -> None:
         self._stops = [(stop, stop.encode()) for stop in stops]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._seen = b""
+        self._seen = bytearray()
         self._sent = 0
         self._ends: list[int] = []
         self.matched: str | None = None
         """The stop string that matched."""
 
     def feed(self, piece: bytes) -> str:
-        """Take one token's visible bytes (none for a special token); the text that is certain now."""
+        """Take one token's visible bytes (none for a special token) and return the text that is certain now."""
         search_from = max(0, len(self._seen) - max((len(s) for _, s in self._stops), default=1) + 1)
         self._seen += piece
         self._ends.append(len(self._seen))
@@ -30,29 +68,52 @@ class TextStream:
         if found:
             _, start, self.matched = min(found)
             return self._send(start, final=True)
-        return self._send(len(self._seen) - self._held_back(), final=False)
+        held_back = max((beginning_at_end(self._seen, stop) for _, stop in self._stops), default=0)
+        return self._send(len(self._seen) - held_back, final=False)
 
     def finish(self) -> str:
-        """The rest of the text, when generation ended otherwise than by a stop string."""
+        """Return the rest of the text, when generation ended otherwise than by a stop string."""
         return "" if self.matched else self._send(len(self._seen), final=True)
 
     def tokens_before_stop(self) -> int:
-        """How many of the tokens lie wholly before the stop string that matched; all of them if none did."""
-        if self.matched is None:
-            return len(self._ends)
-        start = self._sent
-        return sum(1 for end in self._ends if end <= start)
+        """Return how many tokens lie wholly before the stop string that matched; all of them if none did."""
+        return len(self._ends) if self.matched is None else sum(end <= self._sent for end in self._ends)
 
     def _send(self, end: int, *, final: bool) -> str:
-        text = self._decoder.decode(self._seen[self._sent : max(end, self._sent)], final)
+        text = self._decoder.decode(self._seen[self._sent : end], final)
         self._sent = max(end, self._sent)
         return text
 
-    def _held_back(self) -> int:
-        longest = 0
-        for _, stop in self._stops:
-            for size in range(min(len(stop) - 1, len(self._seen)), longest, -1):
-                if self._seen.endswith(stop[:size]):
-                    longest = size
-                    break
-        return longest
+
+class TextBlocks:
+    """Trims blocks of text that come in parts: no white space at their ends, an empty line between two of them."""
+
+    def __init__(self) -> None:
+        self.any = False
+        """Whether there was text."""
+        self.space = ""
+        """White space that came last: the end of the block, or inside it if more text follows."""
+        self._starts = self._separate = False
+
+    def start(self, *, separate: bool) -> None:
+        """Begin a block; `separate` puts an empty line between it and earlier text."""
+        self._starts, self.space = True, ""
+        self._separate = self._separate or (separate and self.any)
+
+    def add(self, text: str) -> str:
+        """Take text of the block and return what of it is certain to be inside."""
+        text = self.space + text
+        text = text.lstrip(LAYOUT) if self._starts else text
+        kept = text.rstrip(LAYOUT)
+        self.space = text[len(kept) :]
+        if not kept:
+            return ""
+        before = _BETWEEN if self._separate else ""
+        self.any, self._starts, self._separate = True, False, False
+        return before + kept
+
+
+def beginning_at_end(data: bytearray, marker: bytes) -> int:
+    """Return the length of the longest proper prefix of `marker` that `data` ends with."""
+    sizes = range(min(len(marker) - 1, len(data)), 0, -1)
+    return next((size for size in sizes if data.endswith(marker[:size])), 0)

@@ -1,24 +1,32 @@
-"""Tokens as bytes: what a token stands for exactly, and encoding that user text cannot break out of.
+"""Tokens and bytes: encoding that user text cannot break out of, exact decoding, and where a text may be cut.
 
 Works on a Hugging Face fast tokenizer. All methods are thread-safe (the underlying encoders are not mutated), and
 encoding lets go of the GIL (`encode_batch`: 200K characters stall other threads for 4 ms, `encode` for 71).
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import tokenizers
 
-from inference_service.text.boundaries import Boundaries, alternatives
-from inference_service.text.length import LeastTokens
-from inference_service.text.pieces import token_pieces
+from inference_service.text.vocabulary import LeastTokens, token_pieces
 
 _LEAD = "\x01"
 """No token but its own byte's has it, so that no token goes from it into the text behind it."""
+_BEFORE_SPACE = re.compile(r"([^ ])(?= )")
+_PART = 1 << 16
+"""Characters that are tokenized at once: of millions, what tokenizing keeps of each would be gigabytes."""
+_WINDOWS = (2048, 1362)
+"""Characters before a cut that are looked at, twice. Where both agree, it is not the window's beginning that made the
+boundary: their difference is no multiple of three, by which digits are grouped."""
+_LOOKAHEAD = 256
 
 
 class Tokenizer:
-    """`backend` is a tokenizers.Tokenizer. Raises ValueError where tokens cannot be told as bytes."""
+    """A model's tokenizer. Raises ValueError where what a token stands for depends on its neighbours."""
 
     def __init__(self, backend: tokenizers.Tokenizer, eos_ids: Iterable[int]) -> None:
         self.hash = hashlib.sha256(backend.to_str().encode()).hexdigest()
@@ -29,71 +37,75 @@ class Tokenizer:
         self._literal.encode_special_tokens = True
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self._specials = {added[i].content: i for i in self.special_ids}
-        self._special_pattern = alternatives(self._specials)
+        self._special_pattern = _alternatives(self._specials)
         self._pieces = token_pieces(backend)
         self.vocab_size = len(self._pieces)
         self.byte_ids = {piece[0]: i for i, piece in enumerate(self._pieces) if len(piece) == 1 and i not in added}
         """Tokens that stand for a single byte, by that byte."""
-        self._boundaries = Boundaries(self._parsing, added, self._pieces)
+        self._cuts = _Cuts(self._parsing, added, self._pieces)
         self._least_tokens = LeastTokens(backend, self._pieces, self.byte_ids)
         self.prefix_ids = _prefix_ids(backend, self.special_ids)
         self._lead: list[int] = []
         lead = self.encode(_LEAD, parse_special=False)
         if self.decode(lead) == f" {_LEAD}".encode():
             self._lead = lead
-        self.space_after_special = bool(self._lead) and self._puts_space_after_special()
+        special = next(iter(self._specials), "")
+        behind = self.decode(self.encode(f"{special}a", parse_special=True))
+        self.space_after_special = bool(self._lead) and behind == f"{special} a".encode()
         """Whether text behind a special token gets the space that SentencePiece tokenizers put before a text."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token stands for, a special token spelled out; b"" for ids that the tokenizer does not know."""
+        """Return what a token stands for, a special token spelled out; b"" for ids that the tokenizer does not know."""
         return self._pieces[token_id] if token_id < len(self._pieces) else b""
 
     def pieces(self, token_ids: Iterable[int]) -> list[bytes]:
-        """`token_bytes` of each."""
-        token_ids = tuple(token_ids)
+        """Return `token_bytes` of each; `token_ids` may be an array [tokens]."""
+        token_ids = token_ids.tolist() if isinstance(token_ids, np.ndarray) else tuple(token_ids)
         try:
             return [*map(self._pieces.__getitem__, token_ids)]  # A long context's tokens, at each turn.
         except IndexError:
             return [self.token_bytes(i) for i in token_ids]
 
     def decode(self, token_ids: Iterable[int]) -> bytes:
-        """The bytes that the tokens stand for, special tokens spelled out."""
+        """Return the bytes that the tokens stand for, special tokens spelled out."""
         return b"".join(self.pieces(token_ids))
 
     def special_spans(self, text: str) -> list[tuple[int, int]]:
-        """Character ranges of `text` that parse as special tokens."""
-        if self._special_pattern is None:
-            return []
-        return [match.span() for match in self._special_pattern.finditer(text)]
+        """Return the character ranges of `text` that parse as special tokens."""
+        pattern = self._special_pattern
+        return [] if pattern is None else [match.span() for match in pattern.finditer(text)]
 
     def break_specials(self, text: str, mark: str) -> str:
-        """`text` with a mark behind the first character of each special token that has more than one."""
-        pattern = self._special_pattern
-        return text if pattern is None else pattern.sub(lambda found: _broken(found[0], mark), text)
+        """Return `text` with a mark behind the first character of each special token that has more than one."""
+        if self._special_pattern is None:
+            return text
+        return self._special_pattern.sub(
+            lambda found: found[0] if len(found[0]) == 1 else f"{found[0][0]}{mark}{found[0][1:]}", text
+        )
 
     def has_special(self, text: str) -> bool:
-        """Whether a special token is spelled somewhere in `text`."""
+        """Return whether a special token is spelled somewhere in `text`."""
         return self._special_pattern is not None and self._special_pattern.search(text) is not None
 
     def is_special(self, text: bytes) -> bool:
-        """Whether `text` spells exactly one special token."""
+        """Return whether `text` spells exactly one special token."""
         return text.decode(errors="replace") in self._specials
 
     def special_id(self, text: str) -> int:
-        """The id of the special token spelled `text`."""
+        """Return the id of the special token spelled `text`."""
         return self._specials[text]
 
     def encode(
         self, text: str, *, parse_special: bool, continues: bool = False, enough: int | None = None
     ) -> list[int]:
-        """Tokens of `text`, without any BOS. Special tokens in it are parsed, or taken as ordinary text.
+        """Return the tokens of `text`, without any BOS. Special tokens in it are parsed, or taken as ordinary text.
 
         `continues` says that other text stands before it: SentencePiece tokenizers, which put a space before whatever
         they get, then put none. A long text is tokenized in parts, and no further where there are more tokens than
         `enough`.
         """
         token_ids: list[int] = []
-        for part in self._boundaries.parts(text, parse_special=parse_special):
+        for part in self._cuts.parts(text, parse_special=parse_special):
             token_ids += self._encode(part, parse_special, continues or bool(token_ids))
             if enough is not None and len(token_ids) > enough:
                 break
@@ -110,20 +122,106 @@ class Tokenizer:
         return list(encoder.encode_batch([text], add_special_tokens=False)[0].ids)
 
     def pre_token_boundary(self, before: str, after: str) -> int:
-        """The last place in `before` at which whole tokenization of `before + after` must also split, or 0."""
-        return self._boundaries.last(before, after)
+        """Return the last place in `before` at which whole tokenization of `before + after` must also split, or 0."""
+        return self._cuts.last(before, after)
 
     def certainly_exceeds(self, text: bytes, tokens: int) -> bool:
-        """Whether `text` has more tokens than that, told without tokenizing it; False where that cannot be said."""
+        """Return whether `text` has more tokens than that, without tokenizing it; False where that isn't known."""
         return self._least_tokens.exceed(text, tokens)
 
-    def _puts_space_after_special(self) -> bool:
-        special = next(iter(self._specials), "")
-        return self.decode(self.encode(f"{special}a", parse_special=True)) == f"{special} a".encode()
+
+class _Cuts:
+    """Finds where a text can be cut so that its parts have the tokens of the whole. Thread-safe."""
+
+    def __init__(
+        self, encoder: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken], pieces: Iterable[bytes]
+    ) -> None:
+        self._encoder = encoder
+        self._added = _alternatives(token.content for token in added.values() if not token.special)
+        self._specials = _alternatives(token.content for token in added.values() if token.special)
+        self._strips = any(token.lstrip or token.rstrip for token in added.values())
+        spaced = (piece.decode(errors="replace") for piece in pieces if b" " in piece[1:])
+        self._before_spaces = frozenset({" ", *(char for piece in spaced for char in _BEFORE_SPACE.findall(piece))})
+        """The characters that some token has before a space, and the space, which a run of spaces may have."""
+
+    def last(self, before: str, after: str) -> int:
+        """Return the last character of `before` at which whole tokenization of `before + after` must split; 0 for none.
+
+        A token of ordinary text never crosses a pre-token's end, so cutting there and going on gives the same tokens
+        as tokenizing whole; provided that what is before the cut splits the same way without what is behind it (runs
+        of spaces may not: Llama 3 and GPT-4 split the last one off where a word follows). Where nothing splits, as in
+        SentencePiece tokenizers, it is before a space that no token has behind that character.
+        """
+        text = before + after
+        spans = self._pre_tokens(text)
+        for start, end in reversed([span for span in spans if span[0] <= len(before)]):
+            if at := self._before_a_space(text, start, end, min(end, len(before))):
+                return at
+            if self._pre_tokens(text[:start]) == [span for span in spans if span[1] <= start]:
+                return start
+        return 0
+
+    def parts(self, text: str, *, parse_special: bool) -> Iterator[str]:
+        """Yield the text in parts of bounded length, whose tokens are those of the whole.
+
+        Longer parts are what cannot be cut: a word, or a text without spaces where only spaces are boundaries.
+        """
+        start = 0
+        while len(text) - start > 2 * _PART:
+            cut = self._cut(text, start, parse_special)
+            yield text[start:cut]
+            start = cut
+        yield text[start:]
+
+    def _cut(self, text: str, start: int, parse_special: bool) -> int:
+        for target in range(start + _PART, len(text) - _LOOKAHEAD, _WINDOWS[0]):
+            places = {self._place(text, target - window, target, parse_special) for window in _WINDOWS}
+            if len(places) == 1 and (place := places.pop()) is not None:
+                return place
+        return len(text)
+
+    def _place(self, text: str, first: int, target: int, parse_special: bool) -> int | None:
+        """Return the last boundary between two places, seen from the first. Before a special token is one, too."""
+        last = target + _LOOKAHEAD
+        specials = [*self._specials.finditer(text, first, last)] if parse_special and self._specials else []
+        if specials:
+            starts = [match.start() for match in specials if first < match.start() <= target]
+            return starts[-1] if starts and not self._strips else None
+        return first + self.last(text[first:target], text[target:last]) or None
+
+    def _before_a_space(self, text: str, start: int, end: int, last: int) -> int:
+        """Return the last place up to `last` inside a pre-token that no token can span; 0 for none."""
+        for at in range(last, start, -1):
+            if text[at : at + 1] != " " or text[at - 1] in self._before_spaces:
+                continue
+            if [len(self._pre_tokens(half)) for half in (text[start:at], text[at:end])] == [1, 1]:
+                return at
+        return 0
+
+    def _pre_tokens(self, text: str) -> list[tuple[int, int]]:
+        """Return character ranges that are tokenized apart. Added tokens are taken out of the text before all else."""
+        spans, at = [], 0
+        for match in self._added.finditer(text) if self._added else ():
+            spans += self._ordinary_pre_tokens(text, at, match.start())
+            spans.append(match.span())
+            at = match.end()
+        return spans + self._ordinary_pre_tokens(text, at, len(text))
+
+    def _ordinary_pre_tokens(self, text: str, start: int, end: int) -> list[tuple[int, int]]:
+        """Return those of normalized text: Gemma has no spaces any more when its pre-tokenizer splits at spaces."""
+        normalizer, pre_tokenizer = self._encoder.normalizer, self._encoder.pre_tokenizer
+        if start == end or pre_tokenizer is None:
+            return [(start, end)] * (end > start)
+        splitting = tokenizers.PreTokenizedString(text[start:end])
+        if normalizer is not None:
+            splitting.normalize(normalizer.normalize)
+        pre_tokenizer.pre_tokenize(splitting)
+        splits = splitting.get_splits(offset_referential="original", offset_type="char")
+        return [(start + first, start + last) for _, (first, last), _ in splits]
 
 
 def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken]) -> tokenizers.Tokenizer:
-    """A tokenizer of its own over the same vocabulary, of which one copy is enough; it neither pads nor truncates."""
+    """Return a tokenizer over the same vocabulary, of which one copy is enough; it neither pads nor truncates."""
     encoder = tokenizers.Tokenizer(backend.model)
     encoder.normalizer = backend.normalizer
     encoder.pre_tokenizer = backend.pre_tokenizer
@@ -138,10 +236,6 @@ def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.Added
     return encoder
 
 
-def _broken(special: str, mark: str) -> str:
-    return special if len(special) == 1 else f"{special[0]}{mark}{special[1:]}"
-
-
 def _prefix_ids(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> tuple[int, ...]:
     prefix = []
     for token_id in backend.encode("a", add_special_tokens=True).ids:
@@ -149,3 +243,22 @@ def _prefix_ids(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> t
             break
         prefix.append(token_id)
     return tuple(prefix)
+
+
+def _alternatives(texts: Iterable[str]) -> "re.Pattern[str] | None":
+    """Return what finds the longest of the texts: a tree, because a thousand of them one by one take microseconds."""
+    tree: dict[str, Any] = {}
+    for text in filter(None, texts):
+        node = tree
+        for char in text:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return re.compile(_branches(tree)) if tree else None
+
+
+def _branches(node: dict[str, Any]) -> str:
+    longer = [re.escape(char) + _branches(after) for char, after in node.items() if char]
+    if not longer:
+        return ""
+    branch = longer[0] if len(longer) == 1 and "" not in node else f"(?:{'|'.join(longer)})"
+    return f"{branch}?" if "" in node else branch

@@ -1,4 +1,4 @@
-"""Calls of tools in what a model writes: found between their markers, parsed, and checked."""
+"""How a model writes tool calls, and what the text between their markers calls: parsed and checked."""
 
 import json
 import secrets
@@ -22,10 +22,7 @@ _PARSER_ERRORS = (
     RecursionError,
     MemoryError,
 )
-"""What parsers raise of text that is no call: most take what a model wrote apart without looking."""
-
-_SHORT_IDS = frozenset({"mistral"})
-"""Parsers of models whose templates refuse ids that are not nine letters and digits."""
+"""What parsers raise for text that is no call: most of them take it apart without a check."""
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -63,18 +60,18 @@ class CallSyntax:
             raise ValueError("calls need a marker that they start with")
 
     def calls(self, text: bytes, tools: Tools = (), taken_ids: Collection[str] = ()) -> list[ToolCall]:
-        """The calls that `text`, from between the markers, spells; none unless all of it makes sense.
+        """Return the calls that `text`, from between the markers, spells; none unless all of it makes sense.
 
         A call keeps the id that the model gave it, which its template then writes again, unless it is one of
         `taken_ids`. Some parsers take time that grows with the square of a text that repeats the beginning of a call
-        (mlx-lm's for Gemma 4: seconds for 16 KB), and whoever waits for this thread waits as long.
+        (mlx-lm's for Gemma 4: seconds for 16 KB).
         """
         try:
             parsed = self.parse(text.decode(errors="replace"), [dict(tool) for tool in tools] or None)
             found: list[ToolCall] = []
             for call in parsed if isinstance(parsed, list) else [parsed]:
                 found.append(self._checked(call, {*taken_ids, *(each.id for each in found)}))
-        except _PARSER_ERRORS + (InvalidArgument,):  # noqa: RUF005 - a tuple of types, not of values
+        except (*_PARSER_ERRORS, InvalidArgument):
             return []
         return found
 
@@ -90,13 +87,13 @@ class CallSyntax:
         return ToolCall(str(given) if usable else self._new_id(), name, text)
 
     def _new_id(self) -> str:
-        if self.name in _SHORT_IDS:
+        if self.name == "mistral":  # Its templates refuse ids that are not nine letters and digits.
             return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
 
 
 def form_of(name: str, template: str) -> Form | None:
-    """The form of the calls that mlx-lm's parser `name` reads, of a model with this chat template."""
+    """Return the form of the calls that mlx-lm's parser `name` reads, of a model with this chat template."""
     if name == "mistral":
         if "[CALL_ID]" in template:  # which that parser does not read
             return None

@@ -1,1 +1,1 @@
-"""Turns on the event loop: from a request to a committed ledger, with the engine and the store at either hand."""
+"""Turns on the event loop: from a request to a committed ledger. Begin at `runner`."""

@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 from agentmem import logs
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
-from agentmem.keys import AgentKey
+from agentmem.identity import FileName
 from agentmem.v1 import cache_store_pb2, types_pb2
-from inference_service.engine.arenas import HostTensors
-from inference_service.engine.geometry import Geometry
+from agentmem.validation import AgentKey
+from inference_service.engine.geometry import Geometry, HostTensors
 from inference_service.memory.match import Reason
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss
-from inference_service.storage.choosing import Transfers
-from inference_service.storage.client import NOTHING, FileName, Opened, StoreClient
+from inference_service.storage.client import NOTHING, Opened, StoreClient
+from inference_service.storage.transport_selector import TransportSelector
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 class Fetcher:
     """Looks for files and reads them, by path or stream. Event loop only; never raises for what is missing or bad."""
 
-    def __init__(self, store: StoreClient, transfers: Transfers, metrics: WorkerMetrics) -> None:
+    def __init__(self, store: StoreClient, transports: TransportSelector, metrics: WorkerMetrics) -> None:
         self._store = store
-        self._transfers = transfers
+        self._transports = transports
         self._metrics = metrics
 
     async def look(
@@ -58,11 +58,11 @@ class Fetcher:
         if not wanted:
             return {}, {}
         try:
-            transfer = await self._transfers.current()
+            transport = await self._transports.current()
         except AgentmemError as error:
             logs.event(log, "block files are out of reach", logging.WARNING, error=error.message)
             return {}, {FileName.of(header): types_pb2.MISS_REASON_IO_ERROR for header, _ in wanted}
-        results = await transfer.read_all(wanted, geometry)
+        results = await transport.read_all(wanted, geometry)
         good: dict[FileName, HostTensors] = {}
         bad: dict[FileName, Reason] = {}
         for (header, file), result in zip(wanted, results, strict=True):

@@ -1,141 +1,130 @@
 """From a turn's input to its plan: rendered, and taken as the whole conversation or as what is new in it.
 
 Which of the two it is where a request leaves that open is decided here, against the ledger that the turn is based on
-and under the agent's lock, so that no other turn comes between the decision and the commit.
+and under the agent's lock, so that no other turn comes between the decision and the commit. A chat whose beginning the
+agent has had, by the hash chain of its messages, goes on from what the ledger has of the answers.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
+
+from agentmem.conversations import message_hashes
 from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.identity import Ledger, TurnPlace, common_length
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import common_length
 from inference_service.memory.plan import Plan, Planner
-from inference_service.text.checkpoints import system_messages
-from inference_service.text.rendered import Rendered
-from inference_service.text.rendering import Renderer
-from inference_service.turns.conversation import last_common_turn
+from inference_service.text.answering import split_answer
+from inference_service.text.prompt import Rendered
+from inference_service.text.reasoning import ReasoningFormat
+from inference_service.text.template import system_messages
+from inference_service.text.tokenizer import Tokenizer
 
-_GOES_ON = (types_pb2.MATCH_NEW, types_pb2.MATCH_EXACT, types_pb2.MATCH_EXTEND)
+_CONTINUES = (types_pb2.MATCH_NEW, types_pb2.MATCH_EXACT, types_pb2.MATCH_EXTEND)
 _WHAT_ELSE = (
     "X-Agent-Memory: append (memory_mode APPEND) adds it to the memory, and replace (REPLACE) begins anew, while a "
     "snapshot keeps the memory"
 )
 
 
-def plan_turn(planner: Planner, renderer: Renderer, request: TurnRequest, ledger: Ledger) -> tuple[Plan, bool]:
-    """The plan of a turn, and whether its input was appended; else `check_kept` says whether it may run.
+class InputPlanner:
+    """Plans inputs against one ledger. `generation_prompt` adds what makes the model answer. Not on the event loop."""
 
-    Raises InvalidArgument and FailedPrecondition as MemoryMode says.
-    """
-    turn = _Turn(renderer, request, ledger)
-    if isinstance(request.input, AppendInput) or not turn.is_new():
-        options = {"parse_special": request.parse_special, "cue": request.generates}
-        plan = plan_input(planner, renderer, request.input, ledger, **options)
-        return plan, isinstance(request.input, AppendInput)
-    return turn.added(planner), True
+    def __init__(self, planner: Planner, ledger: Ledger, *, parse_special: bool, generation_prompt: bool) -> None:
+        self._planner, self._renderer, self._ledger = planner, planner.renderer, ledger
+        self._parse_special, self._generation_prompt = parse_special, generation_prompt
 
+    def plan_turn(self, request: TurnRequest) -> tuple[Plan, bool]:
+        """Return the plan of a turn, and whether its input was appended; else `check_kept` says whether it may run.
 
-def check_kept(renderer: Renderer, request: TurnRequest, ledger: Ledger, plan: Plan) -> None:
-    """Refuse a whole conversation that leaves more of the memory behind than its mode allows.
+        Raises InvalidArgument and FailedPrecondition as MemoryMode says.
+        """
+        if not isinstance(request.input, AppendInput) and self._is_new(request):
+            return self._plan_new(request), True
+        return self.plan(request.input), isinstance(request.input, AppendInput)
 
-    `ledger` is what the plan goes on from. Raises FailedPrecondition.
-    """
-    if plan.kind in _GOES_ON:
-        return
-    if request.memory_mode == inference_pb2.MEMORY_MODE_REFUSE:
-        raise FailedPrecondition(
-            f"this does not continue the agent's memory of {len(ledger)} tokens; send all of its conversation and what "
-            "is new, or only what is new with X-Agent-Memory: append (memory_mode APPEND)"
-        )
-    if request.memory_mode == inference_pb2.MEMORY_MODE_AUTO and _Turn(renderer, request, ledger).keeps_nothing(plan):
-        raise FailedPrecondition(
-            f"the agent has a memory of {len(ledger)} tokens, and this would leave all of it behind; send only what is "
-            f"new, or say what is meant: {_WHAT_ELSE}"
-        )
+    def plan(self, turn_input: TurnInput) -> Plan:
+        """Return the plan of an input that is what its field says."""
+        match turn_input:
+            case TokensInput(token_ids):
+                return self._planner.for_tokens(self._ledger, token_ids)
+            case TextInput(text):
+                prompt = self._renderer.text(text, parse_special=self._parse_special)
+                return self._planner.for_text(self._ledger, _not_empty(prompt, "prompt"), heal_extension=True)
+            case MessagesInput():
+                prompt = _not_empty(self._rendered(turn_input), "messages")
+                plan = self._planner.for_text(self._ledger, prompt, heal_extension=False)
+                remembered = None if plan.kind in _CONTINUES else self._plan_remembered(turn_input)
+                if remembered is None or remembered.keep_tokens <= plan.keep_tokens:
+                    return plan
+                return remembered if self._planner.fits(remembered) else plan
+            case AppendInput(TextInput(text)):
+                return self._append_text(text)
+            case AppendInput(MessagesInput() as chat):
+                try:
+                    return self._append_messages(chat, self._ledger)
+                except InvalidArgument as error:
+                    raise InvalidArgument(f"append.{error.field}", error.problem) from error
+        raise AssertionError("an input of no known kind")
 
+    def check_kept(self, request: TurnRequest, plan: Plan) -> None:
+        """Refuse a whole conversation that leaves more of the memory behind than its mode allows.
 
-def plan_input(
-    planner: Planner, renderer: Renderer, turn_input: TurnInput, ledger: Ledger, *, parse_special: bool, cue: bool
-) -> Plan:
-    """The plan of an input that is what its field says. `cue` adds what makes the model answer."""
-    match turn_input:
-        case TokensInput(token_ids):
-            return planner.for_tokens(ledger, token_ids)
-        case TextInput(text):
-            prompt = renderer.text(text, parse_special=parse_special)
-            return planner.for_text(ledger, _not_empty(prompt, "prompt"), heal_extension=True)
-        case MessagesInput():
-            prompt = renderer.messages(turn_input, cue=cue, parse_special=parse_special)
-            plan = planner.for_text(ledger, _not_empty(prompt, "messages"), heal_extension=False)
-            if plan.kind in _GOES_ON:
-                return plan
-            remembered = _remembered(planner, renderer, turn_input, ledger, parse_special=parse_special, cue=cue)
-            if remembered is None or remembered.keep_tokens <= plan.keep_tokens or not planner.fits(remembered):
-                return plan
-            return remembered
-        case AppendInput(chat):
-            if isinstance(chat, TextInput):
-                render = renderer.appended_text if len(ledger) else renderer.text
-                return planner.for_append(ledger, render(chat.text, parse_special=parse_special))
-            try:
-                return _appended(planner, renderer, chat, ledger, parse_special=parse_special, cue=cue)
-            except InvalidArgument as error:
-                raise InvalidArgument(f"append.{error.field}", error.problem) from error
+        Raises FailedPrecondition.
+        """
+        if plan.kind in _CONTINUES:
+            return
+        tokens = len(self._ledger)
+        if request.memory_mode == inference_pb2.MEMORY_MODE_REFUSE:
+            raise FailedPrecondition(
+                f"this does not continue the agent's memory of {tokens} tokens; send all of its conversation and what "
+                "is new, or only what is new with X-Agent-Memory: append (memory_mode APPEND)"
+            )
+        if request.memory_mode == inference_pb2.MEMORY_MODE_AUTO and self._keeps_nothing(request.input, plan):
+            raise FailedPrecondition(
+                f"the agent has a memory of {tokens} tokens, and this would leave all of it behind; send only what is "
+                f"new, or say what is meant: {_WHAT_ELSE}"
+            )
 
-
-class _Turn:
-    """One turn's input against one ledger."""
-
-    def __init__(self, renderer: Renderer, request: TurnRequest, ledger: Ledger) -> None:
-        self._renderer, self._ledger = renderer, ledger
-        self._input, self._mode = request.input, request.memory_mode
-        self._parse_special, self._cue = request.parse_special, request.generates
-
-    def is_new(self) -> bool:
-        """Whether the input is only what is new."""
+    def _is_new(self, request: TurnRequest) -> bool:
+        """Return whether the input is only what is new."""
         if not len(self._ledger):
             return False
-        if self._mode == inference_pb2.MEMORY_MODE_APPEND:
+        if request.memory_mode == inference_pb2.MEMORY_MODE_APPEND:
             return True
-        if self._mode != inference_pb2.MEMORY_MODE_AUTO or not isinstance(self._input, MessagesInput):
+        chat = request.input
+        if request.memory_mode != inference_pb2.MEMORY_MODE_AUTO or not isinstance(chat, MessagesInput):
             return False
-        if any(message.get("role") == "assistant" for message in self._input.messages):
+        if any(message.get("role") == "assistant" for message in chat.messages):
             return False
         try:
-            whole = self._rendered(self._input)
-        except (InvalidArgument, FailedPrecondition):  # many templates want a user's message first
+            whole = self._rendered(chat)
+        except (InvalidArgument, FailedPrecondition):  # Many templates want a user's message first.
             return True
         return not whole.text.startswith(self._ledger.text)
 
-    def added(self, planner: Planner) -> Plan:
-        """The plan of what is new."""
-        match self._input:
+    def _plan_new(self, request: TurnRequest) -> Plan:
+        match request.input:
             case TokensInput(token_ids):
-                return planner.for_tokens(self._ledger, (*self._ledger.token_ids, *token_ids))
-            case MessagesInput():
-                chat = self._new_messages(self._input)
-                return _appended(
-                    *(planner, self._renderer, chat, self._ledger),
-                    parse_special=self._parse_special,
-                    cue=self._cue,
-                )
+                return self._planner.for_tokens(self._ledger, np.concatenate([self._ledger.token_ids, token_ids]))
+            case MessagesInput() as chat:
+                return self._append_messages(self._new_messages(chat, request.memory_mode), self._ledger)
             case TextInput(text):
-                addition = self._renderer.appended_text(text, parse_special=self._parse_special)
-                return planner.for_append(self._ledger, addition)
-            case _:
-                raise AssertionError("an append is not asked")
+                return self._append_text(text)
+        raise AssertionError("an append needs no decision")
 
-    def _new_messages(self, chat: MessagesInput) -> MessagesInput:
-        """`chat` without the system messages that the memory begins with. Tools have no place but there."""
+    def _new_messages(self, chat: MessagesInput, mode: inference_pb2.MemoryMode.ValueType) -> MessagesInput:
+        """Return `chat` without the system messages that the memory begins with. Tools have no place but there."""
         system = system_messages(chat)
         if system and self._begins_with(chat):
             chat = MessagesInput(chat.messages[len(system) :], chat.tools, chat.template_arguments)
             if not chat.messages:
                 raise InvalidArgument("messages", "bring nothing new: the memory begins with them; add what is new")
             return chat
-        if system and self._mode == inference_pb2.MEMORY_MODE_AUTO:
+        if system and mode == inference_pb2.MEMORY_MODE_AUTO:
             raise FailedPrecondition(
                 "the agent's memory does not begin with this system message, under these tools and template arguments; "
                 f"leave it out, send the conversation as it was, or say what is meant: {_WHAT_ELSE}"
@@ -148,62 +137,112 @@ class _Turn:
         return chat
 
     def _begins_with(self, chat: MessagesInput) -> bool:
-        beginning = self._renderer.beginning(chat, parse_special=self._parse_special)
-        return bool(beginning.text) and self._shared(beginning) == len(beginning.text)
+        prefix = self._renderer.system_prefix(chat, parse_special=self._parse_special).text
+        return bool(prefix) and self._ledger.text.startswith(prefix)
 
-    def keeps_nothing(self, plan: Plan) -> bool:
-        """Whether nothing that was said stays: of a chat, the first message besides system messages counts."""
-        if not isinstance(self._input, MessagesInput):
-            return plan.kind == types_pb2.MATCH_DIVERGE
-        system = system_messages(self._input)
-        first = MessagesInput(
-            self._input.messages[: len(system) + 1], self._input.tools, self._input.template_arguments
-        )
+    def _keeps_nothing(self, turn_input: TurnInput, plan: Plan) -> bool:
+        """Return whether nothing that was said stays: of a chat, the first message besides system messages counts."""
+        diverges = plan.kind == types_pb2.MATCH_DIVERGE
+        if not isinstance(turn_input, MessagesInput):
+            return diverges
+        first = replace(turn_input, messages=turn_input.messages[: len(system_messages(turn_input)) + 1])
         try:
-            message = self._renderer.messages(first, cue=False, parse_special=self._parse_special)
+            message = self._renderer.messages(first, generation_prompt=False, parse_special=self._parse_special)
         except (InvalidArgument, FailedPrecondition):
-            return plan.kind == types_pb2.MATCH_DIVERGE
-        whole = self._rendered(self._input)
-        return self._shared(whole) < common_length(message.text, whole.text)
+            return diverges
+        whole = self._rendered(turn_input).text
+        return common_length(self._ledger.text, whole) < common_length(message.text, whole)
+
+    def _append_text(self, text: str) -> Plan:
+        render = self._renderer.appended_text if len(self._ledger) else self._renderer.text
+        return self._planner.for_append(self._ledger, render(text, parse_special=self._parse_special))
+
+    def _append_messages(self, chat: MessagesInput, ledger: Ledger) -> Plan:
+        kept, addition = self._renderer.continuation(
+            Rendered(ledger.text, tuple(self._planner.specials(ledger))),
+            chat,
+            generation_prompt=self._generation_prompt,
+            parse_special=self._parse_special,
+            answered=ledger.ends_with_an_answer,
+        )
+        return self._planner.for_append(ledger, _not_empty(addition, "messages"), kept)
+
+    def _plan_remembered(self, chat: MessagesInput) -> Plan | None:
+        """Return the plan of a chat whose beginning the agent has had, as it remembers that; None if it has had none.
+
+        It continues from the end of that beginning, whatever the memory has behind it.
+        """
+        turn = last_common_turn(chat, self._ledger, self._planner.tokenizer, self._renderer.reasoning)
+        if turn is None:
+            return None
+        if not self._ledger.text.startswith(self._renderer.system_prefix(chat, parse_special=self._parse_special).text):
+            return None  # The date has been moved.
+        new, kept = replace(chat, messages=chat.messages[turn.messages :]), self._ledger.kept(turn.end_token)
+        try:
+            plan = self._append_messages(new, kept)
+        except (InvalidArgument, FailedPrecondition):
+            return None  # What is new depends on what was before.
+        if len(kept) == len(self._ledger):
+            return plan
+        return replace(self._planner.for_tokens(self._ledger, plan.sequence), checkpoints=plan.checkpoints)
 
     def _rendered(self, chat: MessagesInput) -> Rendered:
-        return self._renderer.messages(chat, cue=self._cue, parse_special=self._parse_special)
-
-    def _shared(self, rendered: Rendered) -> int:
-        """Bytes of the beginning that the memory has in common with it."""
-        return common_length(self._ledger.text, rendered.text)
+        options = {"generation_prompt": self._generation_prompt, "parse_special": self._parse_special}
+        return self._renderer.messages(chat, **options)
 
 
-def _appended(
-    planner: Planner, renderer: Renderer, chat: MessagesInput, ledger: Ledger, *, parse_special: bool, cue: bool
-) -> Plan:
-    before = Rendered(ledger.text, tuple(planner.specials(ledger)))
-    kept, addition = renderer.continuation(
-        before, chat, cue=cue, parse_special=parse_special, answered=ledger.ends_with_an_answer
-    )
-    return planner.for_append(ledger, _not_empty(addition, "messages"), kept)
+def last_common_turn(
+    chat: MessagesInput, ledger: Ledger, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
+) -> TurnPlace | None:
+    """Return the last turn of the ledger up to whose answer `chat` is the agent's conversation, and goes on.
 
-
-def _remembered(
-    planner: Planner, renderer: Renderer, chat: MessagesInput, ledger: Ledger, *, parse_special: bool, cue: bool
-) -> Plan | None:
-    """The plan of a chat whose beginning the agent has had, as it remembers that; None where it has had none of it.
-
-    A memory that has more than that beginning is gone on from there.
+    None if there is none, where an answer of the model comes with other reasoning than it had, and where the chat
+    wants its history rendered. Answers without their reasoning are the same answers.
     """
-    turn = last_common_turn(chat, ledger, planner.tokenizer, renderer.reasoning)
-    if turn is None:
+    if chat.history == types_pb2.HISTORY_TEMPLATE:
         return None
-    if not ledger.text.startswith(renderer.beginning(chat, parse_special=parse_special).text):
-        return None  # the date has been moved
-    new, kept = replace(chat, messages=chat.messages[turn.messages :]), ledger.kept(turn.end_token)
-    try:
-        plan = _appended(planner, renderer, new, kept, parse_special=parse_special, cue=cue)
-    except (InvalidArgument, FailedPrecondition):
-        return None  # what is new depends on what was before
-    if len(kept) == len(ledger):
-        return plan
-    return replace(planner.for_tokens(ledger, plan.sequence), checkpoints=plan.checkpoints)
+    turns = [turn for turn in ledger.turns if 0 < turn.messages < len(chat.messages) and turn.generated_tokens]
+    if not turns:
+        return None
+    longest = max(turn.messages for turn in turns)
+    hashes = message_hashes(chat.messages[:longest], chat.tools, chat.template_arguments)
+    common = [turn for turn in turns if hashes[turn.messages - 1] == turn.message_hash]
+    answers = {turn.messages - 1: turn for turn in common}
+    last = max(answers, default=-1)
+    for place, message in enumerate(chat.messages[: last + 1]):
+        own = answers.get(place)
+        if message.get("role") == "assistant" and not _as_it_was(message, own, ledger, tokenizer, reasoning):
+            return None
+    return answers.get(last)
+
+
+def _as_it_was(
+    message: Mapping[str, Any],
+    turn: TurnPlace | None,
+    ledger: Ledger,
+    tokenizer: Tokenizer,
+    reasoning: ReasoningFormat | None,
+) -> bool:
+    """Return whether the ledger has what an assistant's message says, and its reasoning, if it comes with that.
+
+    Its hash says so of the text; but a stop string may have cut a token, which the ledger then has not. `turn` is the
+    one that the message is the answer of; other messages were rendered, and their reasoning too, or left out.
+    """
+    thought, text = (str(message.get(name) or "").strip() for name in ("reasoning_content", "content"))
+    if turn is None:
+        return thought.encode() in ledger.text
+    start = turn.end_token - turn.generated_tokens
+    if not thought and (text or reasoning is None):
+        written = ledger.text[ledger.text_end(start) : ledger.text_end(turn.end_token)]
+        if text.encode() in written:
+            return True
+    if reasoning is None:
+        return False
+    answer = ledger.token_ids[: turn.end_token].tolist()
+    said = split_answer(reasoning, tokenizer, answer[:start], answer[start:])
+    if said.reasoning and not said.text:
+        return False  # cut in its reasoning, which has no end: what follows would be a part of it
+    return text in said.text and thought in ("", said.reasoning)
 
 
 def _tool_names(chat: MessagesInput) -> list[str]:

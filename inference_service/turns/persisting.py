@@ -4,32 +4,30 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentmem import tracing
 from agentmem.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.errors import AgentmemError
-from agentmem.keys import AgentKey
+from agentmem.identity import FileName, Version
+from agentmem.validation import AgentKey
+from inference_service.engine.arenas import window_bytes
 from inference_service.engine.caches import KVBuffers
-from inference_service.engine.tensors import window_bytes
 from inference_service.engine.thread import EngineThread
-from inference_service.memory.ledger import Version
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.kv import Table
-from inference_service.storage.choosing import Transfers
-from inference_service.storage.client import FileName, StoreClient
-from inference_service.storage.transfer import Target, Transfer, Written
+from inference_service.storage.client import StoreClient
+from inference_service.storage.transport import Target, Transport, Written
+from inference_service.storage.transport_selector import TransportSelector
 
 log = logging.getLogger(__name__)
 
 MAX_CAPTURED_BYTES = 1 << 30
-"""Captured windows that may wait to be written; more are let go, and cost a prefill if they are ever needed."""
-
-
-SETTLE_SECONDS = 5.0
-"""How long to wait for an agent's KV to be written before its state is kept; later KV may have to be computed again."""
+"""Captured windows that may wait to be written; more are dropped, and cost a prefill if they are ever needed."""
+WAIT_SECONDS = 5.0
+"""How long to wait for an agent's KV to be written; KV that comes later may have to be computed again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +53,20 @@ class State:
         return sum(buffers.nbytes for window in self.captured.values() for buffers in window)
 
     def extends(self, older: "State") -> bool:
-        """Whether the older state's full blocks are this one's, too."""
+        """Return whether the older state's full blocks are this one's, too."""
         full = sum(header.token_count == BLOCK_TOKENS for header in older.blocks)
         return not full or (
             len(self.blocks) >= full and self.blocks[full - 1].chain_hash == older.blocks[full - 1].chain_hash
         )
 
     def after(self, older: "State") -> "State":
-        """This state in place of an older one that was not written: windows that it still has are taken over."""
+        """Return this state in place of an older one that was not written, with the windows that it still has."""
         names = {header.chain_hash for header in self.windows}
         taken_over = {name: window for name, window in older.captured.items() if name in names}
         return replace(self, captured={**taken_over, **self.captured})
 
     def read(self, header: BlockHeader) -> dict[str, bytes] | None:
-        """A private copy of a block or window; None if it is not in memory. Engine thread."""
+        """Return a private copy of a block or window; None if it is not in memory. Engine thread."""
         arenas, table = self.model.arenas, self.table
         if not header.window:
             return arenas.read_block(table.blocks[header.first_token // BLOCK_TOKENS], header.token_count)
@@ -83,14 +81,16 @@ class Persister:
     """Publishes agents' states in the background, one after the other. Event loop; files on other threads.
 
     Blocks stay in the pool until they are written, and are copied out of it one by one between the engine's steps. An
-    agent's newer state replaces one that nobody has begun to write and that it goes on from; a branch that was left is
-    written, too, because a snapshot has it.
+    agent's newer state replaces a waiting one that it extends; a branch that was left is written, too, because a
+    snapshot has it.
     """
 
-    def __init__(self, engine: EngineThread, store: StoreClient, transfers: Transfers, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self, engine: EngineThread, store: StoreClient, transports: TransportSelector, metrics: WorkerMetrics
+    ) -> None:
         self._engine = engine
         self._store = store
-        self._transfers = transfers
+        self._transports = transports
         self._metrics = metrics
         self._waiting: list[State] = []
         self._writing: State | None = None
@@ -98,63 +98,66 @@ class Persister:
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, state: State) -> None:
-        """Have those files written that do not exist yet, and the state published. Its table is held until then."""
+        """Write the files that do not exist yet, and publish the state. Its table is held until then."""
         state.model.memory.pool.acquire(state.table)
         places = [at for at, older in enumerate(self._waiting) if older.key == state.key and state.extends(older)]
         place = places[-1] if places else len(self._waiting)
         if places:
             older = self._waiting.pop(place)
             state = state.after(older)
-            _let_go(older)
-        if self._captured_bytes() + state.captured_bytes > MAX_CAPTURED_BYTES:
+            _release(older)
+        if sum(each.captured_bytes for each in [*self._waiting, state]) > MAX_CAPTURED_BYTES:
             state = replace(state, captured={})
-        self._waiting.insert(place, state)  # In the older one's place, so that who speaks often is written, too.
+        self._waiting.insert(place, state)  # In the older one's place: an agent that speaks often is written, too.
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     def give_up(self, model: LoadedModel) -> None:
-        """Let go of what nobody has begun to write of a model: it can be computed again, and its memory is needed."""
-        given_up = [state for state in self._waiting if state.model is model]
-        for state in given_up:
-            self._waiting.remove(state)
-            _let_go(state)
-        if given_up:
-            self._metrics.store_failures.labels(model.model_id).inc(len(given_up))
-            log.warning("the KV of %d turns is given up unwritten, to make room; the ledger has them", len(given_up))
+        """Drop a model's waiting states: they can be computed again, and their memory is needed."""
+        if dropped := self._drop(lambda state: state.model is model):
+            self._metrics.store_failures.labels(model.model_id).inc(dropped)
+            log.warning("the KV of %d turns is given up unwritten, to make room; the ledger has them", dropped)
 
     async def leave(self, model: LoadedModel, seconds: float) -> None:
-        """Write all that waits of a model, at most so long; what is left then is given up."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self.tables(model):
-                    await self._written.wait()
+        """Write a model's states, at most so long; what is left then is given up."""
+        await self._wait(lambda state: state.model is model, seconds)
         self.give_up(model)
-        while self._writing is not None and self._writing.model is model:
-            await self._written.wait()
+        await self._wait(lambda state: state.model is model)
 
     async def forget(self, key: AgentKey) -> None:
-        """Let go of an agent's states that nobody has begun to write, and wait for the one that is being written."""
-        for state in [state for state in self._waiting if state.key == key]:
-            self._waiting.remove(state)
-            _let_go(state)
-        while self._writing is not None and self._writing.key == key:
-            await self._written.wait()
+        """Drop an agent's waiting states, and wait for the one that is being written."""
+        self._drop(lambda state: state.key == key)
+        await self._wait(lambda state: state.key == key)
 
     def tables(self, model: LoadedModel) -> list[Table]:
-        """The tables of a model's pool that are held."""
-        states = [*self._waiting, *([self._writing] if self._writing else [])]
-        return [state.table for state in states if state.model is model]
+        """Return the tables of a model's pool that are held."""
+        return [state.table for state in self._unwritten() if state.model is model]
 
     async def flush(self, seconds: float) -> None:
         """Wait until everything is written, at most so long."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=seconds)
 
-    async def settle(self, key: AgentKey, seconds: float = SETTLE_SECONDS) -> None:
-        """Wait until nothing of the agent is left to be written, at most so long."""
+    async def wait_written(self, key: AgentKey, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until all of the agent's KV is written, at most so long."""
+        await self._wait(lambda state: state.key == key, seconds)
+
+    def _unwritten(self) -> list[State]:
+        return [*self._waiting, *([self._writing] if self._writing else [])]
+
+    def _drop(self, matches: Callable[[State], bool]) -> int:
+        """Drop the waiting states that match; return how many there were."""
+        dropped = [state for state in self._waiting if matches(state)]
+        for state in dropped:
+            self._waiting.remove(state)
+            _release(state)
+        return len(dropped)
+
+    async def _wait(self, matches: Callable[[State], bool], seconds: float | None = None) -> None:
+        """Wait until no unwritten state matches, at most so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(state.key == key for state in [*self._waiting, self._writing] if state is not None):
+                while any(map(matches, self._unwritten())):
                     await self._written.wait()
 
     async def _run(self) -> None:
@@ -164,7 +167,7 @@ class Persister:
             written = asyncio.create_task(self._write(self._writing))
             await asyncio.wait([written])
             model_id = self._writing.key.model_id
-            _let_go(self._writing)
+            _release(self._writing)
             self._writing = None
             self._written.set()
             self._written = asyncio.Event()
@@ -177,20 +180,17 @@ class Persister:
             del written, error
         self._task = None
 
-    def _captured_bytes(self) -> int:
-        return sum(state.captured_bytes for state in self._waiting)
-
     async def _write(self, state: State) -> None:
         started = time.monotonic()
         headers = {FileName.of(header): header for header in (*state.blocks, *state.windows)}
         paths = await self._store.stage(state.key.namespace, headers)
-        transfer = await self._transfers.current()
+        transport = await self._transports.current()
         done = False
         try:
             written = {
                 name: file
                 for name, header in headers.items()
-                if name in paths and (file := await self._write_file(transfer, state, header, paths[name])) is not None
+                if name in paths and (file := await self._write_file(transport, state, header, paths[name])) is not None
             }
             files = [file for file, published in written.values() if not published]
             there = [name for name in headers if name not in paths or name in written]
@@ -198,18 +198,18 @@ class Persister:
             done = True
         finally:
             if not done:
-                await transfer.abandon(paths.values())
+                await transport.abandon(paths.values())
         model_id = state.key.model_id
         self._metrics.store_seconds.labels(model_id).observe(time.monotonic() - started)
         self._metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
 
-    async def _write_file(self, transfer: Transfer, state: State, header: BlockHeader, path: str) -> Written | None:
+    async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:
         data = await self._engine.call(lambda: state.read(header))
         if data is None:
             return None
         target = Target(state.key, state.version, path)
-        return await transfer.write(target, header, data, state.model.geometry)
+        return await transport.write(target, header, data, state.model.geometry)
 
 
-def _let_go(state: State) -> None:
+def _release(state: State) -> None:
     state.model.memory.pool.release(state.table)

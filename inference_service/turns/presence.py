@@ -1,6 +1,5 @@
-"""What it means for agents, and for those who watch, that a model comes or goes."""
+"""What a model's coming and going means for its agents' KV, the metrics and the log."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -16,23 +15,23 @@ log = logging.getLogger(__name__)
 
 
 class Presence:
-    """The models in memory, as `models.swapping.Surroundings` says. Event loop only.
+    """Follows the models in memory, as `models.serving.ModelListener` says. Event loop only.
 
-    `broken` is called when a model's pool has lost count of its blocks.
+    `broken` is called when the bookkeeping of a model's pool does not add up.
     """
 
     def __init__(self, persister: Persister, metrics: WorkerMetrics, broken: Callable[[], object]) -> None:
         self._persister = persister
         self._metrics = metrics
         self._broken = broken
-        self._watching: dict[str, asyncio.Task[None]] = {}
         metrics.mlx_memory.labels("active").set_function(mx.get_active_memory)
         metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
         metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:
-        """Its pool makes room for requests, by giving up what is unwritten if need be, and counts."""
+        """Let its pool evict, also what is unwritten if need be; count and log it."""
         memory, metrics = model.memory, self._metrics
+        memory.pool.on_broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
         memory.admission.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
@@ -44,7 +43,6 @@ class Presence:
         metrics.model_load_seconds.observe(seconds)
         if model.quality is not None and model.quality.recommended_bits != model.geometry.bits:
             logs.event(log, "KV bits", logging.WARNING, model=model.model_id, verdict=model.quality.verdict)
-        self._watching[model.model_id] = asyncio.create_task(self._watch(model))
         logs.event(
             log,
             "model loaded",
@@ -63,37 +61,27 @@ class Presence:
         )
 
     async def leaving(self, model: LoadedModel, seconds: float) -> None:
-        """Its agents' KV is written as far as there is time, and its pool is emptied."""
+        """Write its agents' KV as far as there is time, and empty its pool."""
         await self._persister.leave(model, seconds)
         agents = list(model.memory.hot)
         for key in agents:
             model.memory.hot.drop(key)
         if agents:
             self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(len(agents))
-        self._watching.pop(model.model_id).cancel()
-        model.memory.admission.last_resort = _nothing  # It held the model, and the model holds it.
+        model.memory.pool.on_broken = model.memory.admission.last_resort = _nothing  # The latter held the model.
         self._remove_gauges(model.model_id)
 
     def left(self, model: LoadedModel, reason: str) -> None:
-        """It counts no more."""
+        """Count that it was unloaded."""
         self._metrics.model_info.remove(model.model_id)
         self._metrics.model_unloads.labels(model.model_id, reason).inc()
 
     def failed(self, model_id: str) -> None:
-        """It is counted."""
+        """Count that it could not be loaded."""
         self._metrics.model_loads.labels(model_id, "failed").inc()
 
-    def close(self) -> None:
-        """Watch no more."""
-        for task in self._watching.values():
-            task.cancel()
-
-    async def _watch(self, model: LoadedModel) -> None:
-        await model.memory.pool.broken.wait()
-        self._broken()
-
     def _set_gauges(self, model: LoadedModel) -> None:
-        """Series of a model that is loaded. Who reads them is on another thread."""
+        """Make the series of a loaded model. They are read on another thread."""
         metrics, model_id = self._metrics, model.model_id
         hot, pool, engine = model.memory.hot, model.memory.pool.full, model.engine
         metrics.hot_agents.labels(model_id, "hot").set_function(lambda: len(hot))
@@ -103,7 +91,7 @@ class Presence:
         metrics.batch_size.labels(model_id).set_function(lambda: engine.running)
 
     def _remove_gauges(self, model_id: str) -> None:
-        """A model that is not loaded has no such series; and they held it."""
+        """Remove those series, which hold the model."""
         metrics = self._metrics
         metrics.hot_agents.remove(model_id, "hot")
         for state in ("free", "used"):
@@ -113,7 +101,7 @@ class Presence:
 
 
 def _nothing() -> None:
-    """There is nothing left to give up."""
+    """Have nothing to give up."""
 
 
 def _usage(capacity: int, free: int) -> float:

@@ -1,168 +1,276 @@
-"""Finding the KV that a plan can reuse: from the pool, then from disk, then from the object store, else none."""
+"""Finding the KV that a turn starts from: in the pool, then on disk, then in the object store, else none."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from agentmem.keys import AgentKey
-from agentmem.v1 import types_pb2
-from inference_service.engine.arenas import HostTensors
+from agentmem.blockfile import BlockHeader
+from agentmem.identity import FileKind, FileName, Ledger, TokenIds
+from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.validation import AgentKey
 from inference_service.engine.caches import KVBuffers
-from inference_service.engine.geometry import Caches
-from inference_service.memory.choice import Choice
+from inference_service.engine.geometry import Caches, HostTensors
 from inference_service.memory.match import Reason
+from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, choose, look_up
+from inference_service.memory.windows import WindowCandidate, stored_tokens, window_candidates
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loading import LoadedModel
-from inference_service.pool.admission import Room
-from inference_service.storage.client import FileName
+from inference_service.pool.admission import Reservation
+from inference_service.pool.kv import Table
 from inference_service.turns.fetching import Fetcher
-from inference_service.turns.planned import Planned, Reuse
-from inference_service.turns.search import Search
+
+
+def kv_lookup(
+    namespace: str,
+    model: LoadedModel,
+    ledger: Ledger,
+    keep_tokens: int,
+    sequence: TokenIds,
+    checkpoints: Sequence[int] = (),
+) -> Lookup:
+    """Return which KV would serve `sequence`, whose first `keep_tokens` tokens are the ledger's.
+
+    Names of blocks are hashes of all tokens: milliseconds for long contexts, so call it off the event loop.
+    """
+    ids = model.fingerprint, namespace
+    windows: tuple[WindowCandidate, ...] = ()
+    if model.geometry.sliding is not None:
+        windows = window_candidates(*ids, ledger, keep_tokens, sequence, checkpoints)
+    return look_up(*ids, ledger.token_ids, keep_tokens, sequence, windows)
+
+
+@dataclass(eq=False)
+class Restored:
+    """The KV found for one sequence, what of it is taken, and the caches made of that.
+
+    `blocks` and `windows` are in the pool, `files` and `window_files` outside, all by chain hash. `reason` says why not
+    more is taken. `tensors` are what was read of files, until `caches` is called.
+    """
+
+    model: LoadedModel
+    namespace: str = ""
+    lookup: Lookup = NO_LOOKUP
+    blocks: dict[bytes, int] = field(default_factory=dict)
+    windows: dict[bytes, Table] = field(default_factory=dict)
+    files: dict[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
+    window_files: dict[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
+    choice: Choice = NOTHING_CHOSEN
+    reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
+    load_bytes: int = 0
+    read_seconds: float = 0.0
+    tensors: dict[FileName, HostTensors] = field(default_factory=dict)
+
+    @classmethod
+    def in_pool(cls, key: AgentKey, model: LoadedModel, lookup: Lookup) -> "Restored":
+        """Begin with what is in the pool. `hold` it before the next await if it is to be used."""
+        pool = model.memory.pool
+        blocks = {name: block for name in lookup.hashes() if (block := pool.full.find(name)) is not None}
+        windows = {w.name: table for w in lookup.windows if (table := pool.find_window(w.name)) is not None}
+        return cls(model, key.namespace, lookup, blocks, windows)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are reused."""
+        return self.choice.tokens
+
+    @property
+    def by_tier(self) -> list[types_pb2.TierTokens]:
+        """Reused tokens by the tier that they were found in, fastest first, without empty ones."""
+        remote = sum(c.usable_tokens for c in self.choice.warm if self._is_remote(c.header.chain_hash))
+        tiers = (
+            (types_pb2.TIER_HOT, self.choice.hot_tokens),
+            (types_pb2.TIER_WARM, self.choice.warm_tokens - remote),
+            (types_pb2.TIER_REMOTE, remote),
+        )
+        return [types_pb2.TierTokens(tier=tier, tokens=tokens) for tier, tokens in tiers if tokens]
+
+    @property
+    def tier(self) -> types_pb2.Tier.ValueType:
+        """The slowest tier used."""
+        return self.by_tier[-1].tier if self.tokens else types_pb2.TIER_NONE
+
+    def stored_windows(self) -> dict[int, int]:
+        """Return the ledger's windows that are on disk, if any KV is used: stored tokens by position."""
+        if not self.tokens:
+            return {}
+        stored = stored_tokens(self.lookup.windows, self.window_files)
+        kept = self.lookup.keep_tokens
+        return {w.position: stored[w.name] for w in self.lookup.windows if w.name in stored and w.position <= kept}
+
+    def hold(self, reservation: Reservation) -> None:
+        """Pin what is in the pool for as long as the reservation lasts."""
+        windows = [Table(0, (), table.window_tokens, table.pieces) for table in self.windows.values()]
+        for table in (Table(0, tuple(self.blocks.values())), *windows):
+            self.model.memory.pool.acquire(table)
+            reservation.pins.append(table)
+
+    def choose(self, min_file_tokens: int) -> Reason:
+        """Take the most that can be reused. Fewer than `min_file_tokens` of files are not worth reading: say so."""
+        self.choice = self._best()
+        if not 0 < self.choice.warm_tokens < min_file_tokens:
+            return types_pb2.MISS_REASON_UNSPECIFIED
+        self.files.clear()
+        self.choice = self._best()
+        return types_pb2.MISS_REASON_BELOW_MIN
+
+    def _best(self) -> Choice:
+        sliding = self.model.geometry.sliding
+        if sliding is None or sliding.window is None:
+            return choose(self.lookup, self.blocks, self.files)
+        stored = {
+            **stored_tokens(self.lookup.windows, self.window_files),
+            **{name: table.window_tokens for name, table in self.windows.items()},
+        }
+        return choose(self.lookup, self.blocks, self.files, stored, sliding.window)
+
+    @property
+    def missing(self) -> list[bytes]:
+        """Names of blocks any one of which would give more; see Lookup."""
+        return self.lookup.missing({*self.blocks, *self.files})
+
+    @property
+    def block_tokens(self) -> int:
+        """How many tokens there are blocks for, whatever windows there are."""
+        return choose(self.lookup, self.blocks, self.files).tokens
+
+    def files_could_add(self) -> bool:
+        """Whether files could give more than what the pool has."""
+        windows = (min(window.usable_tokens, self.block_tokens) for window in self.lookup.windows)
+        return bool(self.missing) or max(windows, default=0) > self.choice.tokens
+
+    def wanted_files(self) -> list[tuple[BlockHeader, cache_store_pb2.StoredFile]]:
+        """Return the files that the choice needs, with the headers that they must have."""
+        wanted = [(c.header, self.files[c.header.chain_hash]) for c in self.choice.warm]
+        window = self.choice.window
+        if window is not None and window.name not in self.windows:
+            file = self.window_files[window.name]
+            wanted.append((window.header(self.model.fingerprint, self.namespace, file.token_count), file))
+        return wanted
+
+    def add_fetched(self, name: FileName, file: cache_store_pb2.StoredFile) -> None:
+        """Replace a remote file by its copy on the store's disk. It still counts as remote, where it was found."""
+        found = cache_store_pb2.StoredFile()
+        found.CopyFrom(file)
+        found.tier = types_pb2.TIER_REMOTE
+        self._of_kind(name)[name.chain_hash] = found
+
+    def refuse(self, name: FileName) -> None:
+        """Leave out a file that turned out to be bad."""
+        del self._of_kind(name)[name.chain_hash]
+
+    def caches(self) -> Caches:
+        """Make the caches to start from, once; they have room for the prompt and one token more. Engine thread."""
+        tensors, self.tensors = self.tensors, {}
+        if not self.tokens:
+            return self.model.new_caches()
+        blocks = [self.blocks[candidate.header.chain_hash] for candidate in self.choice.hot]
+        warm = [tensors[FileName.of(candidate.header)] for candidate in self.choice.warm]
+        window = self._window_buffers(tensors)
+        return self.model.arenas.caches(self.tokens, blocks, warm, window, self.lookup.limit + 2)
+
+    def _window_buffers(self, tensors: Mapping[FileName, HostTensors]) -> list[KVBuffers]:
+        window, arenas = self.choice.window, self.model.arenas
+        if window is None:
+            return []
+        if (table := self.windows.get(window.name)) is not None:
+            return arenas.window(table.pieces, table.window_tokens, self.choice.surplus)
+        return arenas.window_of_file(tensors[FileName.window(window.name)], self.choice.surplus)
+
+    def _is_remote(self, chain_hash: bytes) -> bool:
+        return self.files[chain_hash].tier == types_pb2.TIER_REMOTE
+
+    def _of_kind(self, name: FileName) -> dict[bytes, cache_store_pb2.StoredFile]:
+        return self.window_files if name.kind is FileKind.WINDOW else self.files
 
 
 class Restorer:
-    """Decides and loads. Event loop only."""
+    """Finds KV and reads it. Event loop; files on other threads. What is missing or bad is a miss, never an error."""
 
     def __init__(self, fetcher: Fetcher, metrics: WorkerMetrics, min_tokens: int) -> None:
         self._fetcher = fetcher
         self._metrics = metrics
         self._min_tokens = min_tokens
 
-    async def find(self, key: AgentKey, model: LoadedModel, planned: Planned, room: Room) -> Reuse:
-        """Reuse the longest gapless run of blocks, those in the pool first; `room` then holds these.
+    async def find(
+        self, key: AgentKey, model: LoadedModel, lookup: Lookup, reservation: Reservation, *, incompatible: bool = False
+    ) -> Restored:
+        """Take the longest gapless run of blocks, those in the pool first, and read what of it is in files.
 
-        A hybrid model resumes only where there is a window. Never raises for what is missing or bad: that is a miss.
+        `reservation` then holds those in the pool. A hybrid model resumes only where there is a window. `incompatible`:
+        the agent's own KV is of another model.
         """
         started = time.monotonic()
-        search = Search.in_pool(key, model, planned)
-        search.hold(room)
-        reason = await self._look(search, key, planned)
-        files: dict[FileName, HostTensors] = {}
-        choice, fault = await self._read(search, files)
-        reason = self._reason(search, planned, choice, fault or reason)
-        if not choice.tokens:
-            return Reuse(model.new_caches, reason)
-        wanted = search.wanted(choice)
-        size = sum(file.size_bytes for _, file in wanted)
-        remote = search.remote_tokens(choice)
-        self._metrics.load_bytes.labels(model.model_id).inc(size)
-        return Reuse(
-            _Maker(
-                model,
-                search,
-                choice,
-                {name: files[name] for name in (FileName.of(h) for h, _ in wanted)},
-                room=len(planned.plan.sequence) + 1,
-            ),
-            reason,
-            choice.hot_tokens,
-            choice.warm_tokens - remote,
-            remote,
-            size,
-            time.monotonic() - started if wanted else 0.0,
-            search.windows_on_disk(planned.plan.keep_tokens),
-        )
+        found = Restored.in_pool(key, model, lookup)
+        found.hold(reservation)
+        reason = await self._look(found, key, incompatible=incompatible)
+        reason = await self._read(found) or reason
+        self._conclude(found, reason)
+        if found.tokens:
+            wanted = found.wanted_files()
+            found.tensors = {name: found.tensors[name] for name in (FileName.of(header) for header, _ in wanted)}
+            found.read_seconds = time.monotonic() - started if wanted else 0.0
+            self._metrics.load_bytes.labels(model.model_id).inc(found.load_bytes)
+        else:
+            found.tensors = {}
+        return found
 
-    def loaded(self, model: LoadedModel, seconds: float) -> None:
-        """Count that what `find` found was assembled, where no turn does."""
-        self._metrics.load_seconds.labels(model.model_id).observe(seconds)
+    async def probe(self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, incompatible: bool = False) -> Restored:
+        """Return what `find` would take if every file is good. Holds nothing, reads no file, and counts as no use."""
+        found = Restored.in_pool(key, model, lookup)
+        reason = await self._look(found, key, incompatible=incompatible, peek=True)
+        self._conclude(found, found.choose(self._min_tokens) or reason)
+        return found
 
-    async def probe(self, key: AgentKey, model: LoadedModel, planned: Planned) -> Reuse:
-        """What `find` would reuse if every file is good. Holds nothing, reads no file, and counts as no use."""
-        search = Search.in_pool(key, model, planned)
-        reason = await self._look(search, key, planned, peek=True)
-        choice, below = self._choose(search)
-        reason = self._reason(search, planned, choice, below or reason)
-        size = sum(file.size_bytes for _, file in search.wanted(choice))
-        remote = search.remote_tokens(choice)
-        return Reuse(model.new_caches, reason, choice.hot_tokens, choice.warm_tokens - remote, remote, size)
-
-    async def _look(self, search: Search, key: AgentKey, planned: Planned, *, peek: bool = False) -> Reason:
-        """Ask the store, if it could have more than the pool; why there is not more, as far as the store knows."""
-        choice = search.choose()
-        if choice.tokens >= planned.plan.keep_tokens and not search.may_have_more(choice):
+    async def _look(self, found: Restored, key: AgentKey, *, incompatible: bool, peek: bool = False) -> Reason:
+        """Ask the store, if it could have more than the pool; return why there is not more, as far as it knows."""
+        found.choose(0)
+        if found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
             return types_pb2.MISS_REASON_UNSPECIFIED
         opened, reason = await self._fetcher.look(
             key.namespace,
             key.model_id,
-            [name for name in search.lookup.hashes() if name not in search.blocks],
-            [candidate.name for candidate in search.candidates],
+            [name for name in found.lookup.hashes() if name not in found.blocks],
+            [window.name for window in found.lookup.windows],
             peek,
         )
-        search.take(opened)
-        if reason or not (missing := search.missing):
+        found.files, found.window_files = dict(opened.files), dict(opened.windows)
+        if reason or not (missing := found.missing):
             return reason
         if not opened.evicted.isdisjoint(missing):
             return types_pb2.MISS_REASON_EVICTED
-        return types_pb2.MISS_REASON_INCOMPATIBLE if planned.incompatible else types_pb2.MISS_REASON_ABSENT
+        return types_pb2.MISS_REASON_INCOMPATIBLE if incompatible else types_pb2.MISS_REASON_ABSENT
 
-    def _choose(self, search: Search) -> tuple[Choice, Reason]:
-        """The most that is worth it: a few tokens of a file are not."""
-        choice = search.choose()
-        if not 0 < choice.warm_tokens < self._min_tokens:
-            return choice, types_pb2.MISS_REASON_UNSPECIFIED
-        search.files.clear()
-        return search.choose(), types_pb2.MISS_REASON_BELOW_MIN
-
-    async def _read(self, search: Search, files: dict[FileName, HostTensors]) -> tuple[Choice, Reason]:
-        """Choose, and read what was chosen, again and again until all of it is good; why it is not more."""
+    async def _read(self, found: Restored) -> Reason:
+        """Choose, and read what was chosen, until all of it is good; return why it is not more."""
         fault: Reason = types_pb2.MISS_REASON_UNSPECIFIED
+        model = found.model
         while True:
-            choice, below = self._choose(search)
-            if missing := await self._bring(search, choice):
+            below = found.choose(self._min_tokens)
+            if missing := await self._bring(found):
                 fault = types_pb2.MISS_REASON_IO_ERROR
                 for name in missing:
-                    search.refuse(name)
+                    found.refuse(name)
                 continue
-            wanted = [(header, file) for header, file in search.wanted(choice) if FileName.of(header) not in files]
-            model = search.model
-            read, bad = await self._fetcher.read(model.geometry, search.namespace, model.model_id, wanted)
-            files |= read
+            wanted = [each for each in found.wanted_files() if FileName.of(each[0]) not in found.tensors]
+            good, bad = await self._fetcher.read(model.geometry, found.namespace, model.model_id, wanted)
+            found.tensors |= good
             if not bad:
-                return choice, fault or below
+                return fault or below
             fault = next(iter(bad.values()))
             for name in bad:
-                search.refuse(name)
+                found.refuse(name)
 
-    async def _bring(self, search: Search, choice: Choice) -> list[FileName]:
-        """Bring what was chosen from the object store to the disk; what does not come."""
-        names = [FileName.of(header) for header, file in search.wanted(choice) if not file.path]
-        fetched = await self._fetcher.bring(search.namespace, names) if names else {}
-        for name in fetched:
-            search.take_fetched(name, fetched[name])
+    async def _bring(self, found: Restored) -> list[FileName]:
+        """Bring what was chosen from the object store to the store's disk; return what does not come."""
+        names = [FileName.of(header) for header, file in found.wanted_files() if not file.path]
+        fetched = await self._fetcher.bring(found.namespace, names) if names else {}
+        for name, file in fetched.items():
+            found.add_fetched(name, file)
         return [name for name in names if name not in fetched]
 
-    def _reason(self, search: Search, planned: Planned, choice: Choice, reason: Reason) -> Reason:
-        if choice.tokens < planned.plan.keep_tokens <= search.block_tokens:
+    def _conclude(self, found: Restored, reason: Reason) -> None:
+        """Record what the choice reads, and why it is not more."""
+        if found.tokens < found.lookup.keep_tokens <= found.block_tokens:
             reason = reason or types_pb2.MISS_REASON_NOT_TRIMMABLE
-        return reason if choice.tokens else reason or types_pb2.MISS_REASON_ABSENT
-
-
-class _Maker:
-    """Makes caches of what was chosen, once, on the engine thread. It holds the files' tensors until then.
-
-    They have room for `room` tokens: all of the prompt, and the first that is generated.
-    """
-
-    def __init__(
-        self, model: LoadedModel, search: Search, choice: Choice, files: dict[FileName, HostTensors], room: int
-    ) -> None:
-        self._model = model
-        self._choice = choice
-        self._blocks = [search.blocks[candidate.header.chain_hash] for candidate in choice.hot]
-        self._window = search.windows.get(choice.window.name) if choice.window is not None else None
-        self._files = files
-        self._room = room
-
-    def __call__(self) -> Caches:
-        files, self._files = self._files, {}
-        warm = [files[FileName.of(candidate.header)] for candidate in self._choice.warm]
-        window = self._window_buffers(files)
-        return self._model.arenas.caches(self._choice.tokens, self._blocks, warm, window, self._room)
-
-    def _window_buffers(self, files: Mapping[FileName, HostTensors]) -> list[KVBuffers]:
-        choice, arenas = self._choice, self._model.arenas
-        if choice.window is None:
-            return []
-        if self._window is not None:
-            return arenas.window(self._window.pieces, self._window.window_tokens, choice.surplus)
-        return arenas.window_of_file(files[FileName.window(choice.window.name)], choice.surplus)
+        found.reason = reason or (types_pb2.MISS_REASON_UNSPECIFIED if found.tokens else types_pb2.MISS_REASON_ABSENT)
+        found.load_bytes = sum(file.size_bytes for _, file in found.wanted_files())

@@ -1,56 +1,42 @@
-"""One turn from request to commit.
+"""One turn from request to commit. Read `TurnRunner._serve`:
 
-    model → open ledger → replay? → prepare → engine: prefill, decode → commit (fsync) → finished → settle → publish
+    model → lock → open ledger → replay? → plan → reserve memory → restore KV → generate → commit (fsync) → keep KV
 
-Everything of one agent happens under its lock; blocks are written after it was let go. A turn that fails or is
+Everything of one agent happens under its lock; blocks are written to disk after it was let go. A turn that fails or is
 cancelled before its commit leaves the ledger as it was; one whose commit was not answered may be in it.
 """
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
-from agentmem import layout, spans
-from agentmem.conversations import message_hashes
-from agentmem.errors import (
-    Aborted,
-    AgentmemError,
-    Cancelled,
-    Internal,
-    InvalidArgument,
-    ResourceExhausted,
-    Unavailable,
-)
+from agentmem import layout, tracing
+from agentmem.errors import AgentmemError, Cancelled, Internal, ResourceExhausted, Unavailable
 from agentmem.hints import TurnHints
-from agentmem.keys import automatic_snapshot
+from agentmem.identity import NO_VERSION, Ledger
 from agentmem.shielding import release_frames
-from agentmem.v1 import cache_store_pb2, inference_pb2
-from inference_service.answers import delta, duration
-from inference_service.domain import MessagesInput, TurnRequest
-from inference_service.engine.generation import Generated, TurnJob
+from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import automatic_snapshot
+from inference_service.answers import duration
+from inference_service.domain import TurnRequest
+from inference_service.engine.generation import TurnJob
 from inference_service.engine.thread import EngineThread
-from inference_service.memory.ledger import NO_VERSION, Ledger, Version
 from inference_service.memory.windows import capture_positions
-from inference_service.metrics import WorkerMetrics
 from inference_service.models.loading import LoadedModel
 from inference_service.models.serving import Models
-from inference_service.pool.admission import Demand, Room
-from inference_service.pool.hot import HotState
-from inference_service.storage.client import Commit, Opened, StoreClient, version_to_proto
-from inference_service.text.places import message_places
-from inference_service.turns.keeping import Keeper
-from inference_service.turns.locks import AgentLocks
-from inference_service.turns.measuring import TurnMeasures
+from inference_service.pool.admission import MemoryRequest
+from inference_service.storage.client import Opened, StoreClient
+from inference_service.threads import WorkerThreads
+from inference_service.turns.committing import Committer
+from inference_service.turns.decoding import check_tokens, check_tool_calls
 from inference_service.turns.persisting import Persister
-from inference_service.turns.planned import Prepared
-from inference_service.turns.preparing import Preparer, check_tokens, check_tool_calls
-from inference_service.turns.rooms import Rooms
-from inference_service.turns.running import RunningTurn
+from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.pool_writer import PoolWriter
+from inference_service.turns.reserving import AgentLocks, Reservations
+from inference_service.turns.restoring import Restored, Restorer
+from inference_service.turns.stream import TurnStream
 from inference_service.turns.summarizing import Summarizer
-from inference_service.turns.telling import found
+from inference_service.turns.turn import Turn
+from inference_service.turns.turn_log import TurnLog, found
 
 log = logging.getLogger(__name__)
 
@@ -62,325 +48,226 @@ class TurnRunner:
         self,
         models: Models,
         engine: EngineThread,
+        threads: WorkerThreads,
         store: StoreClient,
-        preparer: Preparer,
-        keeper: Keeper,
+        planner: TurnPlanner,
+        summarizer: Summarizer,
+        reservations: Reservations,
+        restorer: Restorer,
+        committer: Committer,
+        pool_writer: PoolWriter,
         persister: Persister,
-        rooms: Rooms,
-        metrics: WorkerMetrics,
+        turn_log: TurnLog,
         *,
         locks: AgentLocks,
         hints: TurnHints,
         max_requests: int,
-        stream_buffer: int,
     ) -> None:
         self._models = models
         self._engine = engine
+        self._threads = threads
         self._store = store
-        self._preparer = preparer
+        self._planner = planner
+        self._summarizer = summarizer
+        self._reservations = reservations
+        self._restorer = restorer
+        self._committer = committer
+        self._pool_writer = pool_writer
         self._persister = persister
-        self._rooms = rooms
-        self._summarizer = Summarizer(engine, preparer, rooms)
-        self._keeper = keeper
-        self._measures = TurnMeasures(metrics)
+        self._log = turn_log
         self._locks = locks
         self._hints = hints
         self._max_requests = max_requests
-        metrics.requests_limit.set(max_requests)
-        self._stream_buffer = stream_buffer
-        self._turns: set[RunningTurn] = set()
+        self._turns: dict[Turn, asyncio.Task[None]] = {}
         self._draining = False
 
-    def start(self, request: TurnRequest) -> RunningTurn:
-        """Begin a turn. Raises what is wrong with it, without side effect."""
+    def start(self, request: TurnRequest) -> TurnStream:
+        """Begin a turn; return the caller's end of it. Raises what is wrong with it, without side effect."""
         try:
-            self._check_room(request)
+            self._check_accepts(request)
         except AgentmemError as error:
-            self._measures.refused(request, error)
+            self._log.refused(request, error)
             raise
-        turn = RunningTurn(request, self._stream_buffer, self._hints.of(request.key))
-        self._turns.add(turn)
-        self._measures.arrived(turn)
-        turn.task = asyncio.create_task(self._run(turn))
-        turn.interrupt = turn.task.cancel
-        turn.task.add_done_callback(lambda task: self._done(turn, task))
-        return turn
+        turn = Turn(request, self._hints.of(request.key))
+        self._log.arrived(turn)
+        task = asyncio.create_task(self._run(turn))
+        self._turns[turn] = task
+        turn.stream.interrupt = task.cancel
+        task.add_done_callback(lambda task: self._done(turn, task))
+        return turn.stream
 
-    def _check_room(self, request: TurnRequest) -> None:
+    def _check_accepts(self, request: TurnRequest) -> None:
         if self._draining:
             raise Unavailable("the worker is shutting down")
         if not self._engine.alive:
             raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
-        self._models.seat(request.key.model_id)
-        if sum(not turn.ended for turn in self._turns) >= self._max_requests:
+        self._models.slot(request.key.model_id)
+        if sum(not turn.stream.ended for turn in self._turns) >= self._max_requests:
             raise ResourceExhausted(
                 f"{self._max_requests} requests run or wait already; try again later, or raise --max-requests"
             )
 
     def abort(self, namespace: str, request_id: str) -> bool:
-        """Cancel the turns with this request id; whether there were any."""
+        """Cancel the turns with this request id; return whether there were any."""
         found = [t for t in self._turns if (t.request.key.namespace, t.request.request_id) == (namespace, request_id)]
         for turn in found:
-            turn.cancel()
+            turn.stream.cancel()
         return bool(found)
 
     async def drain(self, grace: float) -> None:
         """Refuse new turns, give the running ones `grace` seconds, cancel the rest, wait until blocks are written."""
         self._draining = True
-        tasks = [turn.task for turn in self._turns if turn.task is not None]
+        tasks = list(self._turns.values())
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
             for turn in self._turns:
-                turn.cancel(Unavailable("the worker is shutting down"))
+                turn.stream.cancel(Unavailable("the worker is shutting down"))
             await asyncio.wait(tasks, timeout=layout.LAST_SECONDS)
         await self._persister.flush(layout.LAST_SECONDS)
 
-    def _end(self, turn: RunningTurn, error: Exception | None = None) -> None:
+    def _end(self, turn: Turn, error: Exception | None = None) -> None:
         """Tell the caller that the turn is over. What follows is between the engine and the store."""
-        if not turn.ended:
-            turn.end(error)
-            turn.phases.end("" if turn.error is None else spans.failure_of(turn.error))
-            self._measures.ended(turn)
+        if not turn.stream.ended:
+            turn.stream.end(error)
+            turn.timing.end("" if turn.stream.error is None else tracing.failure_of(turn.stream.error))
+            self._log.ended(turn)
 
-    def _done(self, turn: RunningTurn, task: "asyncio.Task[None]") -> None:
-        self._turns.discard(turn)
+    def _done(self, turn: Turn, task: "asyncio.Task[None]") -> None:
+        del self._turns[turn]
         error = Cancelled("the request was cancelled") if task.cancelled() else task.exception()
-        if turn.ended and error is not None and error is not turn.error:
+        if turn.stream.ended and error is not None and error is not turn.stream.error:
             log.error("after the end of a turn: %s", error, exc_info=error)
         self._end(turn, error if error is None or isinstance(error, Exception) else Internal(type(error).__name__))
 
-    async def _run(self, turn: RunningTurn) -> None:
+    async def _run(self, turn: Turn) -> None:
         try:
-            await self._serve(turn)
+            await self._with_model(turn)
         except BaseException as error:
             release_frames(error)
+            del turn  # The error has this frame, and the turn's stream has the error.
             raise
 
-    async def _serve(self, turn: RunningTurn) -> None:
+    async def _with_model(self, turn: Turn) -> None:
         request = turn.request
-        turn.phases.enter("queue", turn.arrived, waits_for="agent")
+        turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
         async with self._models.use(request.key.model_id) as model:
             check_tokens(request.input, model, request.sampling.logit_bias)
             check_tool_calls(request, model)
-            await self._take_turn(turn, model)
+            async with self._locks.hold(*([] if request.anonymous else [request.key])):
+                await self._serve(turn, model)
 
-    async def _take_turn(self, turn: RunningTurn, model: LoadedModel) -> None:
-        request = turn.request
-        async with self._holding(request):
-            turn.phases.enter("match")
-            hot = model.memory.hot.get(request.key)
-            opened = await self._open(request, hot)
-            if opened.turn is not None:
-                _replay(turn, model, opened.turn)
-                self._end_hint(turn)
-                self._measures.replayed(turn)
-                return
-            if hot is not None and hot.version != opened.version:
-                model.memory.hot.drop(request.key)
-                hot = None
-            known = hot.ledger if hot is not None else None
-            planned = await self._preparer.plan(request, model, opened, known)
-            if planned.wants_note:
-                turn.phases.enter("summary")
-                note = await self._summarizer.note(turn, model, opened, planned)
-                planned = await self._preparer.plan(request, model, opened, known, note)
-            turn.phases.enter("queue", waits_for="memory")
-            demand = Demand(request.key, planned.lookup.own, planned.most_tokens, request.commits)
-            async with self._rooms.enter(model, demand) as room:
-                turn.phases.enter("load")
-                prepared = await self._preparer.prepare(request, model, planned, room)
-                turn.phases.tell(**found(prepared))
-                await self._compute_and_commit(turn, model, prepared, room)
+    async def _serve(self, turn: Turn, model: LoadedModel) -> None:
+        """Do the whole turn; call it under the agent's lock."""
+        request, timing = turn.request, turn.timing
+        timing.enter("match")
+        opened, known = await self._open(request, model)
+        if opened.turn is not None:
+            self._committer.replay(turn, model, opened.turn)
+            self._log.replayed(turn)
+            return
+        await self._planner.plan(turn, model, opened, known)
+        if turn.wants_note:
+            timing.enter("summary")
+            note = await self._summarizer.note(turn, model, opened)
+            await self._planner.plan(turn, model, opened, known, note)
+        timing.enter("queue", waits_for="memory")
+        memory = MemoryRequest(request.key, turn.lookup.own, turn.most_tokens, request.commits)
+        async with self._reservations.reserve(model, memory) as turn.reservation:
+            timing.enter("load")
+            turn.restored = await self._restore(turn, model)
+            timing.annotate(**found(turn))
+            try:
+                job = await self._generate(turn, model)
+                turn.stream.rest(turn.generated.rest)
+                finished = self._log.finished(turn)
+                if request.commits:
+                    timing.enter("commit")
+                    await self._committer.commit(turn, model, finished)
+                    timing.leave()
+                    turn.reservation.superseded = True
+                    finished.version.CopyFrom(turn.version.to_proto())
+                    finished.durable = True
+            except Exception as error:
+                self._end(turn, error)
+                raise
+            turn.stream.send(inference_pb2.GenerateResponse(finished=finished))
+            self._log.completed(turn)
+            self._end(turn)
+            if request.commits:
+                await self._pool_writer.keep(turn, model, job)
 
-    @asynccontextmanager
-    async def _holding(self, request: TurnRequest) -> AsyncIterator[None]:
+    async def _open(self, request: TurnRequest, model: LoadedModel) -> tuple[Opened, Ledger | None]:
+        """Return what the store has, and the ledger where it did not send that again. Drop hot state that is old."""
         if request.anonymous:
-            yield
-        else:
-            async with self._locks.hold(request.key):
-                yield
+            return Opened(NO_VERSION, Ledger()), None
+        hot = model.memory.hot.get(request.key)
+        opened = await self._store.open(request.key, hot.version if hot else NO_VERSION, request.request_id)
+        if hot is not None and hot.version != opened.version and opened.turn is None:
+            model.memory.hot.drop(request.key)
+            hot = None
+        return opened, hot.ledger if hot is not None else None
 
-    async def _open(self, request: TurnRequest, hot: HotState | None) -> Opened:
-        if request.anonymous:
-            return Opened(NO_VERSION, Ledger())
-        known = hot.version if hot is not None else NO_VERSION
-        return await self._store.open(request.key, known, request.request_id)
+    async def _restore(self, turn: Turn, model: LoadedModel) -> Restored:
+        """Return the KV to start from; what of it is in the pool is held by the turn's reservation."""
+        if turn.request.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE:
+            return Restored(model)
+        if turn.retokenized:  # What was computed of other tokens never serves, not even where some have stayed.
+            return Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
+        key, options = turn.request.key, {"incompatible": turn.incompatible}
+        return await self._restorer.find(key, model, turn.lookup, turn.reservation, **options)
 
-    def _end_hint(self, turn: RunningTurn) -> None:
-        """The agent has had its turn, if it was one."""
-        if turn.request.generates:
-            self._hints.forget(turn.request.key, turn.hint)
+    async def _generate(self, turn: Turn, model: LoadedModel) -> TurnJob:
+        """Have the engine compute the prompt and generate; the caller gets tokens meanwhile."""
+        loop, plan, timing = asyncio.get_running_loop(), turn.plan, turn.timing
 
-    async def _compute_and_commit(self, turn: RunningTurn, model: LoadedModel, prepared: Prepared, room: Room) -> None:
-        version: Version | None = None
-        hashes: list[bytes] = []
-        try:
-            started, job = await self._compute(turn, model, prepared)
-            generated = job.result
-            turn.rest(generated.rest)
-            finished = self._measures.finished(turn, prepared, generated)
-            turn.phases.tell_request(generated_tokens=generated.sampled)
-            if turn.request.commits:
-                turn.phases.enter("commit")
-                version, hashes = await self._commit(turn, model, prepared, generated, started, finished)
-                turn.phases.leave()
-                room.superseded = True
-                finished.version.CopyFrom(version_to_proto(version))
-                finished.durable = True
-        except Exception as error:
-            self._end(turn, error)
-            raise
-        turn.say(inference_pb2.GenerateResponse(finished=finished))
-        self._measures.completed(turn, prepared, generated)
-        self._end(turn)
-        if version is not None:
-            await self._keeper.keep(turn.request.key, version, model, prepared, room, job, hashes)
+        def started(at: float, seconds: float) -> None:
+            loop.call_soon_threadsafe(self._started, turn, model, at, seconds)
 
-    async def _compute(
-        self, turn: RunningTurn, model: LoadedModel, prepared: Prepared
-    ) -> tuple[inference_pb2.Started, TurnJob]:
-        started = inference_pb2.Started()
-        loop = asyncio.get_running_loop()
-
-        def taken_up(at: float, seconds: float) -> None:
-            loop.call_soon_threadsafe(self._announce, turn, model, prepared, started, at, seconds)
-
-        plan = prepared.plan
+        sequence: list[int] = await self._threads.plan(plan.sequence.tolist, len(plan.sequence))
         job = TurnJob(
-            plan.sequence,
-            prepared.reuse.caches,
-            prepared.decoding,
-            turn.token_from_engine,
-            turn.cancelled,
-            taken_up,
-            prepared.reuse.tokens,
+            sequence,
+            turn.restored.caches,
+            turn.decoding,
+            turn.stream.token_from_engine,
+            turn.stream.cancelled,
+            started,
+            turn.restored.tokens,
             capture_positions(plan.checkpoints, len(plan.sequence)) if turn.request.commits else (),
         )
         turn.generated = job.result
-        turn.phases.enter("queue", waits_for="engine")
-        turn.interrupt = None  # The engine looks at the flag before every step.
+        timing.enter("queue", waits_for="engine")
+        turn.stream.interrupt = None  # The engine looks at the flag before every step.
         self._engine.begin(lambda: model.engine.add(job), job.future)
         await self._engine.wait(job.future)
-        turn.phases.computed(job, time.monotonic(), _failure(turn, job))
-        turn.check()
+        timing.computed(job, _failure(turn, job))
+        turn.stream.check()
         job.future.result()
-        return started, job
+        timing.annotate_request(generated_tokens=job.result.sampled)
+        return job
 
-    def _announce(
-        self,
-        turn: RunningTurn,
-        model: LoadedModel,
-        prepared: Prepared,
-        started: inference_pb2.Started,
-        taken_up: float,
-        load_seconds: float,
-    ) -> None:
-        reuse = prepared.reuse
-        dropped = prepared.dropped_tokens if turn.request.commits and not prepared.appended else 0
-        started.MergeFrom(
-            inference_pb2.Started(
-                cache=prepared.report,
-                base=version_to_proto(prepared.base),
-                queue=duration(taken_up - turn.arrived - reuse.load_seconds),
-                load=duration(reuse.load_seconds + load_seconds),
-                context_remaining=prepared.context_remaining,
-                appended=prepared.appended,
-                dropped_tokens=dropped,
-                dropped_snapshot=automatic_snapshot(prepared.base.number) if dropped else "",
-                context_trim=prepared.context_trim(commits=turn.request.commits),
-            )
+    def _started(self, turn: Turn, model: LoadedModel, at: float, assembly_seconds: float) -> None:
+        """Tell the caller that the engine has started the turn, at `at`, and what memory gave."""
+        turn.timing.start(at, turn.restored.read_seconds, assembly_seconds)
+        dropped = turn.dropped_tokens if turn.request.commits and not turn.appended else 0
+        turn.started = inference_pb2.Started(
+            cache=turn.cache_report(),
+            base=turn.base.to_proto(),
+            queue=duration(turn.timing.queue_seconds),
+            load=duration(turn.timing.load_seconds),
+            context_remaining=turn.context_remaining,
+            appended=turn.appended,
+            dropped_tokens=dropped,
+            dropped_snapshot=automatic_snapshot(turn.base.number) if dropped else "",
+            context_trim=turn.context_trim(),
         )
-        turn.phases.taken_up(taken_up, load_seconds)
-        turn.phases.tell_request(prompt_tokens=len(prepared.plan.sequence), **found(prepared))
-        self._measures.taken_up(turn, prepared, taken_up, load_seconds)
-        turn.started(started, model.tokenizer)
-
-    async def _commit(
-        self,
-        turn: RunningTurn,
-        model: LoadedModel,
-        prepared: Prepared,
-        generated: Generated,
-        started: inference_pb2.Started,
-        finished: inference_pb2.Finished,
-    ) -> tuple[Version, list[bytes]]:
-        """The version that it made, and the hash chain of its conversation."""
-        turn.check()
-        turn.committing = True
-        request, plan = turn.request, prepared.plan
-        token_ids = (*plan.sequence[prepared.keep_tokens :], *generated.token_ids)
-        pieces = model.tokenizer.pieces(token_ids)
-        ledger, keep = prepared.ledger, prepared.keep_tokens
-        own = prepared.carried_turns[-1].end_token - keep if prepared.carried_turns else 0
-        before = ledger.text[: ledger.offsets[keep - 1] if keep else 0] + b"".join(pieces[:own])
-        prompt = b"".join(pieces[own : len(pieces) - len(generated.token_ids)])
-        record = cache_store_pb2.TurnRecord(
-            started=started,
-            delta=delta(turn.tokens, model.tokenizer, generated.rest),
-            finished=finished,
-            messages=message_places(request.input, before, prompt, appended=prepared.appended),
-        )
-        hashes = [] if prepared.appended else _conversation(turn, record.delta)
-        commit = Commit(
-            base=prepared.base,
-            keep_tokens=prepared.keep_tokens,
-            token_ids=token_ids,
-            pieces=pieces,
-            tokenizer_hash=model.tokenizer.hash,
-            generated_tokens=len(generated.token_ids),
-            request_id=request.request_id,
-            request_digest=request.digest,
-            record=record,
-            message_hashes=hashes,
-            label=request.label,
-            expiry=request.expiry,
-            template_time=prepared.ledger.template_time,
-            ends_turn_hint=request.generates and self._hints.of(request.key) is turn.hint,
-            snapshot_version=prepared.snapshot_version,
-            carried_turns=prepared.carried_turns,
-            opening_bytes=prepared.opening_bytes,
-            context_policy=request.context_policy,
-        )
-        version, replayed = await self._store.commit(request.key, commit)
-        self._end_hint(turn)
-        if replayed is not None:
-            raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
-        return version, hashes
+        turn.timing.annotate_request(prompt_tokens=len(turn.plan.sequence), **found(turn))
+        self._log.started(turn)
+        turn.stream.started(turn.started, model.tokenizer)
 
 
-def _failure(turn: RunningTurn, job: TurnJob) -> str:
-    """The name of the status that a turn has which the engine is through with; empty if it went well."""
-    error = turn.error or (None if job.future.cancelled() else job.future.exception())
+def _failure(turn: Turn, job: TurnJob) -> str:
+    """Return the status with which the engine ended a turn; empty if all went well."""
+    error = turn.stream.error or (None if job.future.cancelled() else job.future.exception())
     if error is not None:
-        return spans.failure_of(error)
-    return spans.CANCELLED if job.future.cancelled() or turn.cancelled.is_set() else ""
-
-
-def _conversation(turn: RunningTurn, said: inference_pb2.Delta) -> list[bytes]:
-    """The hash chain of a whole chat with its answer, as the client will send that back."""
-    chat = turn.request.input
-    if not isinstance(chat, MessagesInput):
-        return []
-    answer = (_message(said),) if turn.request.generates else ()
-    return message_hashes((*chat.messages, *answer), chat.tools, chat.template_arguments)
-
-
-def _message(said: inference_pb2.Delta) -> dict[str, Any]:
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
-        for call in said.tool_calls
-    ]
-    return {"role": "assistant", "content": said.text, "tool_calls": calls or None}
-
-
-def _replay(turn: RunningTurn, model: LoadedModel, committed: cache_store_pb2.CommittedTurn) -> None:
-    if committed.request_digest != turn.request.digest:
-        raise InvalidArgument("request_id", "was used for a turn with other arguments; choose another")
-    record = committed.record
-    turn.started(record.started, model.tokenizer)
-    if record.delta.ByteSize():
-        turn.say(inference_pb2.GenerateResponse(delta=record.delta))
-    finished = record.finished
-    finished.version.CopyFrom(committed.version)
-    finished.durable = finished.replayed = True
-    turn.say(inference_pb2.GenerateResponse(finished=finished))
+        return tracing.failure_of(error)
+    return tracing.CANCELLED if job.future.cancelled() or turn.stream.cancelled.is_set() else ""

@@ -1,7 +1,5 @@
-"""The note of what a memory loses, for agents whose context policy is to summarize: a turn that nothing is kept of."""
+"""The note of what a memory loses, for agents whose context policy is to summarize: a turn of which nothing is kept."""
 
-import asyncio
-from bisect import bisect_right
 from typing import Final
 
 from agentmem.errors import AgentmemError
@@ -9,18 +7,19 @@ from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import MessagesInput, TokenEvent, TokensInput, TurnRequest
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.thread import EngineThread
-from inference_service.memory.match import Limits
+from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Planner
 from inference_service.memory.trimming import room_for_summary
 from inference_service.models.loading import LoadedModel
-from inference_service.pool.admission import Demand
+from inference_service.pool.admission import MemoryRequest
 from inference_service.storage.client import Opened
-from inference_service.text.answering import told_apart
-from inference_service.text.rendered import Rendered
-from inference_service.turns.planned import Note, Planned
-from inference_service.turns.preparing import Preparer
-from inference_service.turns.rooms import Rooms
-from inference_service.turns.running import RunningTurn
+from inference_service.text.answering import split_answer
+from inference_service.text.prompt import Rendered
+from inference_service.threads import WorkerThreads
+from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.reserving import Reservations
+from inference_service.turns.restoring import Restorer
+from inference_service.turns.turn import Note, Turn
 
 _INSTRUCTION: Final = (
     "Our conversation up to here will be removed to make room. Write a note for yourself that replaces it: what was "
@@ -32,67 +31,78 @@ _WORDS_PER_TOKEN: Final = 0.5
 
 
 class Summarizer:
-    """Has the model write notes. Event loop only; call it under the agent's lock, before the turn has its room."""
+    """Has the model write notes. Event loop only; call it under the agent's lock, before the turn has its memory."""
 
-    def __init__(self, engine: EngineThread, preparer: Preparer, rooms: Rooms) -> None:
+    def __init__(
+        self,
+        engine: EngineThread,
+        threads: WorkerThreads,
+        planner: TurnPlanner,
+        restorer: Restorer,
+        reservations: Reservations,
+    ) -> None:
         self._engine = engine
-        self._preparer = preparer
-        self._rooms = rooms
+        self._threads = threads
+        self._planner = planner
+        self._restorer = restorer
+        self._reservations = reservations
 
-    async def note(self, turn: RunningTurn, model: LoadedModel, opened: Opened, planned: Planned) -> Note:
-        """A note of what the plan drops, or why there is none. Raises what cancelled the turn."""
+    async def note(self, turn: Turn, model: LoadedModel, opened: Opened) -> Note:
+        """Return a note of what the turn's plan drops, or why there is none. Raises what cancelled the turn."""
         try:
-            return await self._written(turn, model, opened, planned)
+            return await self._written(turn, model, opened)
         except AgentmemError as error:
-            turn.check()
+            turn.stream.check()
             return Note(failure=f"the model could not write it ({error.code.name})")
 
-    async def _written(self, turn: RunningTurn, model: LoadedModel, opened: Opened, planned: Planned) -> Note:
-        request = await asyncio.to_thread(_request, turn.request, model, planned)
-        asked = await self._preparer.plan(request, model, opened, planned.ledger)
+    async def _written(self, turn: Turn, model: LoadedModel, opened: Opened) -> Note:
+        request, stream = await self._threads.plan(lambda: _request(turn, model)), turn.stream
+        asking = Turn(request)
+        await self._planner.plan(asking, model, opened, turn.ledger)
         said: list[TokenEvent] = []
-        async with self._rooms.enter(model, Demand(request.key, asked.lookup.own, asked.most_tokens, False)) as room:
-            prepared = await self._preparer.prepare(request, model, asked, room)
+        memory = MemoryRequest(request.key, asking.lookup.own, asking.most_tokens, keeps=False)
+        async with self._reservations.reserve(model, memory) as asking.reservation:
+            restored = await self._restorer.find(request.key, model, asking.lookup, asking.reservation)
             job = TurnJob(
-                prepared.plan.sequence,
-                prepared.reuse.caches,
-                prepared.decoding,
+                asking.plan.sequence.tolist(),
+                restored.caches,
+                asking.decoding,
                 said.append,
-                turn.cancelled,
-                reused=prepared.reuse.tokens,
+                stream.cancelled,
+                reused=restored.tokens,
             )
-            interrupt, turn.interrupt = turn.interrupt, None  # The engine looks at the flag before every step.
+            interrupt, stream.interrupt = stream.interrupt, None  # The engine looks at the flag before every step.
             self._engine.begin(lambda: model.engine.add(job), job.future)
             await self._engine.wait(job.future)
-            turn.interrupt = interrupt
-            turn.check()
+            stream.interrupt = interrupt
+            stream.check()
             job.future.result()
         note = "".join(event.text for event in said) + job.result.rest.text
         if model.reasoning is not None:
-            note = told_apart(model.reasoning, model.tokenizer, prepared.plan.sequence, job.result.token_ids).text
+            note = split_answer(model.reasoning, model.tokenizer, job.sequence, job.result.token_ids).text
         note = note.strip()
         if job.result.reason != types_pb2.FINISH_REASON_STOP:
             return Note(failure=f"the note was longer than {request.max_tokens} tokens")
         return Note(note) if note else Note(failure="the model wrote nothing")
 
 
-def _request(request: TurnRequest, model: LoadedModel, planned: Planned) -> TurnRequest:
-    """The turn that asks for the note: what is dropped, and behind it the instruction. Raises FailedPrecondition."""
-    assert planned.plan.trim is not None
+def _request(turn: Turn, model: LoadedModel) -> TurnRequest:
+    """Return the turn that asks for the note: what is dropped, and then the instruction. Raises FailedPrecondition."""
+    assert turn.plan.trim is not None
     tokens = room_for_summary(model.context_length)
-    dropped = planned.ledger.kept(planned.plan.trim.dropped)
+    dropped = turn.ledger.kept(turn.plan.trim.dropped)
     instruction = {"role": "user", "content": _INSTRUCTION.format(words=max(1, int(tokens * _WORDS_PER_TOKEN)))}
-    specials = Planner(model.tokenizer, model.renderer, Limits()).specials(dropped)
+    specials = Planner(model.tokenizer, model.renderer, MatchLimits()).specials(dropped)
     kept, addition = model.renderer.continuation(
         Rendered(dropped.text, tuple(specials)),
         MessagesInput((instruction,)),
-        cue=True,
+        generation_prompt=True,
         parse_special=False,
         answered=dropped.ends_with_an_answer,
     )
-    past = dropped.token_ids[: bisect_right(dropped.offsets, kept)]
+    past = dropped.token_ids[: dropped.tokens_within(kept)].tolist()
     return TurnRequest(
-        key=request.key,
+        key=turn.request.key,
         input=TokensInput((*past, *model.renderer.encode(addition, continues=True))),
         digest=b"",
         max_tokens=tokens,

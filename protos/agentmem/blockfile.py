@@ -11,9 +11,12 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
+
+if TYPE_CHECKING:  # The gateway reads constants from here, and needs no NumPy.
+    from agentmem.identity import Uint32
 
 FORMAT_VERSION = 1
 BLOCK_TOKENS = 256
@@ -75,19 +78,26 @@ class TensorSpec:
     end: int
 
 
-def chain_hash(fingerprint: str, namespace: str, parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """The name of the block that holds `token_ids` after `parent` (NO_PARENT for the first), 32 bytes.
+def chain_hash(fingerprint: str, namespace: str, parent: bytes, token_ids: "Sequence[int] | Uint32") -> bytes:
+    """Return the name of the block that holds `token_ids` after `parent` (NO_PARENT for the first), 32 bytes.
 
-    SHA-256 over length-prefixed parts: 256 tokens cost about a microsecond, and nobody can craft a collision.
+    SHA-256 over length-prefixed parts: 256 tokens cost about a microsecond, and collisions cannot be crafted.
     """
     digest = hashlib.sha256()
-    for part in (fingerprint.encode(), namespace.encode(), parent, struct.pack(f"<{len(token_ids)}I", *token_ids)):
+    for part in (fingerprint.encode(), namespace.encode(), parent, _packed(token_ids)):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()
 
 
-def chain_hashes(fingerprint: str, namespace: str, token_ids: Sequence[int]) -> Iterator[bytes]:
+def _packed(token_ids: "Sequence[int] | Uint32") -> bytes:
+    """Return token ids as little-endian uint32."""
+    if isinstance(token_ids, Sequence):
+        return struct.pack(f"<{len(token_ids)}I", *token_ids)
+    return token_ids.astype("<u4", copy=False).tobytes()
+
+
+def chain_hashes(fingerprint: str, namespace: str, token_ids: "Sequence[int] | Uint32") -> Iterator[bytes]:
     """Names of all blocks of a sequence, first to last; the last one is a tail if it is not full."""
     parent = NO_PARENT
     for first in range(0, len(token_ids), BLOCK_TOKENS):

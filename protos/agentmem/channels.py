@@ -1,16 +1,36 @@
-"""Channels between the processes: limits, keepalive, tracing, and an authority that every HTTP/2 server accepts.
+"""Channels between the processes and to a gateway: credentials (keys, TLS), limits, keepalive, tracing.
 
-Both ends take the same options from here, so that message sizes and keepalive agree.
+Both ends take the same options from here, so that message sizes and keepalive agree. The authority is one that every
+HTTP/2 server accepts.
 """
+
+from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import grpc
 
-from agentmem.credentials import ClientTls, bearer
-from agentmem.traced_calls import TracedChannel
+from agentmem import tracing
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """How a client knows the server, and shows who it is itself. All PEM.
+
+    Without `ca` the authorities are those that gRPC ships with; `cert` and `key` go together.
+    """
+
+    ca: bytes | None = None
+    cert: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """As gRPC takes them."""
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.cert)
+
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Ledgers of a few hundred thousand tokens fit; KV never travels in one message."""
@@ -58,16 +78,69 @@ def connect(target: str, *, key: str = "", tls: ClientTls | None = None) -> grpc
     if target.startswith("unix:"):
         # grpc-core would send the percent-encoded path, which tonic and others reject.
         options.append(("grpc.default_authority", "localhost"))
-    interceptors = bearer(key) if key else []
     if tls is None:
-        return TracedChannel(grpc.aio.insecure_channel(target, options=options, interceptors=interceptors))
-    return TracedChannel(grpc.aio.secure_channel(target, tls.credentials(), options=options, interceptors=interceptors))
+        return TracedChannel(grpc.aio.insecure_channel(target, options=options), key)
+    return TracedChannel(grpc.aio.secure_channel(target, tls.credentials(), options=options), key)
 
 
 @asynccontextmanager
-async def closing_stream(call: "grpc.aio.UnaryStreamCall[Any, _T]") -> AsyncIterator["AsyncIterator[_T]"]:
+async def closing_stream(call: grpc.aio.UnaryStreamCall[Any, _T]) -> AsyncIterator[AsyncIterator[_T]]:
     """Iterate a server stream so that leaving early cancels it; without that the server streams for ever."""
     try:
         yield call.__aiter__()
     finally:
         call.cancel()
+
+
+class TracedChannel(grpc.aio.Channel):
+    """A channel whose calls carry the request id and span that they are made for; metadata given with a call go first.
+
+    They also carry `key`, where there is one: gRPC's own call credentials refuse channels without TLS. A channel and no
+    interceptor: grpc.aio's intercepted calls are objects of other classes that behave otherwise, and cost time with
+    each message of a stream.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, key: str = "") -> None:
+        self._channel = channel
+        self._credential = (("authorization", f"Bearer {key}"),) if key else ()
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return self._carrying(self._channel.unary_unary(*args, **kwargs))
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
+        return self._carrying(self._channel.unary_stream(*args, **kwargs))
+
+    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return self._carrying(self._channel.stream_unary(*args, **kwargs))
+
+    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
+        return self._carrying(self._channel.stream_stream(*args, **kwargs))
+
+    async def __aenter__(self) -> TracedChannel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close(None)
+
+    async def close(self, grace: float | None = None) -> None:
+        await self._channel.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self._channel.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._channel.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self._channel.channel_ready()
+
+    def _carrying(self, method: Any) -> Any:
+        def call(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
+            given = tuple(metadata or ())
+            names = {name for name, _ in given}
+            trace = tracing.current()
+            carried = () if trace is None else trace.metadata
+            more = (*self._credential, *(pair for pair in carried if pair[0] not in names))
+            return method(*args, metadata=(*given, *more) if more else metadata, **kwargs)
+
+        return call

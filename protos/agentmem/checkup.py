@@ -1,24 +1,26 @@
-"""What `agentmem doctor` finds. Each process's package looks at its own things, and says line by line what it found.
+"""Findings of `agentmem doctor`, and the JSON lines in which each service's `python -m PACKAGE.doctor` writes them.
 
-A line is a JSON object: the name of a check that begins, or a finding. So who reads them knows by name which check
-hangs or has crashed, and it costs no other's findings.
+The name of a check is written as it begins, so the reader knows which one hangs or crashes.
 """
 
 import json
+import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
+from shlex import quote
+from typing import Any, TypeVar
 
-Fact = int | float | str | bool
-"""A measured value, for machines: bytes, seconds, names."""
+from agentmem.settings import ServiceSettings, SettingsError, load
+
+_Settings = TypeVar("_Settings", bound=ServiceSettings)
 
 
 class State(StrEnum):
-    """How bad it is. A warning costs speed, room or comfort; a problem keeps Agentmem from working, or is unsafe."""
+    """How bad a finding is. A warning costs speed, room or comfort; a problem prevents or endangers operation."""
 
     OK = "ok"
     WARNING = "warning"
@@ -28,112 +30,98 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, and where it is not OK, what to do. `facts` are for machines, their names with units.
+    """What a check found; unless it is OK, what to do; measured values by name and unit. `run` sets `check`."""
 
-    Raises ValueError where nothing is said of what to do.
-    """
-
-    check: str
     state: State
     found: str
     advice: str = ""
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    check: str = ""
 
     def __post_init__(self) -> None:
         if self.state is not State.OK and not self.advice:
-            raise ValueError(f"{self.check}: a finding that is not ok says what to do")
+            raise ValueError(f"{self.found}: a finding that is not ok says what to do")
 
 
-_NONE: Final[Mapping[str, Fact]] = MappingProxyType({})
+ok, warning, problem, unknown = (partial(Finding, state) for state in State)
 
 Findings = Iterable[Finding]
-Check = tuple[str, Callable[[], Findings]]
-"""A name, and what finds something; it may raise OSError where the machine fails under it."""
+Checks = Mapping[str, Callable[[], Findings]]
+"""Checks by name, in their order. A check may raise OSError."""
 
 
-@dataclass(frozen=True)
-class Begun:
-    """The check of this name has begun."""
-
-    check: str
-
-
-def ok(check: str, found: str, advice: str = "", facts: Mapping[str, Fact] = _NONE) -> Finding:
-    """All is well; `advice` is what could be even better."""
-    return Finding(check, State.OK, found, advice, facts)
-
-
-def warning(check: str, found: str, advice: str, facts: Mapping[str, Fact] = _NONE) -> Finding:
-    """It works, and could be better."""
-    return Finding(check, State.WARNING, found, advice, facts)
-
-
-def problem(check: str, found: str, advice: str, facts: Mapping[str, Fact] = _NONE) -> Finding:
-    """It does not work, or is not safe."""
-    return Finding(check, State.PROBLEM, found, advice, facts)
-
-
-def unknown(check: str, found: str, advice: str, facts: Mapping[str, Fact] = _NONE) -> Finding:
-    """It could not be found out."""
-    return Finding(check, State.UNKNOWN, found, advice, facts)
-
-
-def tell(checks: Sequence[Check], write: Callable[[str], object]) -> None:
-    """Run the checks in order, and give their lines to `write`. One that fails costs no other's findings."""
-    for name, check in checks:
+def run(checks: Checks, write: Callable[[str], object] = lambda line: print(line, flush=True)) -> bool:  # noqa: T201
+    """Run the checks in order, even where one fails, and write their lines. Return whether none found a problem."""
+    well = True
+    for name, check in checks.items():
         write(json.dumps({"begun": name}))
-        try:
-            for finding in check():
-                write(_encoded(finding))
-        except OSError as error:
-            about = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            write(_encoded(problem(name, about, "look at that file or device, and at who may use it")))
-        except Exception as error:  # noqa: BLE001 - the rim: a bug in one check, told as such
-            told = f"the check itself failed: {type(error).__name__}: {error}"
-            write(_encoded(unknown(name, told, "this is a mistake in Agentmem; report it with this line")))
+        for finding in _findings(check):
+            well = well and finding.state is not State.PROBLEM
+            write(json.dumps(asdict(replace(finding, check=name))))
+    return well
 
 
-def decode(line: str) -> Begun | Finding:
-    """A line of `tell`. Raises ValueError for any other."""
+def _findings(check: Callable[[], Findings]) -> Findings:
+    try:
+        yield from check()
+    except OSError as error:
+        about = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        yield problem(about, "look at that file or device, and at its permissions")
+    except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the others
+        failed = f"the check itself failed: {type(error).__name__}: {error}"
+        yield unknown(failed, "this is a mistake in Agentmem; report it with this line")
+
+
+def parse(line: str) -> str | Finding:
+    """Return the name of the check that begins, or the finding, of a line of `run`. Raise ValueError for others."""
     match json.loads(line):
         case {"begun": str(check)}:
-            return Begun(check)
+            return check
         case {"check": str(check), "state": str(state), "found": str(found), "advice": str(advice), "facts": facts}:
-            return Finding(check, State(state), found, advice, dict(facts))
+            return Finding(State(state), found, advice, facts, check)
     raise ValueError(f"{line!r} is no finding")
 
 
-def as_dict(finding: Finding) -> dict[str, object]:
-    """The finding as JSON has it."""
-    return {
-        "check": finding.check,
-        "state": finding.state.value,
-        "found": finding.found,
-        "advice": finding.advice,
-        "facts": dict(finding.facts),
-    }
-
-
-_CONNECT_SECONDS: Final = 1.0
+def settings_of(kind: type[_Settings], service: str) -> _Settings | None:
+    """Return the settings of a service from flags, environment and TOML; where they are wrong, write that finding."""
+    os.umask(0o077)
+    try:
+        return load(kind)
+    except SettingsError as error:
+        wrong = problem(str(error), "mend the setting that it names: a flag, AGENTMEM_… or the TOML")
+        run({f"{service} settings": lambda: [wrong]})
+        return None
 
 
 def listens(target: str) -> bool:
-    """Whether somebody accepts connections at "unix:PATH", or is too busy to within a second."""
+    """Return whether "unix:PATH" accepts connections, or is too busy to within a second."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_CONNECT_SECONDS)
+        probe.settimeout(1.0)
         try:
             probe.connect(target.removeprefix("unix:"))
         except (TimeoutError, BlockingIOError):
             return True
-        except OSError:  # also a path that is too long, which nobody can have
+        except OSError:  # includes a path that is too long
             return False
     return True
 
 
+def usable_directory(path: Path, flag: str) -> Finding | None:
+    """Return why this user cannot use a directory, or that it will be made; None where it is there and this user's."""
+    another = f"choose another {flag}"
+    if (parent := existing(path)) != path:
+        if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
+            return ok(f"{path} will be made at the first start")
+        return problem(f"{path} cannot be made in {parent}", f"{another}, or let this user write there")
+    if not path.is_dir():
+        return problem(f"{path} is not a directory", another)
+    if (owner := path.stat().st_uid) != (user := os.geteuid()):
+        return problem(f"{path} is user {owner}'s, and this is user {user}", f"run as that user, or {another}")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        return problem(f"{path} cannot be read and written", f"chmod 700 {quote(str(path))}")
+    return None
+
+
 def existing(path: Path) -> Path:
-    """`path`, or its nearest parent that is there. Raises OSError where that cannot be seen."""
+    """Return `path`, or its nearest parent that exists. Raise OSError where that cannot be determined."""
     return next(place for place in (path, *path.parents) if place.exists())
-
-
-def _encoded(finding: Finding) -> str:
-    return json.dumps(as_dict(finding))

@@ -16,7 +16,7 @@
     ├── Cancelled            the caller went away                                   CANCELLED            499
     └── Internal             a bug (an incident id leaves the process), or a disk   INTERNAL             500
 
-Raise them where the fault is found; `agentmem.interceptors` turns them into rich gRPC status, `from_rpc` turns a peer's
+Raise them where the fault is found; `agentmem.rpc` turns them into rich gRPC status, `from_rpc` turns a peer's
 status back into them, and the HTTP doors read `http_status`.
 """
 
@@ -244,7 +244,7 @@ def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
 
 
 def is_silence(error: grpc.aio.AioRpcError) -> bool:
-    """Whether a process of ours said nothing, so that nobody knows what it did.
+    """Whether a process of ours gave no answer, so that its effect is unknown.
 
     The transport failed, our own deadline for it passed, or the call was cut off.
     """

@@ -1,7 +1,7 @@
 """The `/metrics` page of a process, on a port and a thread of its own, so that a busy event loop still answers.
 
-It asks nobody who they are, so it answers to the names of this machine only: a browser reaches its loopback address for
-any web page whose own name was made to lead there (DNS rebinding), and the Host header gives that name away.
+Callers are not authenticated, so it answers to the names of this machine only: a browser reaches its loopback address
+for any web page whose own name was made to lead there (DNS rebinding), and the Host header gives that name away.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
-from agentmem.addresses import AddressError, asked_host, is_loopback, parse_address
+from agentmem.sockets import AddressError, asked_host, is_loopback, parse_address
 
 LATENCY_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -19,7 +19,7 @@ LATENCY_BUCKETS: Final = (
 """Seconds, for all histograms of all processes, so that they can be summed and compared."""
 
 _PRIVATE: Final = ".internal"
-"""The end of names that nobody can register, such as host.docker.internal, by which containers know their host."""
+"""The end of names that cannot be registered, such as host.docker.internal, by which containers know their host."""
 
 
 class MetricsServer:

@@ -1,45 +1,73 @@
-"""The metrics `grpc_server_*` of a process: its RPCs of all four arities, by the status that the caller gets.
+"""Metrics that every process has: `grpc_server_*` of its RPCs, whether it and its peers serve, and what runs.
 
-The names and labels are those that gRPC's middleware in other languages has, so that dashboards made for it work.
-Health checking and reflection are not counted, and neither are methods that nobody serves: labels stay bounded.
+Names and labels of the RPCs' metrics are those of gRPC's middleware in other languages, so that dashboards made for it
+work. Health checking and reflection are not counted, and neither are methods that are not served: labels stay bounded.
 """
 
 from __future__ import annotations
 
-import inspect
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final, Protocol
 
 import grpc
 from google.protobuf import descriptor_pool
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from google.protobuf.descriptor import ServiceDescriptor
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
-from agentmem import handlers
 from agentmem.exposition import LATENCY_BUCKETS
-from agentmem.outcomes import Outcome
 
-if TYPE_CHECKING:  # generic in the stubs only
-    _Context = grpc.aio.ServicerContext[Any, Any]
-    _Handler = grpc.RpcMethodHandler[Any, Any]
-    _ServerInterceptor = grpc.aio.ServerInterceptor[Any, Any]
-else:
-    _ServerInterceptor = grpc.aio.ServerInterceptor
+disable_created_metrics()  # type: ignore[no-untyped-call]
+# Else a third of every page would be the times at which series were made, as metrics of their own.
 
 _LABELS: Final = ("grpc_type", "grpc_service", "grpc_method")
 _TYPES: Final = {
-    "unary_unary": "unary",
-    "unary_stream": "server_stream",
-    "stream_unary": "client_stream",
-    "stream_stream": "bidi_stream",
+    (False, False): "unary",
+    (False, True): "server_stream",
+    (True, False): "client_stream",
+    (True, True): "bidi_stream",
 }
 
 
+class _Incremented(Protocol):
+    def inc(self, amount: float = 1) -> None: ...
+
+
+class _Ignored:
+    def inc(self, amount: float = 1) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class MethodCounts:
+    """What is counted of one method. Any thread."""
+
+    started: _Incremented
+    received: _Incremented
+    sent: _Incremented
+    handled: dict[grpc.StatusCode, Counter]
+    seconds: Histogram | None
+
+    def ended(self, code: grpc.StatusCode, seconds: float) -> None:
+        """Count a call that ended with this status after so many seconds."""
+        if self.seconds is not None:
+            self.seconds.observe(seconds)
+            self.handled[code].inc()
+
+
+UNCOUNTED: Final = MethodCounts(_Ignored(), _Ignored(), _Ignored(), {}, None)
+
+
 class RpcMetrics:
-    """Counts the RPCs of the services that it is told of. `interceptor` goes outermost."""
+    """Counts the RPCs of the services that `serve` names; `methods` are by path, "/package.Service/Method"."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -56,138 +84,49 @@ class RpcMetrics:
             buckets=LATENCY_BUCKETS,
             registry=registry,
         )
-        self._methods: dict[str, _Method] = {}
-        self.interceptor: grpc.aio.ServerInterceptor[Any, Any] = _Counting(self._methods)
+        self.methods: dict[str, MethodCounts] = {}
 
     def serve(self, services: Iterable[str]) -> None:
         """Count the RPCs of these services, by their full names, each from 0. Raises KeyError for an unknown one."""
         for name in services:
             service: ServiceDescriptor = descriptor_pool.Default().FindServiceByName(name)
             for method in service.methods:
-                self._methods[f"/{name}/{method.name}"] = self._method(method)
-
-    def _method(self, method: MethodDescriptor) -> _Method:
-        arity = handlers.arity(method.client_streaming, method.server_streaming)
-        labels = (_TYPES[arity], method.containing_service.full_name, method.name)
-        return _Method(
-            self._started.labels(*labels),
-            {code: self._handled.labels(*labels, code.name) for code in grpc.StatusCode},
-            self._received.labels(*labels),
-            self._sent.labels(*labels),
-            self._seconds.labels(*labels),
-        )
+                labels = (_TYPES[method.client_streaming, method.server_streaming], name, method.name)
+                self.methods[f"/{name}/{method.name}"] = MethodCounts(
+                    self._started.labels(*labels),
+                    self._received.labels(*labels),
+                    self._sent.labels(*labels),
+                    {code: self._handled.labels(*labels, code.name) for code in grpc.StatusCode},
+                    self._seconds.labels(*labels),
+                )
 
 
-class _Method:
-    """What is counted of one method."""
+class ProcessMetrics:
+    """One process: `service` is gateway, worker or store, `peers` are the services that it calls.
 
-    def __init__(
-        self,
-        started: Counter,
-        handled: dict[grpc.StatusCode, Counter],
-        received: Counter,
-        sent: Counter,
-        seconds: Histogram,
-    ) -> None:
-        self.started = started
-        self.handled = handled
-        self.received = received
-        self.sent = sent
-        self.seconds = seconds
+    `rpcs` are those of its gRPC server. Any thread.
+    """
 
+    def __init__(self, registry: CollectorRegistry, service: str, peers: Iterable[str] = ()) -> None:
+        build = Gauge("agentmem_build_info", "1, with what runs.", ["service", "version"], registry=registry)
+        build.labels(service, version("agentmem")).set(1)
+        self._ready = Gauge("agentmem_ready", "1 while the process itself says SERVING, else 0.", registry=registry)
+        self._peers = {}
+        if peers:
+            up = Gauge(
+                "agentmem_peer_up",
+                "1 while another process that this one calls says SERVING, else 0; asked every second or more often.",
+                ["peer"],
+                registry=registry,
+            )
+            self._peers = {peer: up.labels(peer) for peer in peers}
+        ProcessCollector(registry=registry)
+        self.rpcs = RpcMetrics(registry)
 
-class _Counting(_ServerInterceptor):
-    def __init__(self, methods: dict[str, _Method]) -> None:
-        self._methods = methods
+    def serving(self, ready: bool) -> None:
+        """Set whether the process itself serves."""
+        self._ready.set(ready)
 
-    async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
-    ) -> _Handler:
-        handler = await continuation(details)
-        method = self._methods.get(details.method)
-        return handler if handler is None or method is None else _counted(handler, method)
-
-
-class _Call:
-    """What stands around one call's handler."""
-
-    def __init__(self, context: _Context, method: _Method) -> None:
-        self._outcome = Outcome(context)
-        self._method = method
-        self._began = time.monotonic()
-
-    def __enter__(self) -> None:
-        self._method.started.inc()
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
-        self._method.seconds.observe(time.monotonic() - self._began)
-        self._method.handled[self._outcome.code(kind)].inc()
-
-
-class _StreamContext:
-    """A stream's context, which counts the messages that a handler reads and writes by itself."""
-
-    def __init__(self, context: _Context, method: _Method) -> None:
-        self._context = context
-        self._method = method
-
-    async def read(self) -> Any:
-        message = await self._context.read()
-        if message is not cast(Any, grpc.aio).EOF:  # the stubs have none
-            self._method.received.inc()
-        return message
-
-    async def write(self, message: Any) -> None:
-        await self._context.write(message)
-        self._method.sent.inc()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
-
-
-def _counted(handler: _Handler, method: _Method) -> _Handler:
-    make, inner = handlers.parts(handler)
-    behaviour = _stream if handler.response_streaming else _unary
-    counted: _Handler = make(
-        behaviour(inner, method, handler.request_streaming), handler.request_deserializer, handler.response_serializer
-    )
-    return counted
-
-
-def _unary(inner: Any, method: _Method, request_streaming: bool) -> Any:
-    async def call(request: Any, context: Any) -> Any:
-        with _Call(context, method):
-            if request_streaming:
-                answer = await inner(_received(request, method), _StreamContext(context, method))
-            else:
-                method.received.inc()
-                answer = await inner(request, context)
-            method.sent.inc()
-            return answer
-
-    return call
-
-
-def _stream(inner: Any, method: _Method, request_streaming: bool) -> Any:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-        with _Call(context, method):
-            if request_streaming:
-                request = _received(request, method)
-            else:
-                method.received.inc()
-            responses = inner(request, _StreamContext(context, method))
-            if inspect.isawaitable(responses):  # it writes by itself, or refuses
-                await responses
-                return
-            async with aclosing(responses):
-                async for response in responses:
-                    yield response
-                    method.sent.inc()
-
-    return call
-
-
-async def _received(requests: AsyncIterator[Any], method: _Method) -> AsyncIterator[Any]:
-    async for request in requests:
-        method.received.inc()
-        yield request
+    def answered(self, peer: str, up: bool) -> None:
+        """Set whether a peer said that it serves."""
+        self._peers[peer].set(up)

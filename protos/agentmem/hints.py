@@ -1,19 +1,17 @@
-"""Turn hints: in how many steps agents speak next, as whoever runs a workflow knows it.
+"""Turn hints: in how many steps agents speak next, as the runner of a workflow knows it.
 
 The worker evicts by them from the pool, and the store from the disk. Least recently used is the wrong guess where
-agents take turns: who spoke longest ago speaks next.
-
-What a hint is worth, and for how long:
+agents take turns: the one that spoke longest ago speaks next.
 
 - It is of the agent's next turn that generates. Taking context in (Prefill) is no turn, and leaves it.
 - A turn ends the hint that stood when it arrived, and none that was set since: who runs a workflow looks ahead while an
   agent speaks. A turn that comes to nothing ends none. One that is replayed ends it as it did, or would have done, the
   first time, on the worker; the store hears of commits only, so there it stands until the next one.
-- Steps do not count down. What was said at one moment cannot be compared with what was said at another, and nobody but
-  the caller knows what a step is, or which turns are of the same workflow. So send the whole cast each time.
-- Hints change the order among the agents of their own namespace, and of nobody else: each namespace keeps the places
-  that its agents have by last use, and its hints say which of them go there. So nobody's agents go because another
-  namespace calls its own urgent. The price: an agent that never speaks again goes before all others of its namespace,
+- Steps do not count down. Hints of different moments cannot be compared, and only the caller knows what a step is and
+  which turns are of the same workflow. So send the whole cast each time.
+- Hints change the order among the agents of their own namespace only: each namespace keeps the places that its agents
+  have by last use, and its hints say which of them go there. So no agent is evicted because another namespace calls
+  its own urgent. The price: an agent that never speaks again goes before all others of its namespace,
   and not before one of another's that was idle for longer.
 - It is bounded: in time, and in number per namespace, where the oldest go first.
 """
@@ -24,8 +22,8 @@ from dataclasses import dataclass
 from threading import Lock
 
 from agentmem.errors import InvalidArgument
-from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2
+from agentmem.validation import AgentKey
 
 MAX_HINTS = 1000
 """In one request."""
@@ -71,7 +69,7 @@ class TurnHints:
                     del self._hints[namespace]
 
     def of(self, key: AgentKey) -> Hint | None:
-        """The agent's hint as it stands, for `forget`."""
+        """Return the agent's present hint, for `forget`."""
         with self._lock:
             return self._hints.get(key.namespace, {}).get(key)
 
@@ -87,17 +85,17 @@ class TurnHints:
         return self._ranks([key])[key][0] == _NEVER
 
     def order(self, keys: Iterable[AgentKey]) -> list[AgentKey]:
-        """The order of eviction of agents that are in the order of last use, the least recently used first.
+        """Return agents in the order of eviction; `keys` are in the order of last use, least recently used first.
 
-        Within a namespace: who never speaks again, who has no hint, the rest by distance; among equals, by last use.
+        Within a namespace: those that never speak again, those without a hint, the rest by distance, then by last use.
         """
         by_use = list(keys)
         return _ordered(by_use, self._ranks(by_use))
 
-    def yielding(self, keys: Iterable[AgentKey], to: AgentKey) -> list[AgentKey]:
-        """Those of `keys`, ordered likewise, that go before the agent `to` would if it were used just now.
+    def evictable_before(self, keys: Iterable[AgentKey], to: AgentKey) -> list[AgentKey]:
+        """Return those of `keys`, ordered likewise, that are evicted before the agent `to` if it were used just now.
 
-        Nobody of its namespace is among them who is to speak as soon.
+        Agents of its namespace that speak as soon are not among them.
         """
         by_use = [*(key for key in keys if key != to), to]
         ranks = self._ranks(by_use)

@@ -1,17 +1,53 @@
-"""Where an installation keeps its things, where its processes meet, and how long they take to end.
+"""Where an installation keeps its files, where its processes meet, and how long they take to end.
 
 DATA                        ledgers, KV, weight hashes: one store per data directory
-DATA/keys.json              the keys of callers, where `agentmem keys` is told no other file
+DATA/keys.json              the keys of callers, where `agentmem keys` is given no other file
 DATA/run                    the run directory, unless --run-dir names another
     store.sock              the store, for its worker, and for the gateway's records of workflow runs
     worker.sock             the worker, for the gateway
     gateway.json            the addresses that the gateway really has, while it listens; "tls": "on" if so
-127.0.0.1:8080, 50051       the gateway's doors: HTTP, gRPC
+127.0.0.1:8080, 50051       the gateway: HTTP, gRPC
 127.0.0.1:9464, 9465, 9466  metrics of gateway, worker and store
+
+The owner of a data directory is checked before anything is written to it.
 """
 
+import os
 from pathlib import Path
 from typing import Final
+
+DATABASE = "store.db"
+_OWN = frozenset(
+    {
+        *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),
+        *("blocks", "windows", "staging", "quarantine"),
+        *("lost+found", ".DS_Store"),  # a disk's own, and macOS'
+    }
+)
+_OWN_SUFFIXES = (".sock", ".sock.lock")
+
+
+class ForeignDirectory(Exception):
+    """A directory that holds something else; the message says what to do."""
+
+
+def refuse_foreign(root: Path) -> None:
+    """Raise ForeignDirectory unless `root` is absent, empty, or Agentmem's.
+
+    It is ours if it has a store.db, or nothing but names that we give. Reads names only. Raises OSError.
+    """
+    try:
+        names = os.listdir(root)
+    except FileNotFoundError:
+        return
+    if DATABASE in names or all(map(_is_own, names)):
+        return
+    raise ForeignDirectory(f"{root} is not empty and not Agentmem's; choose a directory of its own as --data")
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN or name.startswith(DATABASE) or name.endswith(_OWN_SUFFIXES)
+
 
 DATA: Final = Path("~/.agentmem")
 RUN: Final = "run"

@@ -2,17 +2,60 @@
 
 Fields go through `extra={"fields": {...}}` or the short form `event(log, "turn finished", agent="…")`. What is written
 while a request is served has the field `request_id` besides, from `agentmem.tracing`, and where traces go out fields
-`trace_id` and `span_id`. Libraries' lines (uvicorn, grpc) have the same form. Secrets of keys are taken out of all.
+`trace_id` and `span_id`. Libraries' lines (uvicorn, grpc) have the same form. Secrets of keys are removed from all.
+
+A process goes on when nothing takes what it writes: a pipe whose reader has ended (`agentmem up | tee log`, where
+Ctrl-C ends tee too), a terminal that was closed, a full disk behind a redirection.
 """
 
+import errno
 import json
 import logging
+import os
+import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 from agentmem import tracing
-from agentmem.output import StandardErrorHandler
-from agentmem.secrecy import without_secrets
+from agentmem.tracing import without_secrets
+
+_NO_READER = frozenset({errno.EPIPE, errno.EIO})
+"""The errors of a pipe and of a terminal that are gone for good."""
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write and flush. Never raises OSError: what cannot be written is lost."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        failed(stream, error)
+
+
+def failed(stream: TextIO, error: OSError) -> None:
+    """Let a standard stream without a reader lead nowhere from now on.
+
+    Otherwise what is buffered fails again with each further write, and at exit, where Python makes 120 of the status.
+    """
+    if error.errno in _NO_READER:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+class StandardErrorHandler(logging.StreamHandler[TextIO]):
+    """Logs to standard error as long as it can be written; the standard library's would write tracebacks there."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class names it
+        """Drop a record that cannot be written; what is wrong with the record itself is a bug and is shown."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            failed(self.stream, error)
+        else:
+            super().handleError(record)
 
 
 def configure(service: str, level: str = "info", style: str = "text") -> None:

@@ -1,11 +1,15 @@
-"""Registered models: what `--model` and `--adapter` take. A directory, a hub id, or a name for one of them."""
+"""Registered models as flags give them: a directory, a hub id, or a name for one of them; and the setting `offline`."""
 
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import AfterValidator, Field
+
+from agentmem.settings import ServiceSettings
 
 DEMO: Final = "demo"
 """The source, and the usual name, of the bundled model."""
@@ -110,3 +114,56 @@ def problem_of_adapter(name: str, directory: Path) -> str:
 def adapter_id(base: str, name: str) -> str:
     """The model id of an adapter on a model."""
     return f"{base}+{name}"
+
+
+VARIABLE: Final = "AGENTMEM_OFFLINE"
+"""The environment variable that forbids every process of Agentmem the network for models, whatever its settings say."""
+
+_WORDS: Final = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "": False,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def by_environment() -> bool:
+    """Whether the variable forbids it. Raises ValueError for a word that is neither yes nor no."""
+    word = os.environ.get(VARIABLE, "")
+    try:
+        return _WORDS[word.strip().lower()]
+    except KeyError:
+        raise ValueError(f"{VARIABLE} is {word!r}; set it to 1, true or yes, or to 0, false or no") from None
+
+
+def _strictest(offline: bool) -> bool:
+    return by_environment() or offline
+
+
+Offline = Annotated[bool, AfterValidator(_strictest)]
+"""A setting that the variable can only make true. Its field needs `validate_default=True`."""
+
+
+class ModelSettings(ServiceSettings):
+    """The registry's settings; see `agentmem.model_registry`."""
+
+    model: list[str] = Field(
+        default_factory=list,
+        description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default where "
+        "--models names none",
+    )
+    models: Path | None = Field(None, description="registry file: models with settings of their own, in TOML")
+    adapter: list[str] = Field(
+        default_factory=list,
+        description="BASE+NAME=DIRECTORY: a LoRA adapter on the model BASE, served as BASE+NAME; repeatable",
+    )
+    offline: Offline = Field(
+        False,
+        validate_default=True,
+        description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
+    )

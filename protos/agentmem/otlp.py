@@ -5,14 +5,19 @@ variables hold too: headers, certificate, compression, sampler, resource attribu
 OTEL_TRACES_EXPORTER=none turn all of it off. OpenTelemetry is imported where traces are on, and nowhere else.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 from importlib.util import find_spec
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from agentmem import spans
-from agentmem.addresses import collector_url
+from agentmem import tracing
 from agentmem.settings import SettingsError
+from agentmem.sockets import collector_url
+
+if TYPE_CHECKING:
+    from agentmem.otlp_export import Export
 
 FLUSH_SECONDS: Final = 1.0
 """What the last spans of a process may take to leave it; none where the collector has not taken those before."""
@@ -25,20 +30,6 @@ _FILES: Final = tuple(
     for signal in ("", "TRACES_")
     for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 )
-
-
-class Export(Protocol):
-    """What takes spans to a collector, on a thread of its own."""
-
-    @property
-    def failing(self) -> bool:
-        """The collector has not taken what was sent last."""
-
-    def flush_and_close(self) -> None:
-        """Send what there is, and end. Blocks for as long as the collector does."""
-
-    def close(self) -> None:
-        """End now, whatever is being sent."""
 
 
 class Traces:
@@ -61,7 +52,7 @@ class Traces:
         export, self._export = self._export, None
         if export is None:
             return
-        spans.record_by(None)
+        tracing.record_by(None)
         flushing = threading.Thread(target=export.flush_and_close, name="last spans", daemon=True)
         flushing.start()
         flushing.join(0 if export.failing else FLUSH_SECONDS)

@@ -1,7 +1,7 @@
 """Spans by OpenTelemetry's SDK, sent to a collector by OTLP over gRPC. The only module that imports OpenTelemetry.
 
 Spans are made on the event loop (some 50 microseconds each), but for the database's own, and wait in a bounded queue;
-a thread sends them in batches. What does not fit, and what a collector does not take, is dropped: nobody waits for it.
+a thread sends them in batches. What does not fit, and what a collector does not take, is dropped; no request waits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace import Span as OpenTelemetrySpan
 from opentelemetry.trace.status import Status, StatusCode
 
-from agentmem import spans
+from agentmem import tracing
 from agentmem.logs import event
 from agentmem.tracing import Trace
 
@@ -60,7 +60,7 @@ def start(service: str, target: str) -> Export:
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter)
     provider.add_span_processor(processor)
-    spans.record_by(_Recorder(provider.get_tracer("agentmem")))
+    tracing.record_by(Recorder(provider.get_tracer("agentmem")))
     event(log, "traces go out", collector=target)
     return Export(processor, exporter)
 
@@ -87,7 +87,7 @@ class Export:
 
 
 class _Reporting(SpanExporter):
-    """Tells the log when a collector takes no more spans, and when it does again. The sending thread."""
+    """Logs when a collector stops taking spans, and when it takes them again. Runs on the sending thread."""
 
     def __init__(self, exporter: OTLPSpanExporter, target: str) -> None:
         self._exporter = exporter
@@ -116,13 +116,13 @@ class _Reporting(SpanExporter):
         return self._exporter.force_flush(timeout_millis)
 
 
-class _Recorder:
+class Recorder:
     """Makes spans of requests. Any thread."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def serving(self, name: str, trace: Trace, attributes: Mapping[str, spans.Attribute]) -> _Span:
+    def serving(self, name: str, trace: Trace, attributes: Mapping[str, tracing.Attribute]) -> Span:
         """Begin the span of a request that was received with `trace`."""
         since = _wall_clock()
         span = self._tracer.start_span(
@@ -132,10 +132,10 @@ class _Recorder:
             attributes,
             start_time=since + round(time.monotonic() * _NS),
         )
-        return _Span(self._tracer, span, since)
+        return Span(self._tracer, span, since)
 
 
-class _Span:
+class Span:
     """A span. `since` is what added to the monotonic clock gives the time of day, in nanoseconds.
 
     Those of one process within one request have the same, so that they nest whatever happens to the time of day.
@@ -152,18 +152,18 @@ class _Span:
 
     @property
     def recording(self) -> bool:
-        """Somebody will see it, and it has not ended."""
+        """Whether it is sampled and has not ended."""
         return self._span.is_recording()
 
     def child(
-        self, name: str, at: float | None = None, attributes: Mapping[str, spans.Attribute] | None = None
-    ) -> _Span:
+        self, name: str, at: float | None = None, attributes: Mapping[str, tracing.Attribute] | None = None
+    ) -> Span:
         """Begin a span within this one, which may have ended, now or at a moment before."""
         within = set_span_in_context(self._span, Context())
         span = self._tracer.start_span(name, within, attributes=attributes, start_time=self._time(at))
-        return _Span(self._tracer, span, self._since)
+        return Span(self._tracer, span, self._since)
 
-    def set(self, attributes: Mapping[str, spans.Attribute]) -> None:
+    def set(self, attributes: Mapping[str, tracing.Attribute]) -> None:
         """Add attributes; no effect when it has ended."""
         if self._span.is_recording():
             self._span.set_attributes(attributes)

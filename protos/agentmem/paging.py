@@ -1,4 +1,4 @@
-"""Page sizes and page tokens. A token is the last key of a page, and nobody else's business."""
+"""Page sizes and page tokens. A token is the last key of a page, opaque to clients."""
 
 import base64
 import json

@@ -17,14 +17,12 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from agentmem.addresses import AddressError
 from agentmem.channels import SERVER_OPTIONS
+from agentmem.grpc_metrics import ProcessMetrics
 from agentmem.health import Health
-from agentmem.interceptors import ErrorInterceptor
 from agentmem.logs import event
-from agentmem.process_metrics import ProcessMetrics
-from agentmem.socket_guard import SocketGuard
-from agentmem.traced_calls import TracingInterceptor
+from agentmem.rpc import Authenticate, RpcInterceptor
+from agentmem.sockets import AddressError, SocketGuard
 
 log = logging.getLogger(__name__)
 
@@ -37,19 +35,19 @@ class GrpcServer:
     """One listening gRPC server. Use from one event loop: `start`, `set_serving`, `stop`.
 
     `services` are (full service name, add_…_to_server, servicer). Health says NOT_SERVING until `set_serving(True)`.
-    `credentials` are for TLS. `options` go before SERVER_OPTIONS. `door`: the callers are not ours; they get the
-    request's id back, and each call has a line in the log. `metrics` count the services' RPCs, and follow the health.
+    `credentials` are for TLS. `options` go before SERVER_OPTIONS. `edge` and `authenticate` are as in RpcInterceptor.
+    `metrics` count the services' RPCs, and follow the health.
     """
 
     def __init__(
         self,
         address: str,
         services: Sequence[tuple[str, Register, Any]],
-        interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
         credentials: grpc.ServerCredentials | None = None,
         options: Mapping[str, int | str] | None = None,
         *,
-        door: bool = False,
+        edge: bool = False,
+        authenticate: Authenticate | None = None,
         metrics: ProcessMetrics | None = None,
     ) -> None:
         self.address = address
@@ -57,10 +55,10 @@ class GrpcServer:
         self.port = 0
         self._names = [name for name, _, _ in services]
         self._metrics = metrics
-        counting = () if metrics is None else (metrics.rpcs.interceptor,)
         if metrics is not None:
             metrics.rpcs.serve(self._names)
-        self._interceptors = (*counting, TracingInterceptor(door=door), *interceptors, ErrorInterceptor())
+        rpcs = None if metrics is None else metrics.rpcs
+        self._interceptor = RpcInterceptor(edge=edge, metrics=rpcs, authenticate=authenticate)
         self._options = list({**dict(SERVER_OPTIONS), **(options or {})}.items())
         self._services = [(register, servicer) for _, register, servicer in services]
         self._health = Health()
@@ -121,7 +119,7 @@ class GrpcServer:
         await server.start()
 
     def _made(self) -> grpc.aio.Server:
-        server = grpc.aio.server(interceptors=self._interceptors, options=self._options)
+        server = grpc.aio.server(interceptors=[self._interceptor], options=self._options)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         for register, servicer in self._services:
             register(servicer, server)

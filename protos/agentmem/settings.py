@@ -9,7 +9,6 @@ import inspect
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin
@@ -25,8 +24,8 @@ from pydantic_settings import (
 )
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
-from agentmem.addresses import OptionalCollector
-from agentmem.suggestions import did_you_mean
+from agentmem.diagnostics import FileError, TomlFile, did_you_mean, unsupported
+from agentmem.sockets import OptionalCollector
 
 CONFIG_VARIABLE = "AGENTMEM_CONFIG"
 """The environment variable that names the TOML file."""
@@ -135,7 +134,7 @@ def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) 
             f'{error}; lists and mappings are JSON in the environment, such as ["demo"] or {{"a": 1}}'
         ) from error
     except ValidationError as error:
-        raise SettingsError("; ".join(_problem(settings_cls, details) for details in error.errors())) from error
+        raise SettingsError("\n".join(_problem(settings_cls, details) for details in error.errors())) from error
 
 
 def _unsplit(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> list[str]:
@@ -162,20 +161,23 @@ def _quoted(value: str) -> str:
 
 
 def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
-    """One mistake in our words: the setting, what is wrong, and the file and table where it is from there."""
+    """Return one mistake in our words: the setting and what is wrong, with its place if the file has it."""
     if not details["loc"]:  # of several settings together, which the message names
         return details["msg"].removeprefix("Value error, ")
     key = str(details["loc"][0])
-    if details["type"] == "extra_forbidden":
-        known = ", ".join(sorted(name.replace("_", "-") for name in settings_cls.model_fields))
-        return f"{_place(settings_cls)}: unknown key {key}; known are {known}"
     field = settings_cls.model_fields.get(key)
-    said = in_words(details)
-    if details["type"] == "string_pattern_mismatch" and field is not None:
-        said = f"{details['input']!r} is not allowed: {field.description}"
+    file = _toml_file()
     table = _toml_table(settings_cls.toml_table)
-    from_file = key in table and table[key] == details["input"]  # and not a flag's or variable's, which go first
-    return f"{_place(settings_cls)}: {key}: {said}" if from_file else f"{key}: {said}"
+    if details["type"] == "extra_forbidden":
+        known = [name.replace("_", "-") for name in settings_cls.model_fields]
+        said = unsupported(key.replace("_", "-"), known)
+    elif details["type"] == "string_pattern_mismatch" and field is not None:
+        said = f"{details['input']!r} is not allowed: {field.description}"
+    else:
+        said = in_words(details)
+    if file is not None and key in table and table[key] == details["input"]:  # flags and variables go first
+        return file.diagnostic((settings_cls.toml_table, key.replace("_", "-")), said).render(file.path)
+    return f"{key}: {said}"
 
 
 def in_words(details: ErrorDetails) -> str:
@@ -198,10 +200,6 @@ def in_words(details: ErrorDetails) -> str:
         "model_type": "must be a table",
         "literal_error": f"must be {limits.get('expected')}",
     }.get(details["type"], details["msg"].removeprefix("Value error, "))
-
-
-def _place(settings_cls: type[ServiceSettings]) -> str:
-    return f"{os.environ.get(CONFIG_VARIABLE, 'settings')} [{settings_cls.toml_table}]"
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -250,22 +248,31 @@ def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
         )
 
 
-def _toml_table(name: str) -> dict[str, Any]:
-    path = os.environ.get(CONFIG_VARIABLE)
-    if not path:
-        return {}
+def _toml_file() -> TomlFile | None:
+    """Return the file that CONFIG_VARIABLE names, if it does. Raise SettingsError."""
+    if not (path := os.environ.get(CONFIG_VARIABLE)):
+        return None
     try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{CONFIG_VARIABLE} names {path}, which cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
-    if unknown := sorted(tables.keys() - TABLES):
-        raise SettingsError(f"{path} has unknown tables: {', '.join(unknown)}; known are {', '.join(sorted(TABLES))}")
-    table = tables.get(name, {})
-    if not isinstance(table, dict):
-        raise SettingsError(f"{path}: {name} must be a table, [{name}]")
-    return {key.replace("-", "_"): value for key, value in table.items()}
+        file = TomlFile.read(Path(path))
+    except FileError as error:
+        raise SettingsError(f"{CONFIG_VARIABLE}: {error}") from error
+    problems = [
+        file.diagnostic((name,), f"is no table; tables are {', '.join(sorted(TABLES))}{did_you_mean(name, TABLES)}")
+        for name in file.data.keys() - TABLES
+    ]
+    problems += [
+        file.diagnostic((name,), f"must be a table, [{name}]")
+        for name in file.data.keys() & TABLES
+        if not isinstance(file.data[name], dict)
+    ]
+    if problems:
+        raise SettingsError(str(FileError(path, *sorted(problems, key=lambda one: one.line))))
+    return file
+
+
+def _toml_table(name: str) -> dict[str, Any]:
+    file = _toml_file()
+    return {key.replace("-", "_"): value for key, value in file.data.get(name, {}).items()} if file else {}
 
 
 __all__ = ["CONFIG_VARIABLE", "TABLES", "ServiceSettings", "SettingsError", "in_words", "load"]

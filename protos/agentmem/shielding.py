@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-async def to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
+async def run_shielded(work: Coroutine[Any, Any, _T]) -> _T:
     """Do all of `work` even if the caller is cancelled meanwhile; then it is cancelled afterwards.
 
-    What `work` raises then is told to nobody. Event loop.
+    What `work` raises then is dropped. Event loop.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -25,7 +25,7 @@ async def to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def release_frames(error: BaseException) -> None:
-    """Let go of what the functions that `error` has passed were working on; its lines are still told in a log.
+    """Clear the frames that `error` has passed, so that their locals are freed; its traceback stays printable.
 
     An error is part of a cycle with their frames, so their arrays would stay in memory until Python looks for cycles,
     which may be long after. Any thread.

@@ -1,15 +1,30 @@
-"""Which request the running code serves: its id and W3C trace context, from the doors to the store and back.
+"""The request that the running code serves: its id, W3C trace context and span, from the gateway to the store and back.
 
 One context variable holds it: tasks and `asyncio.to_thread` inherit it, so do `Threads`.
-Servers set it from a call's metadata and channels add it to outgoing calls (`agentmem.traced_calls`); every line of the
+Servers set it from a call's metadata and channels add it to outgoing calls (`agentmem.rpc`); every line of the
 log has the id (`agentmem.logs`). It is for tracing only: what is not well-formed is dropped, and never refused.
+
+Spans: what a trace shows of a request, and nothing at all where tracing is off.
+
+    GATEWAY  POST /v1/chat/completions, agentmem.v1.InferenceService/Generate, …: one for each request at the gateway
+    WORKER   └ agentmem.v1.InferenceService/Generate, …: one for each RPC
+                ├ queue, match, load, prefill (one for each chunk), decode: see inference_service.turns.timing
+                ├ commit
+    STORE       │  └ agentmem.v1.CacheStoreService/CommitTurn, …
+                │     └ transaction
+                └ …/StageBlocks, …/PublishBlocks: after the answer
+
+`agentmem.otlp` turns them on. The one that is being worked on is `tracing.current().span`, and its traceparent is what
+calls to others carry. A caller that says that it is not sampled gets none, and passes on that it has none.
+
+Times are those of `time.monotonic`. Spans have ids, lengths and durations, and no text of prompts or answers.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -18,7 +33,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from agentmem.spans import Span
+    from agentmem.otlp_export import Recorder
+    from agentmem.otlp_export import Span as Span
 
 REQUEST_ID: Final = "x-request-id"
 TRACEPARENT: Final = "traceparent"
@@ -40,12 +56,20 @@ _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+SHOWN: Final = re.compile(r"am_([0-9a-f]{12})_([A-Za-z0-9_-]{20,200})")
+"""A key as its owner has it: its id and its secret."""
+
+
+def without_secrets(text: str) -> str:
+    """Return `text` without the secrets of keys in it; their ids stay."""
+    return SHOWN.sub(r"am_\1_…", text) if "am_" in text else text
+
 
 @dataclass(frozen=True)
 class Trace:
     """One request. `request_id` is well-formed and never empty; the other texts are well-formed or empty.
 
-    `span` is the one that is worked on, if this process makes any (`agentmem.spans`); then `traceparent` is its own.
+    `span` is the one that is worked on, if this process makes any (`agentmem.tracing`); then `traceparent` is its own.
     """
 
     request_id: str
@@ -55,12 +79,12 @@ class Trace:
     span: Span | None = field(default=None, repr=False)
 
     def within(self, span: Span) -> Trace:
-        """The same request, at work on `span`."""
+        """Return the same request within `span`."""
         return replace(self, traceparent=span.traceparent, span=span)
 
     @cached_property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What the calls that the request makes carry."""
+        """The metadata of calls made for the request."""
         pairs = (
             (REQUEST_ID, self.request_id),
             (TRACEPARENT, self.traceparent),
@@ -71,7 +95,7 @@ class Trace:
 
     @cached_property
     def answer(self) -> tuple[tuple[str, str], ...]:
-        """What the caller gets back of what was received: the id, and the traceparent that it gave."""
+        """The metadata that the caller gets back: the id, and the traceparent that it sent."""
         return self.metadata[: 2 if self.traceparent else 1]
 
 
@@ -99,18 +123,18 @@ _current: ContextVar[Trace | None] = ContextVar("agentmem_trace", default=None)
 
 
 def current() -> Trace | None:
-    """The request that this code serves; None where it serves none."""
+    """Return the request that this code serves, if any."""
     return _current.get()
 
 
 def enter(trace: Trace | None) -> None:
-    """From here on, this task serves that request, to its end or the next `enter`."""
+    """Set the request that this task serves, to its end or the next `enter`."""
     _current.set(trace)
 
 
 @contextmanager
 def serving(trace: Trace | None) -> Iterator[None]:
-    """Within the block, this task serves that request."""
+    """Set the request that this task serves within the block."""
     token = _current.set(trace)
     try:
         yield
@@ -119,7 +143,7 @@ def serving(trace: Trace | None) -> Iterator[None]:
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads that serve the request that gave them their work, as `asyncio.to_thread` does."""
+    """A thread pool whose work runs in the context of its submitter, as that of `asyncio.to_thread` does."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         context = copy_context()
@@ -136,3 +160,72 @@ def _is_traceparent(value: str) -> bool:
 def _list(values: list[str], limit: int) -> str:
     joined = ",".join(values)
     return joined if len(joined) <= limit and _PRINTABLE.fullmatch(joined) else ""
+
+
+Attribute = str | int | float | bool
+
+LONGEST_ID: Final = 256
+"""Characters of an id from a request, in logs and traces. Those that are taken are shorter."""
+
+AGENT: Final = "agentmem.agent_id"
+MODEL: Final = "agentmem.model_id"
+REQUEST: Final = "agentmem.request_id"
+CANCELLED: Final = "CANCELLED"
+
+
+class _Tracing:
+    recorder: Recorder | None = None
+
+
+def record_by(recorder: Recorder | None) -> None:
+    """Record this process's spans by `recorder` from now on; None records none."""
+    _Tracing.recorder = recorder
+
+
+def on() -> bool:
+    """Whether spans are recorded."""
+    return _Tracing.recorder is not None
+
+
+def served(name: str, trace: Trace, attributes: Mapping[str, Attribute]) -> Trace:
+    """Return `trace` within a new server span of that name; unchanged where tracing is off."""
+    if _Tracing.recorder is None:
+        return trace
+    return trace.within(_Tracing.recorder.serving(name, trace, {REQUEST: identifier(trace.request_id), **attributes}))
+
+
+def present() -> Span | None:
+    """Return the current span; None where none is recorded."""
+    trace = current()
+    return None if trace is None or trace.span is None or not trace.span.recording else trace.span
+
+
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    """Run the block within a child span."""
+    span = present()
+    if span is None:
+        yield
+        return
+    child, failure = span.child(name), ""
+    try:
+        yield
+    except BaseException as error:
+        failure = failure_of(error)
+        raise
+    finally:
+        child.end(failure)
+
+
+def failure_of(error: BaseException) -> str:
+    """Return the name of an error's status, without its text."""
+    code = getattr(error, "code", None)
+    code = code() if callable(code) else code  # a call's error has a method, ours have a value
+    if isinstance(error, Exception):
+        return str(getattr(code, "name", "INTERNAL"))
+    return CANCELLED
+
+
+def identifier(text: str) -> str:
+    """Return an id as logs and traces have it: without keys that were given as ids, cut to LONGEST_ID."""
+    return without_secrets(text)[:LONGEST_ID]

@@ -1,9 +1,25 @@
-"""Finds out why a request's bytes do not parse, so that the refusal names the field.
+"""Requests that are refused: uploads are read to their end first, and bytes that do not parse are explained by field.
 
 protobuf refuses text that is not UTF-8 without saying where; a caller in another language needs to know.
 """
 
+import asyncio
+from collections.abc import AsyncIterable
+from contextlib import suppress
+from typing import Final
+
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+READ_ON_SECONDS: Final = 2.0
+
+
+async def drain(upload: AsyncIterable[object]) -> None:
+    """Read the rest of a refused upload for a while: a client that is cut off while it writes may not read why."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READ_ON_SECONDS):
+            async for _ in upload:
+                pass
+
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 

@@ -6,9 +6,9 @@ import sys
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import errors
-from agentmem.addresses import AddressError
 from agentmem.service import run_service
 from agentmem.settings import ServiceSettings, SettingsError
+from agentmem.sockets import AddressError
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 import pytest
 
-from agentmem.addresses import Address, is_loopback, parse_address
 from agentmem.settings import ServiceSettings, SettingsError, load
+from agentmem.sockets import Address, is_loopback, parse_address
 from cache_service.settings import StoreSettings
-from gateway.cli.up_settings import UpSettings
+from gateway.cli.up.settings import UpSettings
 from gateway.settings import GatewaySettings
 from inference_service.settings import WorkerSettings
 

@@ -5,8 +5,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agentmem.channels import connect
-from agentmem.credentials import ClientTls
+from agentmem.channels import ClientTls, connect
 from agentmem.server import GrpcServer
 
 KEY = "am_000000000000_canary"

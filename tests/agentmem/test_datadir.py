@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.datadir import ForeignDirectory, refuse_foreign
+from agentmem.layout import ForeignDirectory, refuse_foreign
 
 
 @pytest.mark.parametrize(

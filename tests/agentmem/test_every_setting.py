@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import CONFIG_VARIABLE, ServiceSettings, load
-from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.cli.up.settings import UpSettings, service_arguments
 from tests.every_setting import EXAMPLES, PASSED_ON, Example
 
 EACH = [(settings, name) for settings, examples in EXAMPLES.items() for name in examples]

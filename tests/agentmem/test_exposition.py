@@ -6,8 +6,8 @@ from http.client import HTTPConnection
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from agentmem.addresses import AddressError
 from agentmem.exposition import MetricsServer
+from agentmem.sockets import AddressError
 
 
 @pytest.fixture

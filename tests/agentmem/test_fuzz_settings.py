@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from agentmem.settings import CONFIG_VARIABLE, ServiceSettings, SettingsError, load
 from cache_service.settings import StoreSettings
-from gateway.callers import Limits
-from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.cli.up.settings import UpSettings, service_arguments
+from gateway.edge.callers import CallerLimits
 from gateway.settings import GatewaySettings
 from inference_service.settings import WorkerSettings
 from tests.every_setting import EXAMPLES
@@ -134,7 +134,7 @@ def test_what_the_gateway_takes_it_can_use(given: dict[str, str]) -> None:
     except SettingsError:
         return
     assert gateway.expiry.ttl.seconds >= 0
-    assert gateway.limits(Limits(1, 1)).running >= 0
+    assert gateway.limits(CallerLimits(1, 1)).running >= 0
     assert gateway.worker_target and gateway.store_target
 
 

@@ -10,11 +10,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from agentmem import errors, handlers
+from agentmem import errors
 from agentmem.channels import connect
-from agentmem.process_metrics import ProcessMetrics
+from agentmem.grpc_metrics import ProcessMetrics
 from agentmem.server import GrpcServer
-from agentmem.uploads import read_on
 from agentmem.v1 import types_pb2
 
 Usage = types_pb2.Usage
@@ -164,11 +163,11 @@ async def client(service: Service) -> AsyncIterator[Client]:
         yield client
 
 
-async def serving(service: Service, interceptors: Any = (), options: Any = None) -> AsyncIterator[Client]:
+async def serving(service: Service, options: Any = None, authenticate: Any = None) -> AsyncIterator[Client]:
     registry = CollectorRegistry()
     metrics = ProcessMetrics(registry, "test")
     services = [(NAME, service.register, service)]
-    server = GrpcServer("127.0.0.1:0", services, interceptors, None, options, door=True, metrics=metrics)
+    server = GrpcServer("127.0.0.1:0", services, None, options, edge=True, authenticate=authenticate, metrics=metrics)
     await server.start()
     async with connect(f"127.0.0.1:{server.port}") as channel:
         yield Client(channel, registry, server)
@@ -255,25 +254,13 @@ async def test_a_deadline_that_passes_is_told_from_it(client: Client, service: S
     assert await client.ended(name) == {"DEADLINE_EXCEEDED": 1}
 
 
-class Refusing(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """As authentication does: with a handler of its own, which parses nothing."""
-
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        handler = await continuation(details)
-
-        async def refuse(request: Any, context: Any) -> None:
-            if handler.request_streaming:
-                await read_on(request)
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who?")
-
-        if handler is None or details.method.startswith("/grpc."):
-            return handler
-        return handlers.parts(handler)[0](refuse)
+def refuse(method: str, _: object) -> Any:
+    raise errors.Unauthenticated("who?")
 
 
 @pytest.mark.parametrize("name", TYPES)
-async def test_an_interceptors_refusal_is_counted(service: Service, name: str) -> None:
-    async for client in serving(service, [Refusing()]):
+async def test_a_refusal_is_counted(service: Service, name: str) -> None:
+    async for client in serving(service, authenticate=refuse):
         assert await client.call(name) is grpc.StatusCode.UNAUTHENTICATED
         assert await client.ended(name) == {"UNAUTHENTICATED": 1}
         assert client.value("msg_received_total", name) == (2 if name.startswith("stream") else 1)

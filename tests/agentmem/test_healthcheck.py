@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from agentmem import healthcheck
+from agentmem import health
 from agentmem.server import GrpcServer
 
 
 async def test_grpc(run_dir: Path) -> None:
     # Not the server's address: grpc shares connections between channels of a process, and their failures for a while.
-    assert "UNAVAILABLE" in await asyncio.to_thread(healthcheck.problem, f"unix:{run_dir}/nobody.sock", 20.0)
+    assert "UNAVAILABLE" in await asyncio.to_thread(health.problem, f"unix:{run_dir}/nobody.sock", 20.0)
     target = f"unix:{run_dir}/s.sock"
     server = GrpcServer(target, [])
     await server.start()
     try:
-        assert await asyncio.to_thread(healthcheck.problem, target, 20.0) == f"{target} is NOT_SERVING"
+        assert await asyncio.to_thread(health.problem, target, 20.0) == f"{target} is NOT_SERVING"
         await server.set_serving(True)
-        assert await asyncio.to_thread(healthcheck.problem, target, 20.0) == ""
+        assert await asyncio.to_thread(health.problem, target, 20.0) == ""
     finally:
         await server.stop(0)
 
@@ -31,19 +31,19 @@ async def test_grpc(run_dir: Path) -> None:
 def test_http(status: int, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which is not asked
     with answering(status, b"loading") as url:
-        assert healthcheck.problem(url) == (found and f"{url}: {found}")
-    assert "refused" in healthcheck.problem(url)
+        assert health.problem(url) == (found and f"{url}: {found}")
+    assert "refused" in health.problem(url)
 
 
 def test_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(200, b"") as url:
         monkeypatch.setattr("sys.argv", ["healthcheck", url])
-        healthcheck.main()
+        health.main()
     with pytest.raises(SystemExit, match="refused"):
-        healthcheck.main()
+        health.main()
     monkeypatch.setattr("sys.argv", ["healthcheck"])
     with pytest.raises(SystemExit, match="usage"):
-        healthcheck.main()
+        health.main()
 
 
 @contextmanager

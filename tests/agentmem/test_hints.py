@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from agentmem import hints as module
 from agentmem.errors import InvalidArgument
 from agentmem.hints import HINT_SECONDS, MAX_HINTS, TurnHints, from_request
-from agentmem.keys import AgentKey
 from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.validation import AgentKey
 
 NAMES = ("unknown", "far", "near", "never", "other")
 
@@ -100,11 +100,13 @@ def test_who_speaks_as_soon_does_not_yield() -> None:
     hints = TurnHints()
     keys = [*map(key, NAMES), key("a", "x")]
     hints.set({key("far"): 9, key("near"): 1, key("never"): None, key("next"): 1})
-    yielding = hints.yielding(keys, key("next"))
-    assert yielding == [key("never"), key("unknown"), key("other"), key("far"), key("a", "x")]
+    evictable_before = hints.evictable_before(keys, key("next"))
+    assert evictable_before == [key("never"), key("unknown"), key("other"), key("far"), key("a", "x")]
     forget(hints, "next")
-    yielding = hints.yielding([*keys, key("next")], key("next"))
-    assert yielding == [key("never"), key("unknown"), key("other")], "of what nobody has said, the last use decides"
+    evictable_before = hints.evictable_before([*keys, key("next")], key("next"))
+    assert evictable_before == [key("never"), key("unknown"), key("other")], (
+        "of what nobody has said, the last use decides"
+    )
 
 
 keys = st.builds(key, st.sampled_from("abcde"), st.sampled_from(["x", "y", "z"]))
@@ -126,11 +128,11 @@ def test_hints_change_the_order_of_a_namespaces_own_agents_and_nobody_elses(
         own = [each for each in ordered if each.namespace == namespace]
         assert own == sorted([each for each in by_use if each.namespace == namespace], key=lambda k: _rank(said, k))
     for each in by_use:
-        yielding = hints.yielding(by_use, each)
-        assert each not in yielding and set(yielding) <= set(by_use)
+        evictable_before = hints.evictable_before(by_use, each)
+        assert each not in evictable_before and set(evictable_before) <= set(by_use)
         soon = said.get(each)
         if soon is not None:
-            assert all(said.get(k, 9) != soon for k in yielding if k.namespace == each.namespace)
+            assert all(said.get(k, 9) != soon for k in evictable_before if k.namespace == each.namespace)
 
 
 def _rank(said: dict[AgentKey, int | None], each: AgentKey) -> tuple[int, int]:

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
-from agentmem.keys import MAX_PART_BYTES, AgentKey, check_text
 from agentmem.v1 import types_pb2
+from agentmem.validation import MAX_PART_BYTES, AgentKey, check_text
 
 parts = st.text(min_size=1, max_size=64)
 

@@ -5,7 +5,7 @@ import pytest
 from agentmem import layout
 from agentmem.settings import load
 from cache_service.settings import StoreSettings
-from gateway.cli.up_settings import UpSettings, service_arguments
+from gateway.cli.up.settings import UpSettings, service_arguments
 from gateway.settings import GatewaySettings
 from inference_service.settings import WorkerSettings
 

@@ -7,10 +7,9 @@ import pytest
 
 import agentmem
 from agentmem.errors import InvalidArgument
-from agentmem.limits import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
-from gateway.exchange import Incoming
-from gateway.openai.chat_request import to_generate
-from gateway.openai.chat_schema import ChatRequest
+from agentmem.validation import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
+from gateway.api.chat import ChatRequest, to_generate
+from gateway.api.exchange import Incoming
 from inference_service.servicers.requests import generate_request
 
 INCOMING = Incoming("default", "", "0" * 32, 7)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from agentmem.process_metrics import ProcessMetrics
+from agentmem.grpc_metrics import ProcessMetrics
 from cache_service.store import Store
 from gateway.metrics import GatewayMetrics
 from inference_service.metrics import WorkerMetrics

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.notify import ServiceManager
+from agentmem.service import ServiceManager
 from tests.service_manager import Heard
 
 ABSTRACT = pytest.param(True, marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such names"))
@@ -37,7 +37,7 @@ async def test_nobody_wants_to_hear() -> None:
 
 def test_a_manager_that_has_gone_does_no_harm(run_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     ServiceManager(str(run_dir / "gone")).ready("serving")
-    assert [record.message for record in caplog.records] == ["the service manager cannot be told"]
+    assert [record.message for record in caplog.records] == ["the service manager takes no message"]
 
 
 def test_an_address_of_another_kind(caplog: pytest.LogCaptureFixture) -> None:
@@ -92,4 +92,4 @@ def test_a_stream_socket_is_not_waited_for(run_dir: Path, caplog: pytest.LogCapt
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(str(run_dir / "stream"))
         ServiceManager(str(run_dir / "stream")).ready("serving")
-    assert "cannot be told" in caplog.text
+    assert "takes no message" in caplog.text

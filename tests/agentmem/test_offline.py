@@ -1,7 +1,7 @@
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from agentmem.offline import VARIABLE, Offline
+from agentmem.models import VARIABLE, Offline
 
 
 class Settings(BaseModel):

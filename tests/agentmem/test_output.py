@@ -10,7 +10,7 @@ from typing import TextIO
 
 import pytest
 
-from agentmem import output
+from agentmem import logs
 
 
 @pytest.fixture(params=["pipe", "terminal"])
@@ -23,15 +23,15 @@ def gone(request: pytest.FixtureRequest) -> Iterator[TextIO]:
 
 
 def test_nothing_is_raised_then_or_later(gone: TextIO) -> None:
-    output.write(gone, "lost\n")
-    output.write(gone, "lost, too\n" * 10_000)
+    logs.write(gone, "lost\n")
+    logs.write(gone, "lost, too\n" * 10_000)
     gone.write("what others write\n")
     gone.flush()
 
 
 def test_a_full_disk_may_have_room_again() -> None:
     stream = open("/dev/full", "w")  # noqa: SIM115 - its end fails, too
-    output.write(stream, "lost\n")
+    logs.write(stream, "lost\n")
     assert os.path.samestat(os.fstat(stream.fileno()), os.stat("/dev/full"))
     with suppress(OSError):
         stream.close()
@@ -40,5 +40,5 @@ def test_a_full_disk_may_have_room_again() -> None:
 def test_what_is_taken_is_written_at_once() -> None:
     reader, writer = os.pipe()
     with open(reader) as other, open(writer, "w") as stream:
-        output.write(stream, "told\n")
+        logs.write(stream, "told\n")
         assert other.readline() == "told\n"

@@ -3,7 +3,7 @@ from importlib.metadata import version
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from agentmem.process_metrics import ProcessMetrics
+from agentmem.grpc_metrics import ProcessMetrics
 from agentmem.server import GrpcServer
 
 

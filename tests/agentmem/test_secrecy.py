@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.secrecy import without_secrets
+from agentmem.tracing import without_secrets
 
 KEY_ID = st.from_regex("[0-9a-f]{12}", fullmatch=True)
 SECRET = st.from_regex("[A-Za-z0-9_-]{20,60}", fullmatch=True)

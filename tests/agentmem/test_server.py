@@ -11,10 +11,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from agentmem.addresses import AddressError
 from agentmem.channels import CLIENT_OPTIONS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, closing_stream, connect
 from agentmem.server import GrpcServer
-from agentmem.socket_guard import MAX_SOCKET_PATH_BYTES
+from agentmem.sockets import MAX_SOCKET_PATH_BYTES, AddressError
 from agentmem.v1 import model_pb2, model_pb2_grpc
 
 NAME = "agentmem.v1.ModelService"

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from agentmem import errors, spans, tracing
+from agentmem import errors, tracing
+from agentmem import tracing as spans
 from agentmem.otlp import Traces
 from tests.otlp import Collector, Seen, collecting
 

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentmem import uploads
+from agentmem import wire
 
 
 async def test_the_rest_is_read() -> None:
@@ -13,7 +13,7 @@ async def test_the_rest_is_read() -> None:
         ended.set()
 
     ended = asyncio.Event()
-    await uploads.read_on(upload())
+    await wire.drain(upload())
     assert ended.is_set()
 
 
@@ -22,6 +22,6 @@ async def test_what_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
         yield 1
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(uploads, "READ_ON_SECONDS", 0.01)
+    monkeypatch.setattr(wire, "READ_ON_SECONDS", 0.01)
     async with asyncio.timeout(20):
-        await uploads.read_on(upload())
+        await wire.drain(upload())

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import blas, children
 from benchmarks.models import DEMO
-from gateway.cli.openblas import Preload, preload_here
+from gateway.cli.up.openblas import Preload, preload_here
 
 PRELOADED = preload_here().environment
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from benchmarks.__main__ import IN_PROCESS, NAMES, main, summary
-from gateway.cli.openblas import Preload
+from gateway.cli.up.openblas import Preload
 
 
 @pytest.mark.parametrize("name", NAMES)

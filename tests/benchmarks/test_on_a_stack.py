@@ -20,8 +20,10 @@ from benchmarks.models import DEMO, kv_bytes_per_token
 from benchmarks.prompts import NEW_TOKENS, Prompts
 from benchmarks.restart import KEPT, Restarts
 from benchmarks.ttft import command as ttft
+from tests.full_matrix import FULL
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+long = pytest.mark.skipif(not FULL, reason="takes half a minute; AGENTMEM_FULL_MATRIX=1 runs it")
 
 HOLDS, LENGTH = 4, 320
 TIMES_OF_TTFT = {
@@ -53,6 +55,7 @@ def figures(path: Path) -> dict[str, Any]:
     return found
 
 
+@long
 async def test_capacity(stack: LiveStack, written: Path) -> None:
     sizes = f"--agents {HOLDS + 1} --holds {HOLDS} --length {LENGTH} --rounds 1 --new 16 --generated 2"
     arguments = capacity.parser().parse_args([*sizes.split(), "--baseline-turns", "1", "--output", "try"])
@@ -83,6 +86,7 @@ async def test_break_even(stack: LiveStack, written: Path) -> None:
     assert all(len(found[way]["samples"]) == 1 for found in by_length.values() for way in ("restored", "computed"))
 
 
+@long
 async def test_staggered(stack: LiveStack) -> None:
     sizes = staggered.Sizes(tokens_a=900, tokens_b=300, generate_a=6, generate_b=3, offset=0.05)
     arrivals = staggered.Arrivals(stack, sizes)

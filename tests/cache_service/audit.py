@@ -10,17 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentmem import blockfile
+from agentmem.identity import FileKind, FileName
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import ledger, references, snapshots, usage
-from cache_service.files import FileName, Kind
-from cache_service.ledger import Head
+from cache_service.files import references
+from cache_service.ledger import segments, snapshots
+from cache_service.ledger.segments import Head
+from cache_service.tiers import quotas
 
 from . import kv
 from .conftest import Running
 from .model import State, World
 
-FOLDERS = {Kind.BLOCK: "blocks", Kind.WINDOW: "windows"}
+FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
 TABLES = ("segments", "agents", "turns", "files", "refs", "snapshots", "snapshot_refs", "evicted", "quarantined")
 
 
@@ -69,9 +71,9 @@ async def _check_agent(store: Running, world: World, agent: agent_pb2.Agent) -> 
 async def _check_found(store: Running, world: World, names: Set[FileName]) -> None:
     request = pb.OpenCacheRequest(key=kv.key(""), peek=True)
     for name in names:
-        (request.block_hashes if name.kind is Kind.BLOCK else request.window_hashes).append(name.chain_hash)
+        (request.block_hashes if name.kind is FileKind.BLOCK else request.window_hashes).append(name.chain_hash)
     opened = await store.cache.OpenCache(request)
-    digests = {FileName(Kind(file.kind), file.chain_hash): file.digest for file in opened.files}
+    digests = {FileName(FileKind(file.kind), file.chain_hash): file.digest for file in opened.files}
     assert digests == {name: file.digest for name, file in world.files.items()}
     for file in opened.files:
         assert blockfile.digest(kv.read(file.path)) == file.digest
@@ -90,7 +92,7 @@ def check(data: Path, world: World) -> None:
                 _check_ledger(connection, kept[name].head, wanted.state)
                 assert references.of_snapshot(connection, kept[name].id) == wanted.files
         rows = connection.execute("SELECT kind, chain_hash, digest, size_bytes, agent_id FROM files").fetchall()
-        found = {FileName(Kind(kind), name): (*rest,) for kind, name, *rest in rows}
+        found = {FileName(FileKind(kind), name): (*rest,) for kind, name, *rest in rows}
         assert found == {name: (file.digest, file.size, file.origin) for name, file in world.files.items()}
         for kind, size in references.sizes(connection).items():
             assert size == sum(file.size for name, file in world.files.items() if name.kind is kind), "usage"
@@ -100,7 +102,7 @@ def check(data: Path, world: World) -> None:
         (records,) = connection.execute("SELECT coalesce(sum(length(record)), 0) FROM turns").fetchone()
         kv_bytes = sum(file.size for file in (*world.files.values(), *(file for _, file in world.quarantined)))
         ledger_bytes = sum(8 + len(str(token.id)) for _, token in alive) + records
-        assert usage.of(connection, "default") == (kv_bytes, ledger_bytes)
+        assert quotas.of(connection, "default") == (kv_bytes, ledger_bytes)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
@@ -128,7 +130,9 @@ def _snapshots(connection: sqlite3.Connection, uid: str) -> list[snapshots.Snaps
 
 
 def _check_ledger(connection: sqlite3.Connection, head: Head, state: State) -> None:
-    content = ledger.read(connection, head)
+    content = segments.read(connection, head)
     assert content.token_ids.tolist() == [token.id for token in state.tokens]
-    assert [turn[:3] for turn in content.turns] == [tuple(turn[1:]) for turn in state.turns]
+    assert [(turn.version, turn.end_token, turn.generated_tokens) for turn in content.turns] == [
+        tuple(turn[1:]) for turn in state.turns
+    ]
     assert head[1:] == (len(content.token_ids), len(content.text), len(content.turns))

@@ -18,10 +18,10 @@ from agentmem.channels import connect
 from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
-from cache_service.limits import Limits
-from cache_service.quotas import NO_QUOTAS, Quotas
-from cache_service.remote import RemoteSettings
 from cache_service.store import DEFAULT_LIMITS, NO_REMOTE_TIER, Store
+from cache_service.tiers.limits import DiskLimits
+from cache_service.tiers.quotas import NO_QUOTAS, Quotas
+from cache_service.tiers.remote.contract import RemoteSettings
 
 from . import kv
 
@@ -48,7 +48,7 @@ class Running:
 @asynccontextmanager
 async def running(
     data: Path,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: DiskLimits = DEFAULT_LIMITS,
     quotas: Quotas = NO_QUOTAS,
     remote: RemoteSettings = NO_REMOTE_TIER,
 ) -> AsyncIterator[Running]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.limits import Limits
+from cache_service.tiers.limits import DiskLimits
 from tests.faults.shim import VERBS, Action, Control, Kind, Slot
 from tests.faults.victims import Victim, Victims, victims
 from tests.full_matrix import FULL
@@ -45,7 +45,7 @@ class Bench:
     """Numbers that no store of the child has yet."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> DiskLimits:
         """The limits of the stores."""
         return self.scenario.limits(self.template)
 

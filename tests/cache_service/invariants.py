@@ -47,14 +47,14 @@ async def view(store: Store) -> View:
             agents[f"{key.namespace}/{key.agent_id}"] = await _agent(store, key, opened)
     found = await files(store)
     try:
-        record = (
-            await store.cache.GetWorkflowRecord(pb.GetWorkflowRecordRequest(namespace="default", workflow_id="w"))
-        ).record
+        request = pb.GetWorkflowRecordRequest(namespace="default", workflow_id="w")
+        found_run = await store.cache.GetWorkflowRecord(request)
     except grpc.aio.AioRpcError as error:
         if error.code() is not grpc.StatusCode.NOT_FOUND:
             raise
-        record = pb.WorkflowRecord()
-    run = (record.version, record.payload, record.summary)
+        found_run = pb.GetWorkflowRecordResponse()
+    record = found_run.record
+    run = (record.version, record.payload, record.summary, *found_run.events)
     return View(agents, frozenset((file.kind, file.chain_hash) for file in found), run)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO
 
 from agentmem import blockfile
+from agentmem.identity import FileKind, FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.files import FileName, Kind
 
 FINGERPRINT = "f" * 16
 
@@ -63,7 +63,7 @@ def write(staged: pb.StagedFile, header: blockfile.BlockHeader, data: bytes | No
 
 def message(name: FileName) -> pb.FileName:
     """A file's name as requests have it."""
-    kind = pb.FILE_KIND_BLOCK if name.kind is Kind.BLOCK else pb.FILE_KIND_WINDOW
+    kind = pb.FILE_KIND_BLOCK if name.kind is FileKind.BLOCK else pb.FILE_KIND_WINDOW
     return pb.FileName(kind=kind, chain_hash=name.chain_hash)
 
 

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import grpc
 from hypothesis.stateful import RuleBasedStateMachine
 
-from cache_service.limits import Limits
+from cache_service.tiers.limits import DiskLimits
 
 from .conftest import running
 
 _T = TypeVar("_T")
-LIMITS = Limits(10**9, 0)
+LIMITS = DiskLimits(10**9, 0)
 
 
 class Machine(RuleBasedStateMachine):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agentmem import blockfile
 from agentmem.blockfile import BlockHeader
-from cache_service.files import FileName, Kind
+from agentmem.identity import FileKind, FileName
 
 from . import kv
 
@@ -60,12 +60,12 @@ class State(NamedTuple):
             block = ids[first : first + BLOCK_TOKENS]
             name = blockfile.chain_hash(kv.FINGERPRINT, "default", parent, block)
             header = BlockHeader(kv.FINGERPRINT, "default", name, parent, first, len(block))
-            found[FileName(Kind.BLOCK, name)] = header
+            found[FileName(FileKind.BLOCK, name)] = header
             parent = name
         if window and ids:
             first = max(0, len(ids) - WINDOW_TOKENS)
             header = BlockHeader(kv.FINGERPRINT, "default", parent, b"", first, len(ids) - first, window=True)
-            found[FileName(Kind.WINDOW, parent)] = header
+            found[FileName(FileKind.WINDOW, parent)] = header
         return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,11 @@ import grpc
 from agentmem.blockfile import BlockHeader
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import schema
-from cache_service.limits import Limits
+from cache_service.tiers.limits import DiskLimits
 
 from . import kv
 
-ROOMY = Limits(1 << 40, 0)
+ROOMY = DiskLimits(1 << 40, 0)
 OTHER = kv.key("bob", namespace="other")
 ERASED = 987654321
 """A token whose digits are nowhere but in an agent that is deleted."""
@@ -63,12 +61,12 @@ class Scenario:
     vanished: bool = False
     litter: Callable[[Path], None] = lambda data: None
 
-    def limits(self, template: Path) -> Limits:
+    def limits(self, template: Path) -> DiskLimits:
         """The warm tier's limits; evictions go deep where there are any."""
         if self.room is None:
             return ROOMY
         used = sum(path.stat().st_size for path in template.rglob("*") if path.suffix in (".safetensors", ".json"))
-        return Limits(used + self.room, 0, 1.0, 0.3)
+        return DiskLimits(used + self.room, 0, 1.0, 0.3)
 
 
 def chain(number: int) -> BlockHeader:
@@ -129,7 +127,9 @@ async def furnish(store: Store) -> None:
     await hold(store, kv.key("mallory"), [1, 12, 13])
     await store.cache.CommitTurn(kv.turn([7, 8], agent=OTHER))
     await hold(store, OTHER, [1])
-    await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=workflow(0, b"one" + SAID)))
+    await store.cache.PutWorkflowRecord(
+        pb.PutWorkflowRecordRequest(record=workflow(0, b"one" + SAID), events=[b"begun", SAID])
+    )
 
 
 def workflow(base: int, payload: bytes) -> pb.WorkflowRecord:
@@ -197,7 +197,9 @@ async def quarantine(store: Store) -> None:
 
 
 async def record(store: Store) -> None:
-    await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=workflow(1, b"two")))
+    await store.cache.PutWorkflowRecord(
+        pb.PutWorkflowRecordRequest(record=workflow(1, b"two"), events=[b"went on", SAID])
+    )
 
 
 async def delete_record(store: Store) -> None:
@@ -228,31 +230,10 @@ def leave_litter(data: Path) -> None:
     shutil.copy(source, data / "blocks" / orphan[:1].hex() / f"{orphan.hex()}.safetensors")
 
 
-def make_version_1(data: Path) -> None:
-    """A directory as the first version left it: its script alone, with rows that the later ones have to carry over."""
-    for suffix in ("", "-wal", "-shm"):
-        data.joinpath(f"store.db{suffix}").unlink(missing_ok=True)
-    connection = sqlite3.connect(data / "store.db", isolation_level=None)
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(f"BEGIN; {schema.MIGRATIONS[0]} PRAGMA user_version = 1; COMMIT;")
-    connection.execute("BEGIN")
-    for number, (agent, uid) in enumerate((("ada", "u1"), ("eve", "u2")), start=1):
-        tokens = [10 * number + n for n in range(9)]
-        turn = kv.turn(tokens)
-        columns = (len(tokens), len(turn.text), 1, 1, 1, "t", _packed(tokens), turn.text, _packed(turn.offsets))
-        connection.execute("INSERT INTO segments VALUES (?, NULL, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (number, *columns))
-        connection.execute(
-            "INSERT INTO agents VALUES (?, 'default', ?, 'demo', 1, ?, ?, ?, 1, 0, '', 0, x'', 1, 1, 1)",
-            (uid, agent, number, len(tokens), len(turn.text)),
-        )
-        connection.execute("INSERT INTO turns VALUES (?, 1, ?, ?, x'64', 0, x'', 1, x'')", (uid, number, f"{agent} 1"))
-    connection.execute("COMMIT")
-    connection.close()
-
-
-def _packed(numbers: Sequence[int]) -> bytes:
-    return b"".join(number.to_bytes(4, "little") for number in numbers)
+def make_new(data: Path) -> None:
+    """A directory in which no store has been."""
+    shutil.rmtree(data)
+    data.mkdir(mode=0o700)
 
 
 _EXISTS, _ABSENT, _MOVED = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ABORTED
@@ -276,5 +257,5 @@ SCENARIOS = (
     Scenario("workflow record", record, again=_MOVED),
     Scenario("delete workflow record", delete_record, again=_ABSENT, erases=SAID[:13], strict=False),
     Scenario("start", None, litter=leave_litter),
-    Scenario("migration", None, litter=make_version_1),
+    Scenario("first start", None, litter=make_new),
 )

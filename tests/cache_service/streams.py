@@ -15,10 +15,10 @@ from agentmem import blockfile
 from agentmem.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
+from tests.cache_service.tiers.test_blocks import on_disk
 
 from . import kv
 from .conftest import Running
-from .test_blocks import on_disk
 
 LARGE = replace(kv.header(list(range(256))), token_count=25_000)
 """Described with so many tokens that its file has several chunks and several pieces."""

@@ -8,10 +8,10 @@ import pytest
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.offline.check import check
+from tests.cache_service.ledger.test_branches import commit, fork, names, restore, tokens, trim
 
 from . import kv
 from .conftest import Running, code, field_of, running
-from .test_branches import commit, fork, names, restore, tokens, trim
 
 OPENING = 1
 

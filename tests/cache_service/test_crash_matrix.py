@@ -16,7 +16,7 @@ from typing import NamedTuple
 import grpc
 import pytest
 
-from cache_service.limits import Limits
+from cache_service.tiers.limits import DiskLimits
 
 from .conftest import running
 from .interrupted import (
@@ -85,7 +85,7 @@ async def stop_everywhere(bench: Bench) -> list[Stopped]:
     return stopped
 
 
-async def check(stopped: Stopped, limits: Limits) -> None:
+async def check(stopped: Stopped, limits: DiskLimits) -> None:
     """Start again: what was acknowledged is there, the rest wholly or not at all, nothing leaks, and work goes on."""
     scenario, course, data = stopped.scenario, stopped.course, stopped.data
     async with running(data, limits) as store:

@@ -19,9 +19,9 @@ from agentmem.errors import AgentmemError
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service import checksums
-from cache_service.files import DirectoryUnusable
+from cache_service.files.directory import DirectoryUnusable
+from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew
 from cache_service.offline.database import DatabaseDamaged
-from cache_service.schema import ForeignDatabase, SchemaTooNew
 from tests.faults.mutations import DATABASE
 from tests.full_matrix import FULL
 
@@ -174,7 +174,7 @@ async def test_the_checksum_covers_what_is_read(data: Path, template: Path, tabl
     connection = sqlite3.connect(data / "store.db", isolation_level=None)
     checksums.register(connection)
     assert list(checksums.damaged(connection)) == []
-    connection.execute(f"DROP TRIGGER {table}_summed_again")
+    connection.execute(f"DROP TRIGGER IF EXISTS {table}_summed_again")
     connection.execute("PRAGMA foreign_keys = OFF")
     for column in checksums.COLUMNS[table].split(", "):
         connection.execute("BEGIN")

@@ -7,12 +7,12 @@ import random
 import grpc
 
 from agentmem.v1 import cache_store_pb2 as pb
+from tests.cache_service.tiers.test_blocks import found, name, on_disk, publish, stage
 from tests.faults.mutations import BLOCK_FILE
 
 from . import kv
 from .conftest import Running
 from .invariants import check_directory
-from .test_blocks import found, name, on_disk, publish, stage
 
 MUTATIONS = 200
 BATCH = 8

@@ -10,10 +10,10 @@ import pytest
 from agentmem import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from tests.cache_service.tiers.test_blocks import found, name, publish, stage
 
 from . import audit, kv
 from .conftest import Running, code, field_of, running
-from .test_blocks import found, name, publish, stage
 
 HOSTILE = [
     *("../../etc/passwd", "..", ".", "/", "/etc/passwd", "a/b", "a\\b", "..\\..\\a", "C:\\a", "%2e%2e", "~", "$HOME"),
@@ -162,7 +162,7 @@ async def test_each_names_a_workflow(deep: Running, field: str) -> None:
     for number, each in enumerate(names):
         await deep.cache.DeleteWorkflowRecord(pb.DeleteWorkflowRecordRequest(**each, version=1))
         with audit.reading(deep.data) as connection:
-            left = connection.execute("SELECT payload FROM workflow_records ORDER BY id").fetchall()
+            left = connection.execute("SELECT content FROM workflow_parts ORDER BY record").fetchall()
         assert left == [(bytes([kept]),) for kept in range(number + 1, len(names))]
     check_paths(deep)
 

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from cache_service.__main__ import main
-from cache_service.files import DirectoryUnusable
-from cache_service.schema import SchemaTooNew
+from cache_service.files.directory import DirectoryUnusable
+from cache_service.ledger.schema import SchemaTooNew
 from cache_service.store import Store
 
 from . import kv

@@ -9,10 +9,11 @@ from prometheus_client import generate_latest
 
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service import metrics
+from cache_service.ledger.database import READERS
+from tests.cache_service.tiers.test_blocks import add, found, name, stage
 
 from . import kv
 from .conftest import Running
-from .test_blocks import add, found, name, stage
 
 DISK = "agentmem_cache_disk_bytes"
 
@@ -81,22 +82,27 @@ async def test_a_disk_that_fails_leaves_the_rest_of_the_page(store: Running) -> 
     assert "\nagentmem_cache_disk_limit_bytes " in found
 
 
+@pytest.mark.parametrize("how", ["write", "read"])
 async def test_a_page_does_not_wait_for_what_the_database_is_doing(
-    store: Running, monkeypatch: pytest.MonkeyPatch
+    store: Running, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    """It is complete beside a commit, and lacks what only the database has while all that read are busy."""
     monkeypatch.setattr(metrics, "PATIENCE_SECONDS", 0.05)
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    workers = READERS if how == "read" else 1
 
     def long(_: sqlite3.Connection) -> None:
-        begun.set()
+        begun.release()
         go_on.wait()
 
-    working = asyncio.create_task(store.store._database.read(long))
+    database = store.store._database
+    working = [asyncio.ensure_future(getattr(database, how)(long)) for _ in range(workers)]
     try:
-        await asyncio.to_thread(begun.wait)
+        for _ in range(workers):
+            await asyncio.to_thread(begun.acquire)
         found = await page(store)
-        assert 'kind="blocks"' not in found and 'kind="staging"' in found
+        assert ('kind="blocks"' in found) is (how == "write") and 'kind="staging"' in found
     finally:
         go_on.set()
-        await working
+        await asyncio.gather(*working)
     assert 'kind="blocks"' in await page(store), "it is there again"

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from agentmem.identity import FileKind, FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.files import FileName, Kind
 from tests.full_matrix import FULL
 
 from . import audit, kv
@@ -156,10 +156,10 @@ class StoreMachine(Machine):
         headers = self.states[version.uid, version.version].headers(window=window)
         self.names |= headers.keys()
         staged = self.stage(list(headers))
-        assert {FileName(Kind(file.kind), file.chain_hash) for file in staged} == headers.keys() - self.world.files
+        assert {FileName(FileKind(file.kind), file.chain_hash) for file in staged} == headers.keys() - self.world.files
         written, new = [], {}
         for file in staged:
-            name = FileName(Kind(file.kind), file.chain_hash)
+            name = FileName(FileKind(file.kind), file.chain_hash)
             written.append(kv.write(file, headers[name]))
             new[name] = File(agent, headers[name], written[-1].digest, written[-1].size_bytes)
         request = pb.PublishBlocksRequest(key=kv.key(agent), version=version, files=written, fingerprint=kv.FINGERPRINT)
@@ -177,7 +177,7 @@ class StoreMachine(Machine):
     def abandon(self) -> None:
         """A file that was written and is never published."""
         header = kv.header([1, 2, 3])
-        (staged,) = self.stage([FileName(Kind.BLOCK, header.chain_hash)])
+        (staged,) = self.stage([FileName(FileKind.BLOCK, header.chain_hash)])
         kv.write(staged, header)
         self.staged += 1
 

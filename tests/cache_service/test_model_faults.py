@@ -9,14 +9,16 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agentmem.keys import AgentKey
-from cache_service import agents, blocks, ledger, references, schema, snapshots, turns
-from cache_service.blocks import BlockStore
-from cache_service.clock import Moment
-from cache_service.files import FileName
-from cache_service.turns import Commit, Turn
-
-from .test_model import EXAMPLES, StoreMachine
+from agentmem.identity import FileName
+from agentmem.validation import AgentKey
+from cache_service.files import references
+from cache_service.ledger import agents, schema, snapshots, turns
+from cache_service.ledger import segments as ledger
+from cache_service.ledger.clock import Moment
+from cache_service.ledger.turns import Commit, Turn
+from cache_service.tiers import blocks
+from cache_service.tiers.blocks import BlockStore
+from tests.cache_service.test_model import EXAMPLES, StoreMachine
 
 Patch = pytest.MonkeyPatch
 FAULTS: dict[str, Callable[[Patch], None]] = {}

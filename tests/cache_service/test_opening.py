@@ -13,19 +13,15 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agentmem.v1 import agent_pb2
-from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import first_page, schema
-from cache_service.files import DirectoryUnusable
-from cache_service.offline.check import check
+from cache_service.files.directory import DirectoryUnusable
+from cache_service.ledger import schema
+from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew
 from cache_service.offline.database import DatabaseDamaged
-from cache_service.offline.recover import recover
-from cache_service.schema import ForeignDatabase, SchemaTooNew
 from cache_service.store import Store
 
 from . import kv
 from .conftest import running
-from .offline.directory import everything, fill, headers, root_page, zero_page
+from .offline.directory import everything, fill, root_page, zero_page
 from .process import ready, spawn
 
 
@@ -125,9 +121,9 @@ def test_the_version_is_that_of_the_last_whole_transaction(data: Path) -> None:
         shutil.copy(path, cut)
         for length, version in ((len(wal), 8), (len(wal) - 1, 7), (40, 0), (0, 0)):
             cut.with_name("cut.db-wal").write_bytes(wal[:length])
-            page = first_page.read(cut)
+            page = schema.first_page(cut)
             assert page is not None and page.user_version == version
-    assert first_page.read(data / "absent") is None
+    assert schema.first_page(data / "absent") is None
 
 
 async def test_a_damaged_database_is_refused_with_what_recovers_it(data: Path) -> None:
@@ -188,66 +184,3 @@ async def test_a_start_that_has_nothing_to_write_writes_nothing(data: Path) -> N
         assert wal.stat().st_size == 0
     finally:
         store.close()
-
-
-async def test_a_directory_of_the_first_version_is_brought_along_and_served(data: Path) -> None:
-    """Built by the first script alone, with all that a store of that time left."""
-    data.mkdir(mode=0o700)
-    tokens = list(range(300))
-    text = b"".join(str(token).encode() for token in tokens)
-    ends, end = [], 0
-    for token in tokens:
-        end += len(str(token))
-        ends.append(end)
-    packed, offsets = (b"".join(n.to_bytes(4, "little") for n in numbers) for numbers in (tokens, ends))
-    files = []
-    for header in headers(tokens):
-        path = data / "blocks" / header.chain_hash.hex()[:2] / f"{header.chain_hash.hex()}.safetensors"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(kv.content(header))
-        files.append((header, path))
-    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.executescript(f"BEGIN; {schema.MIGRATIONS[0]} PRAGMA user_version = 1; COMMIT;")
-        segment = "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, 't', ?, ?, ?)"
-        connection.execute(segment, (1, None, 0, 0, 300, len(text), 1, 1, packed, text, offsets))
-        connection.execute(segment, (2, 1, 300, len(text), 1, 1, 2, 2, bytes([7, 0, 0, 0]), b"7", bytes([1, 0, 0, 0])))
-        connection.execute(segment, (3, 1, 300, len(text), 1, 1, 3, 2, bytes([8, 0, 0, 0]), b"8", bytes([1, 0, 0, 0])))
-        connection.execute(
-            "INSERT INTO agents VALUES ('u', 'default', 'ada', 'demo', 3, 3, 301, ?, 2, 1, 'label', 0, x'', 1, 1, 1)",
-            (len(text) + 1,),
-        )
-        record = pb.TurnRecord(delta={"text": "said"}).SerializeToString()  # type: ignore[arg-type]
-        for version in (1, 2, 3):
-            values = (version, version, f"r{version}", record)
-            connection.execute("INSERT INTO turns VALUES ('u', ?, ?, ?, x'', 0, x'', 1, ?)", values)
-        for header, path in files:
-            digest, size = kv.blockfile.digest(path.read_bytes()), path.stat().st_size
-            values_ = (header.chain_hash, kv.FINGERPRINT, header.parent, header.first_token, header.token_count)
-            connection.execute(
-                "INSERT INTO files VALUES (1, ?, 'default', 'ada', 'demo', ?, ?, ?, ?, ?, ?, 1, 1)",
-                (*values_, size, digest),
-            )
-            connection.execute("INSERT INTO refs VALUES ('u', 1, ?)", (header.chain_hash,))
-        connection.execute("INSERT INTO workflow_records VALUES (1, 'default', 'w', 1, x'01')")
-    recovered = recover(data, data.with_name("new"))
-    assert [(agent.tokens, agent.files) for agent in recovered.agents] == [(301, 2)] and recovered.is_whole
-    assert check(data.with_name("new")).findings == []
-    with pytest.raises(Exception, match=r"an older agentmem made .* start the store once"):
-        check(data)
-    async with running(data) as store:
-        request = pb.OpenCacheRequest(
-            key=kv.key(), request_id="r2", block_hashes=[header.chain_hash for header, _ in files]
-        )
-        opened = await store.cache.OpenCache(request)
-        assert list(opened.ledger.token_ids) == [*tokens, 8] and opened.ledger.text == text + b"8"
-        assert opened.turn.record.delta.text == "said" and opened.turn.version.version == 2
-        assert [file.size_bytes for file in opened.files] == [path.stat().st_size for _, path in files]
-        fork = agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="eve", at_version=2)
-        assert (await store.agents.ForkAgent(fork)).agent.tokens == 301
-        found = await store.cache.ListWorkflowRecords(pb.ListWorkflowRecordsRequest(namespace="default"))
-        assert [record.workflow_id for record in found.records] == ["w"]
-        assert store.metric("agentmem_cache_disk_bytes", kind="blocks") == sum(p.stat().st_size for _, p in files)
-    findings = check(data).findings
-    assert {finding.what for finding in findings} <= {"mode"}
-    assert check(data, repair=True).is_clean

@@ -7,11 +7,11 @@ import pytest
 
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from tests.cache_service.ledger.test_branches import commit, forget, names, tokens
+from tests.cache_service.tiers.test_blocks import add, found
 
 from . import kv
 from .conftest import Running, code, field_of
-from .test_blocks import add, found
-from .test_branches import commit, forget, names, tokens
 
 
 async def find_snapshot(store: Running, text: bytes, common: int) -> tuple[int, list[int]] | None:

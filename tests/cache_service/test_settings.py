@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import SettingsError, load
-from cache_service.limits import Limits
-from cache_service.quotas import NO_QUOTAS, Quotas
-from cache_service.remote import Location
 from cache_service.settings import StoreSettings
+from cache_service.tiers.limits import DiskLimits
+from cache_service.tiers.quotas import NO_QUOTAS, Quotas
+from cache_service.tiers.remote.contract import Location
 
 
 def test_the_defaults_are_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,13 +34,11 @@ def test_flags_go_before_environment_and_environment_before_the_file(
 
 
 def test_limits_of_the_warm_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(StoreSettings, []).limits == Limits()
+    assert load(StoreSettings, []).limits == DiskLimits()
     monkeypatch.setenv("AGENTMEM_STORE_FREE_BYTES_FLOOR", "7")
-    told = ["--warm-bytes", "1000", "--high-watermark", "0.5", "--low-watermark", "0.25"]
-    assert load(StoreSettings, told).limits == Limits(1000, 7, 0.5, 0.25)
-    for wrong in (["--warm-bytes", "0"], ["--high-watermark", "1.1"], ["--low-watermark", "0.96"]):
-        with pytest.raises(SettingsError):
-            load(StoreSettings, wrong)
+    assert load(StoreSettings, ["--warm-bytes", "1000"]).limits == DiskLimits(1000, 7)
+    with pytest.raises(SettingsError):
+        load(StoreSettings, ["--warm-bytes", "0"])
 
 
 def test_quotas_of_all_namespaces_and_of_single_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ import grpc
 import pytest
 
 from agentmem.v1 import types_pb2
-from cache_service.limits import Limits
-from cache_service.spool import Spool
+from cache_service.files.spool import Spool
+from cache_service.tiers.limits import DiskLimits
+from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, publish
+from tests.cache_service.tiers.test_warm import evictions, pin, small, speak, there
 
 from . import kv
 from .conftest import Running, code, running
 from .streams import LARGE, describe, parts, refused, write
-from .test_blocks import add, found, name, on_disk, publish
-from .test_warm import evictions, pin, small, speak, there
 
 __all__ = ["small"]
 
@@ -110,7 +110,7 @@ async def test_an_eviction_in_the_middle_of_a_state_takes_nothing_of_it(small: R
 async def test_a_file_that_the_tier_cannot_hold_is_withdrawn(data: Path) -> None:
     header = kv.header([1])
     content = kv.content(header)
-    async with running(data, Limits(len(content) // 2, 0, 0.9, 0.8)) as store:
+    async with running(data, DiskLimits(len(content) // 2, 0, 0.9, 0.8)) as store:
         version = (await store.cache.CommitTurn(kv.turn([1]))).version
         described = describe(header, content)
         described.version.CopyFrom(version)

@@ -1,18 +1,14 @@
 """The moment that an agent's chat template sees belongs to its ledger: every state keeps its own."""
 
-import sqlite3
-from pathlib import Path
-
 import grpc
 import pytest
 
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import checksums, schema
+from tests.cache_service.ledger.test_branches import fork, restore, snapshot, trim
 
 from . import kv
 from .conftest import Running, code, field_of
-from .test_branches import fork, restore, snapshot, trim
 
 MONDAY, TUESDAY = "2026-03-02T09:30:00+01:00", "2026-03-03T09:30:00+01:00"
 
@@ -58,31 +54,3 @@ async def test_it_is_short(store: Running) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await commit(store, [1], "2" * 65)
     assert (code(error), field_of(error)) == (grpc.StatusCode.INVALID_ARGUMENT, "template_time")
-
-
-def test_agents_of_an_older_version_have_that_of_their_last_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole chats were rendered with the date of their turn."""
-    before = next(i for i, script in enumerate(schema.MIGRATIONS) if "template_time" in script)
-    connection = sqlite3.connect(tmp_path / "store.db")
-    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:before])
-    schema.migrate(connection)
-    connection.execute(
-        "INSERT INTO segments (parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version, turns,"
-        " tokenizer_hash, token_ids, text, offsets, namespace) VALUES (0, 0, 1, 1, 0, 1, 1, 'h', x'01000000', x'31',"
-        " x'01000000', 'n')"
-    )
-    connection.execute(
-        "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
-        " label, messages, message_hash, created, updated, used)"
-        " VALUES ('u', 'n', 'ada', 'm', 1, 1, 1, 1, 1, '', 0, x'', 0, 1772440200000000000, 0)"
-    )
-    connection.commit()
-    monkeypatch.undo()
-    schema.migrate(connection)
-    (kept,) = connection.execute("SELECT template_time FROM agents").fetchone()
-    assert kept[:11] in ("2026-03-01T", "2026-03-02T")
-    assert connection.execute("SELECT template_time FROM segments").fetchone() == (kept,)
-    assert connection.execute(f"SELECT agentmem_checksum({checksums.SEGMENT}) = checksum FROM segments").fetchone()[0]
-    connection.close()

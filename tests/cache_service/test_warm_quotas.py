@@ -13,15 +13,14 @@ from grpc_status import rpc_status
 
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import usage
-from cache_service.limits import Limits
-from cache_service.quotas import Quotas
-from cache_service.usage import Usage
+from cache_service.tiers import quotas
+from cache_service.tiers.limits import DiskLimits
+from cache_service.tiers.quotas import Quotas, Usage
+from tests.cache_service.tiers.test_blocks import BLOCK, found, name, on_disk, publish, stage
+from tests.cache_service.tiers.test_warm import FILE, evictions, pin
 
 from . import kv
 from .conftest import Running, code, running
-from .test_blocks import BLOCK, found, name, on_disk, publish, stage
-from .test_warm import FILE, evictions, pin
 
 LEDGER = 9
 """Bytes of a turn of one token of one digit, and no record."""
@@ -31,7 +30,7 @@ QUOTA = 6 * FILE + 10 * LEDGER + 200  # headers differ by a few bytes
 @pytest.fixture
 async def store(data: Path) -> AsyncIterator[Running]:
     """A store with room for six files in each namespace, and for many in one of its own."""
-    async with running(data, Limits(1000 * FILE, 0), Quotas(QUOTA, {"rich": 100 * FILE})) as store:
+    async with running(data, DiskLimits(1000 * FILE, 0), Quotas(QUOTA, {"rich": 100 * FILE})) as store:
         yield store
 
 
@@ -70,7 +69,7 @@ async def there(store: Running, *blocks: int, namespace: str = "default") -> lis
 def taken(store: Running, namespace: str = "default") -> Usage:
     """What the store counts."""
     database = store.store._database
-    return database.read_blocking(partial(usage.of, namespace=namespace))
+    return database.read_blocking(partial(quotas.of, namespace=namespace))
 
 
 async def test_a_namespaces_idle_agents_make_room_and_no_others(store: Running) -> None:
@@ -117,9 +116,9 @@ async def test_pinned_agents_and_the_one_that_speaks_stay(store: Running) -> Non
 async def test_what_serves_nobody_in_the_namespace_goes_first(store: Running) -> None:
     await speak(store, "a", [0, 1])
     for number, namespace in ((90, "default"), (91, "other")):
-        spare = header(number, namespace)
-        (staged,) = await stage(store, name(spare), namespace=namespace)
-        await publish(store, [kv.write(staged, spare)], key=kv.key("", namespace))
+        protected = header(number, namespace)
+        (staged,) = await stage(store, name(protected), namespace=namespace)
+        await publish(store, [kv.write(staged, protected)], key=kv.key("", namespace))
     await speak(store, "b", [2, 3])
     bad = pb.FileName(kind=BLOCK, chain_hash=header(3, "default").chain_hash)
     await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
@@ -156,7 +155,7 @@ async def test_a_quota_that_was_lowered_holds_after_the_first_upkeep(data: Path)
 
 
 async def test_what_a_quota_refuses_costs_nobody_anything(data: Path) -> None:
-    limits = Limits(10 * FILE, 0, 1.0, 0.5)
+    limits = DiskLimits(10 * FILE, 0, 1.0, 0.5)
     async with running(data, limits, Quotas(None, {"small": 3 * FILE})) as store:
         await speak(store, "a", range(4), namespace="other")
         await speak(store, "b", range(4, 8), namespace="other")

@@ -10,10 +10,10 @@ import pytest
 from agentmem import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from tests.cache_service.tiers.test_blocks import BLOCK, WINDOW, found, name, on_disk, publish, stage
 
 from . import kv
 from .conftest import Running, code, running
-from .test_blocks import BLOCK, WINDOW, found, name, on_disk, publish, stage
 
 HEADER = kv.header([1, 2])
 BOTH = (name(HEADER), name(HEADER, WINDOW))

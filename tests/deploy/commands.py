@@ -9,7 +9,7 @@ from unittest import mock
 
 from agentmem.settings import ServiceSettings, load
 from cache_service.settings import StoreSettings
-from gateway.cli.up_settings import UpSettings
+from gateway.cli.up.settings import UpSettings
 from gateway.settings import GatewaySettings
 from inference_service.settings import WorkerSettings
 

@@ -97,7 +97,7 @@ def test_who_is_asked_for_their_health(services: dict[str, Any]) -> None:
         "worker": layout.worker_socket(run),
         "gateway": "http://127.0.0.1:8080/readyz",
     }
-    asked = ["CMD", "python", "-m", "agentmem.healthcheck"]
+    asked = ["CMD", "python", "-m", "agentmem.health"]
     assert {name: services[name]["healthcheck"]["test"] for name in SERVICES} == {
         name: [*asked, target] for name, target in expected.items()
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cache_service.settings import StoreSettings
-from gateway.cli.up_settings import UpSettings
+from gateway.cli.up.settings import UpSettings
 from gateway.settings import GatewaySettings
 from inference_service.settings import WorkerSettings
 from tests.dashboards import NAMES, Dashboard

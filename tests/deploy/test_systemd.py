@@ -11,7 +11,7 @@ import pytest
 
 from agentmem import layout
 from agentmem.service import CANNOT_SERVE, WRONG_SETTING
-from agentmem.socket_guard import MAX_SOCKET_PATH_BYTES
+from agentmem.sockets import MAX_SOCKET_PATH_BYTES
 
 from .commands import DEPLOY, settings_of
 from .unit_file import UnitFile

@@ -1,13 +1,14 @@
 """Mistakes that a store could have, built in to see that the tests find them."""
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from cache_service.blocks import BlockStore
-from cache_service.database import Database, Work
-from cache_service.files import DataDirectory
-from cache_service.publication import Publication, Published
+from cache_service.files.directory import DataDirectory
+from cache_service.files.publication import Publication, Published
+from cache_service.ledger.database import Database, Work
+from cache_service.tiers.blocks import BlockStore
 
 
 def row_before_file() -> None:
@@ -24,6 +25,7 @@ def row_before_file() -> None:
             place(*late.pop())
         return published
 
+    DataDirectory.sync = lambda self, names: None  # type: ignore[method-assign]
     DataDirectory.place = later  # type: ignore[method-assign, assignment]
     BlockStore._publish = publish_and_move  # type: ignore[method-assign]
 
@@ -47,7 +49,7 @@ def early_acknowledgement() -> None:
             connection.execute("ROLLBACK")
             return result
 
-        result = await self.read(dry)
+        result = await asyncio.wrap_future(self._thread.submit(dry, self._connection))
         self._thread.submit(self._write, work, erases)
         return result
 

@@ -24,9 +24,9 @@ from prometheus_client import CollectorRegistry
 from agentmem.channels import connect
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
-from cache_service import database
-from cache_service.limits import Limits
+from cache_service.ledger import database
 from cache_service.store import Store
+from cache_service.tiers.limits import DiskLimits
 from tests.faults import mistakes
 from tests.faults.shim import SLOTS, Control
 
@@ -51,7 +51,7 @@ class Victims:
         self._channels: list[grpc.aio.Channel] = []
         self._reading = asyncio.create_task(self._read())
 
-    async def open(self, number: int, data: Path, limits: Limits) -> str:
+    async def open(self, number: int, data: Path, limits: DiskLimits) -> str:
         """Start a store on `data`, which is below the slot's directory; "" or why it would not start."""
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         order = {"number": number, "data": str(data), "socket": self._socket(number), "limits": vars(limits)}
@@ -132,7 +132,7 @@ async def main(flags: list[str]) -> None:
 async def _start(order: dict[str, Any]) -> None:
     problem = ""
     try:
-        store = await asyncio.to_thread(Store, Path(order["data"]), CollectorRegistry(), Limits(**order["limits"]))
+        store = await asyncio.to_thread(Store, Path(order["data"]), CollectorRegistry(), DiskLimits(**order["limits"]))
         server = GrpcServer(order["socket"], store.services)
         await server.start()
         _SERVERS.append(server)

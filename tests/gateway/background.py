@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from starlette.routing import BaseRoute
 
 from agentmem.channels import connect
-from gateway.admission import Admission
-from gateway.callers import Everyone
-from gateway.http.app import HttpDoor
+from gateway.app import Gateway
+from gateway.edge.admission import Admission
+from gateway.edge.callers import Everyone
+from gateway.http.app import HttpServer
 from gateway.metrics import GatewayMetrics
-from gateway.process import Gateway
 
 from .doors import settings
 from .scripted import ScriptedWorker
@@ -61,10 +61,10 @@ def served(**changed: Any) -> Iterator[Served]:
 def routes() -> list[BaseRoute]:
     """The routes of the HTTP door, for tests that have one case for each."""
 
-    async def door() -> HttpDoor:
+    async def door() -> HttpServer:
         channel = connect("unix:/tmp/am-nobody.sock")
         try:
-            return HttpDoor(settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"), Admission(), str)
+            return HttpServer(settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"), Admission(), str)
         finally:
             await channel.close(None)
 

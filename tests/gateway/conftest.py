@@ -14,10 +14,16 @@ import openai
 import pytest
 
 from agentmem.channels import connect
-from gateway.process import Gateway
+from gateway.app import Gateway
 
 from .doors import running
 from .scripted import ScriptedWorker
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine may answer late."""
+    monkeypatch.setattr("gateway.peers.ANSWER_SECONDS", 20.0)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.process import Gateway
+from gateway.app import Gateway
 from gateway.settings import GatewaySettings
 
 ANY_PORT = "127.0.0.1:0"
@@ -20,7 +20,6 @@ def settings(run_dir: Path, **changed: Any) -> GatewaySettings:
         "grpc": ANY_PORT,
         "metrics": "",
         "grace": 5.0,
-        "ready_timeout": 20.0,
         "max_body_bytes": 64 * 1024,
     }
     return GatewaySettings(**{**given, **changed})

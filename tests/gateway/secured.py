@@ -12,9 +12,8 @@ import grpc
 import httpx
 
 from agentmem.channels import connect
-from gateway.keys.file import changing
-from gateway.keys.format import new
-from gateway.process import Gateway
+from gateway.app import Gateway
+from gateway.edge.keys import changing, new
 
 from .doors import running
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import SettingsError, load
-from gateway.credential_files import check_files
-from gateway.settings import GatewaySettings
+from gateway.settings import GatewaySettings, check_files
 
 
 def test_without_files_there_is_nothing_to_check() -> None:
@@ -24,6 +23,6 @@ def test_a_file_of_keys_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_agentmem_up_does_not_import_the_doors() -> None:
-    program = "import sys, gateway.cli.up; print('gateway.process' in sys.modules, 'starlette' in sys.modules)"
+    program = "import sys, gateway.cli.up.command; print('gateway.app' in sys.modules, 'starlette' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["False", "False"]

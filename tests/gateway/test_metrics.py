@@ -9,15 +9,16 @@ import httpx
 import pytest
 
 from agentmem.channels import connect
-from agentmem.v1 import agent_pb2, agent_pb2_grpc
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, workflow_pb2
+from gateway.api.reports import short_name
+from gateway.app import Gateway
 from gateway.metrics import GatewayMetrics
-from gateway.process import Gateway
-from gateway.workflows.states import State, word
 
 from .doors import ANY_PORT, eventually, running
 from .scripted import ScriptedWorker
 from .secured import add_key, secured
 
+State = workflow_pb2.WorkflowState
 GOING_ON = (State.WORKFLOW_STATE_RUNNING,)
 
 
@@ -67,6 +68,6 @@ def test_series_that_can_be_known_begin_at_zero() -> None:
         if sample.value == 0
     }
     over = [state for state in State.values() if state not in (State.WORKFLOW_STATE_UNSPECIFIED, *GOING_ON)]
-    assert {("agentmem_gateway_workflows_ended_total", word(state)) for state in over} <= found
+    assert {("agentmem_gateway_workflows_ended_total", short_name(State.DESCRIPTOR, state)) for state in over} <= found
     assert ("agentmem_gateway_agents_resolved_total", "forked") in found
     assert ("agentmem_gateway_num_requests_running", "grpc") in found

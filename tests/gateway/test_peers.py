@@ -16,8 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agentmem.channels import connect
 from agentmem.health import WRITES
 from agentmem.server import GrpcServer
+from gateway.app import Gateway
 from gateway.peers import Peers
-from gateway.process import Gateway
 
 from .scripted import ScriptedWorker
 
@@ -27,7 +27,7 @@ SERVICES = {"worker": "agentmem.v1.InferenceService", "store": "agentmem.v1.Cach
 class Watched:
     """Peers of two servers that have nothing but their health."""
 
-    def __init__(self, run_dir: Path, patience: float) -> None:
+    def __init__(self, run_dir: Path) -> None:
         self.servers = {
             name: GrpcServer(f"unix:{run_dir}/{name}.sock", [(service, lambda *_: None, None)])
             for name, service in SERVICES.items()
@@ -35,15 +35,15 @@ class Watched:
         self.channels = {name: connect(server.address) for name, server in self.servers.items()}
         self.up: dict[str, bool] = {}
         self.changes: list[bool] = []
-        self.peers = Peers(self.channels["worker"], self.channels["store"], patience, self.up.__setitem__, self.changed)
+        self.peers = Peers(self.channels["worker"], self.channels["store"], self.up.__setitem__, self.changed)
 
     async def changed(self, serving: bool) -> None:
         self.changes.append(serving)
 
 
 @asynccontextmanager
-async def watched(run_dir: Path, patience: float = 20.0) -> AsyncIterator[Watched]:
-    watched = Watched(run_dir, patience)
+async def watched(run_dir: Path) -> AsyncIterator[Watched]:
+    watched = Watched(run_dir)
     try:
         for server in watched.servers.values():
             await server.start()
@@ -95,9 +95,10 @@ async def test_a_store_that_cannot_write_says_why(run_dir: Path) -> None:
         assert world.peers.unready == ""
 
 
-async def test_a_peer_that_does_not_answer_does_not_serve(run_dir: Path) -> None:
+async def test_a_peer_that_does_not_answer_does_not_serve(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections, and says nothing: as a process that was stopped does."""
-    async with watched(run_dir, patience=0.3) as world:
+    monkeypatch.setattr("gateway.peers.ANSWER_SECONDS", 0.3)
+    async with watched(run_dir) as world:
         await world.servers["worker"].stop(0)
         with socket.socket(socket.AF_UNIX) as silent:
             silent.bind(str(run_dir / "worker.sock"))
@@ -128,7 +129,7 @@ async def test_the_grpc_health_of_a_gateway_is_the_workers(
 async def test_the_worker_is_not_asked_by_each_who_asks(
     worker: ScriptedWorker, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "agentmem.traced_calls")
+    caplog.set_level(logging.DEBUG, "agentmem.rpc")
     answers = await asyncio.gather(*(http.get("/readyz") for _ in range(60)))
     assert {answer.status_code for answer in answers} == {200}
     asked = [record for record in caplog.records if "/grpc.health.v1.Health/Check" in str(record.__dict__)]

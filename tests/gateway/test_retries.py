@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import AgentmemError, NotFound, Unavailable
-from gateway.retries import Failure, patiently, told_wait
+from gateway.retries import Failure, retry, retry_delay
 
 
 class Server:
@@ -29,9 +29,9 @@ class Server:
         self.now += seconds
 
     async def answer(self, patience: float, well_after: float = float("inf")) -> str:
-        return await patiently(
+        return await retry(
             self.ask,
-            lambda failure: told_wait(failure) if isinstance(failure, Unavailable) else None,
+            lambda failure: retry_delay(failure) if isinstance(failure, Unavailable) else None,
             patience,
             well_after=well_after,
             on_outage=self.began,

@@ -68,7 +68,7 @@ async def test_canaries(
         for field in (b"\xff" + PROMPT.encode(), PROMPT.encode() * 2):
             answers += await failures(channel.unary_unary("/agentmem.v1.AgentService/GetAgent")(field))
         # A gateway that breaks in the midst of it all.
-        monkeypatch.setattr(GatewayMetrics, "generation_began", broken)
+        monkeypatch.setattr(GatewayMetrics, "generation", broken)
         answers.append(await page(http, BODY))
         assert "incident" in answers[-1]
         answers += await failures(grpc_generate(channel))

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import SettingsError, load
-from gateway.callers import Limits
+from gateway.edge.callers import CallerLimits
 from gateway.settings import GatewaySettings
 
 
@@ -67,9 +67,9 @@ def test_tls_by_halves(arguments: list[str]) -> None:
 
 
 def test_limits_of_callers() -> None:
-    default = Limits(5, 6)
+    default = CallerLimits(5, 6)
     assert load(GatewaySettings, []).limits(default) == default
-    assert load(GatewaySettings, ["--max-running", "0", "--max-per-minute", "9"]).limits(default) == Limits(0, 9)
+    assert load(GatewaySettings, ["--max-running", "0", "--max-per-minute", "9"]).limits(default) == CallerLimits(0, 9)
 
 
 def test_origins() -> None:

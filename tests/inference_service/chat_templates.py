@@ -36,10 +36,12 @@ class Model:
     renderer: Renderer
     transformers: Any
 
-    def whole(self, messages: list[dict[str, Any]], *, cue: bool = True, **arguments: Any) -> str:
+    def whole(self, messages: list[dict[str, Any]], *, generation_prompt: bool = True, **arguments: Any) -> str:
         """What transformers itself makes of a chat."""
         return str(
-            self.transformers.apply_chat_template(messages, add_generation_prompt=cue, tokenize=False, **arguments)
+            self.transformers.apply_chat_template(
+                messages, add_generation_prompt=generation_prompt, tokenize=False, **arguments
+            )
         )
 
 
@@ -132,7 +134,7 @@ PHI = Family(
     ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>"),
     ("<|endoftext|>", "<|end|>"),
 )
-"""Whatever is rendered without a cue ends with an EOS."""
+"""Whatever is rendered without a generation prompt ends with an EOS."""
 
 COMMAND = Family(
     "Command R7B",
@@ -161,7 +163,7 @@ COMMAND = Family(
     ),
     ("<|END_OF_TURN_TOKEN|>",),
 )
-"""The cue is always there, and two tokens end an answer."""
+"""The generation prompt is always there, and two tokens end an answer."""
 
 MISTRAL = Family(
     "Mistral",
@@ -188,7 +190,7 @@ MISTRAL = Family(
     ),
     ("</s>",),
 )
-"""There is no cue, and each role's turn ends in another way."""
+"""There is no generation prompt, and each role's turn ends in another way."""
 
 LLAMA = Family(
     "Llama 3",
@@ -198,7 +200,7 @@ LLAMA = Family(
     ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
     ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
 )
-"""The cue is always there, contents are trimmed, and generation may end with what no template has."""
+"""The generation prompt is always there, contents are trimmed, and generation may end with what no template has."""
 
 FAMILIES = (GLM, APERTUS, GPT_OSS, PHI, COMMAND, MISTRAL, LLAMA)
 

@@ -1,7 +1,8 @@
 """The real worker with one fault built in, named by the variable FAULT. Run as `python -m tests.system.faulty_worker`.
 
 after_commit   the process is killed between the ledger's fsync and the answer, once (a file remembers)
-engine_dies    the engine thread dies at the first prefill of more than 100 tokens
+engine_dies    the engine thread dies at the first prefill of more than 100 tokens; the process ends FAULT_EXIT_SECONDS
+               later
 """
 
 import os
@@ -9,10 +10,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from inference_service import worker
 from inference_service.__main__ import main
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import TurnJob
-from inference_service.engine.prefill import ChunkUnderWay
+from inference_service.engine.prefill import PrefillChunk
 from inference_service.storage.client import StoreClient
 
 _FAULT = os.environ.get("FAULT", "")
@@ -37,9 +39,10 @@ def _die_once(done: Path) -> None:
 
 
 def _engine_dies() -> None:
+    setattr(worker, "EXIT_SECONDS", float(os.environ["FAULT_EXIT_SECONDS"]))  # noqa: B010 - a constant
     next_chunk = BatchEngine._next_chunk
 
-    def dying(self: BatchEngine, job: TurnJob) -> ChunkUnderWay:
+    def dying(self: BatchEngine, job: TurnJob) -> PrefillChunk:
         if job.tokens > 100:
             raise SystemExit("injected")
         return next_chunk(self, job)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from agentmem.v1 import types_pb2
-from gateway.openai.response_ids import Beginning, number_of_key, response_id
+from gateway.api.responses import Beginning, number_of_key, response_id
 from tests.system.isolation import AGENT, EXPORTED, MODEL, PROMPT, SECRET, SNAPSHOT, TURN, kept
 
 

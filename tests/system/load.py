@@ -17,7 +17,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from gateway.cli.openblas import preload_here
+from gateway.cli.up.openblas import preload_here
 from tests.system.stack import Stack, running
 
 DOORS_AND_ENGINE = {"gateway": "gateway", "worker": "inference_service"}
@@ -64,7 +64,7 @@ class Chat:
                 self.last = chunk
             yield chunk
 
-    def read_on(self) -> None:
+    def drain(self) -> None:
         """Take what comes, at last."""
         self.writer.transport.resume_reading()
 
@@ -78,7 +78,7 @@ class Chat:
 async def open_chat(
     stack: Stack, agent: str, messages: list[tuple[str, str]], *, slow: bool = False, **fields: object
 ) -> Chat:
-    """Send a streamed chat completion of `agent` and read nothing yet. `slow`: only after `read_on`."""
+    """Send a streamed chat completion of `agent` and read nothing yet. `slow`: only after `drain`."""
     bound = socket.socket()
     if slow:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

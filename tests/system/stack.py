@@ -35,11 +35,11 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
-from gateway.cli.openblas import preload_here
+from gateway.cli.up.openblas import preload_here
 from tests.system.forked import Forked
 
 START_SECONDS = 180.0
-_SPEEDS: dict[str, object] = {}
+_MEASURED: dict[str, dict[str, object]] = {"attention.json": {}, "activations.json": {}, "quality.json": {}}
 """What workers have measured of this machine: two seconds of each first start, for the same figures."""
 
 
@@ -183,7 +183,7 @@ class Stack:
 
     def start(self, *names: str) -> None:
         """Start processes (default: store and worker) without waiting."""
-        self._share_speeds()
+        self._share_measured()
         for name in names or ("store", "worker"):
             log = self.root / f"{name}.log"
             log.touch()
@@ -200,14 +200,15 @@ class Stack:
                     command, stdout=output, stderr=output, env={**os.environ, **blas}
                 )
 
-    def _share_speeds(self) -> None:
-        """Give the worker what others have measured, and keep what it has."""
-        file = self.data / "worker" / "attention.json"
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            _SPEEDS.update(json.loads(file.read_text()))
-        if _SPEEDS and not file.exists():
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file.write_text(json.dumps(_SPEEDS))
+    def _share_measured(self) -> None:
+        """Give the worker what others have measured when they loaded models, and keep what it has."""
+        for name, measured in _MEASURED.items():
+            file = self.data / "worker" / name
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                measured.update(json.loads(file.read_text()))
+            if measured and not file.exists():
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                file.write_text(json.dumps(measured))
 
     async def ready(self, *names: str) -> None:
         """Wait until processes serve (default: those that were started)."""
@@ -304,7 +305,7 @@ class Stack:
         for client in self._clients:
             await client.close()
         self.kill(*self.processes)
-        self._share_speeds()
+        self._share_measured()
         shutil.rmtree(self.root, ignore_errors=True)
 
     async def _wait(self, condition: Callable[[], "asyncio.Future[bool]"], name: str) -> None:

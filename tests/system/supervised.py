@@ -34,7 +34,7 @@ class Supervised(Stack):
 
     def start(self, *_: str) -> None:
         """Start `agentmem up`, which starts all."""
-        self._share_speeds()
+        self._share_measured()
         with (self.root / "up.log").open("ab") as output:
             self.processes["up"] = subprocess.Popen(
                 [

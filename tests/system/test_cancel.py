@@ -170,7 +170,8 @@ async def test_a_client_that_is_killed_frees_the_engine(stack: Stack, door: str)
 
 async def test_a_dead_engine_is_not_serving(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "engine_dies")
-    options = {"worker_module": "tests.system.faulty_worker", "worker_flags": ("--engine-death-exit", "600")}
+    monkeypatch.setenv("FAULT_EXIT_SECONDS", "600")
+    options = {"worker_module": "tests.system.faulty_worker"}
     async with running(f"tiny={tiny}", "store", "worker", "gateway", **options) as stack:
         client = await stack.client("gateway")
         worker = f"unix:{stack.run}/worker.sock"
@@ -198,7 +199,8 @@ async def test_a_dead_engine_is_not_serving(tiny: Path, monkeypatch: pytest.Monk
 
 async def test_a_worker_whose_engine_died_ends_to_be_restarted(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "engine_dies")
-    options = {"worker_module": "tests.system.faulty_worker", "worker_flags": ("--engine-death-exit", "0.1")}
+    monkeypatch.setenv("FAULT_EXIT_SECONDS", "0.1")
+    options = {"worker_module": "tests.system.faulty_worker"}
     async with running(f"tiny={tiny}", **options) as stack:
         client = await stack.client()
         with pytest.raises(grpc.aio.AioRpcError):

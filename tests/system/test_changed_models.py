@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agentmem.identity import common_length
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
-from inference_service.memory.match import common_length
 from inference_service.models import fingerprint
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker

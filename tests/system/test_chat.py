@@ -28,8 +28,10 @@ import asyncio
 from pathlib import Path
 
 from gateway.cli.chat import Conversation, talk_at_terminal
+from gateway.cli.client import Client
 sampling = types_pb2.Sampling(ignore_eos=True)
-talk_at_terminal(sys.argv[1], Conversation(sys.argv[2], "tiny", sampling=sampling, max_tokens=3500, is_new=False))
+conversation = Conversation(sys.argv[2], "tiny", sampling=sampling, max_tokens=3500, is_new=False)
+talk_at_terminal(Client(sys.argv[1]), conversation)
 """
 """`agentmem chat` whose answers do not end by themselves."""
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from agentmem.checkup import State
 from agentmem.settings import load
-from gateway.cli.doctor.here import running
-from gateway.cli.doctor.here.ports import ports
-from gateway.cli.up_settings import UpSettings
+from gateway.cli.doctor.checks import NOTHING, judge_running, ports, running
+from gateway.cli.up.settings import UpSettings
 from tests.system.stack import Stack
 
 
@@ -54,17 +53,17 @@ async def test_while_all_runs(stack: Stack) -> None:
 
 
 async def test_ports_of_metrics_are_known_by_their_pages(stack: Stack) -> None:
-    found = await running.look(stack.run)
+    found = await running(stack.run)
     doors = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
     for name, behind in (("worker", 1), ("store", 2)):
         settings = load(UpSettings, [*doors, "--metrics", f"127.0.0.1:{stack.ports[name] - behind}"])
-        assert not [each for each in ports(settings, found) if each.facts.get("port") == stack.ports[name]]
-        strangers = ports(settings, running.NOTHING)
-        assert [each.state for each in strangers if each.facts.get("port") == stack.ports[name]] == [State.PROBLEM]
+        taken = f"cannot listen on 127.0.0.1:{stack.ports[name]}:"
+        assert not [each for each in ports(settings, found) if taken in each.found]
+        assert [each.state for each in ports(settings, NOTHING) if taken in each.found] == [State.PROBLEM]
 
 
 async def test_a_service_that_is_gone(stack: Stack) -> None:
     stack.kill("worker")
-    found = running.judged(await running.look(stack.run))
+    found = judge_running(await running(stack.run))
     assert found.state is State.WARNING and "no worker" in found.found
     assert os.path.exists(stack.run / "worker.sock"), "a socket alone is no worker"

@@ -20,13 +20,13 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2, workflow_pb2
-from gateway.admission import Admission
-from gateway.callers import Everyone
-from gateway.http.app import HttpDoor
-from gateway.keys import file
-from gateway.keys.format import new
+from gateway.app import Gateway
+from gateway.edge import keys as key_file
+from gateway.edge.admission import Admission
+from gateway.edge.callers import Everyone
+from gateway.edge.keys import new
+from gateway.http.app import HttpServer
 from gateway.metrics import GatewayMetrics
-from gateway.process import Gateway
 from gateway.settings import GatewaySettings
 from tests.system import isolation
 from tests.system.isolation import AGENT, KEPT, LABEL, MODEL, PROMPT, RPCS, SECRET, SNAPSHOT, TURN, Rpc, key
@@ -50,7 +50,7 @@ def routes(found: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, 
 async def test_every_rpc_and_route_is_in_the_table(tmp_path: Path) -> None:
     settings = GatewaySettings(run_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0", metrics="")
     async with connect(settings.worker_target) as channel:
-        door = HttpDoor(settings, channel, GatewayMetrics(), Everyone("default"), Admission(), str)
+        door = HttpServer(settings, channel, GatewayMetrics(), Everyone("default"), Admission(), str)
     served = set(routes(door.app.routes))
     where = "tests/system/isolation_routes.py says what a stranger's key may do with each"
     assert not (missing := served - ROUTES.keys()), f"add to ROUTES: {missing}; {where}"
@@ -136,7 +136,7 @@ async def calling(stack: Stack, *secrets: str) -> AsyncIterator[list[Caller]]:
 def make_keys(path: Path, **keys: dict[str, Any]) -> dict[str, str]:
     """A file of keys; what their owners got, by the names of the arguments."""
     shown = {}
-    with file.changing(path) as known:
+    with key_file.changing(path) as known:
         for name, fields in keys.items():
             made, secret = new(created=datetime.now(UTC), **fields)
             known[made.id], shown[name] = made, str(secret)

@@ -1,4 +1,4 @@
-"""REST against a real stack: the whole life of an agent without a line of gRPC, and the OpenAPI document held to it."""
+"""REST against a real stack: the whole life of an agent without a line of gRPC."""
 
 from __future__ import annotations
 
@@ -12,16 +12,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 import pytest_asyncio
-import schemathesis
-from hypothesis import HealthCheck, settings
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from gateway.openapi.document import document
-from tests.gateway.background import routes
 from tests.system.stack import Stack, running
 
-SCHEMA = schemathesis.openapi.from_dict(document(routes()))
-SCHEMA.config.phases.coverage.enabled = False
 FILE = {"content-type": "application/octet-stream"}
 TOLD = "The colour of the boat is green. " * 30
 
@@ -199,33 +192,3 @@ async def test_an_import_that_is_broken_off_leaves_nothing(http: httpx.AsyncClie
     await asyncio.gather(sending, return_exceptions=True)
     assert (await Agent(http, "half").answer("GET")).status_code == 404
     assert (await Agent(http, "half").call("POST", "/import", content=file, headers=FILE))["agent"]["turns"] == 1
-
-
-@SCHEMA.hook
-def map_query(_: Any, query: Any) -> Any:
-    """Mostly the model that there is: an unknown one is refused before anything else is seen."""
-    if isinstance(query, dict) and isinstance(query.get("model"), str) and 0 < len(query["model"]) < 64:
-        query["model"] = "tiny"
-    return query
-
-
-@SCHEMA.hook
-def map_body(_: Any, body: Any) -> Any:
-    """As map_query."""
-    if isinstance(body, dict) and isinstance(body.get("model"), str) and 0 < len(body["model"]) < 64:
-        body["model"] = "tiny"
-    return body
-
-
-@SCHEMA.hook
-def map_path_parameters(_: Any, parameters: Any) -> Any:
-    """Every other agent is one and the same, so that it is there."""
-    if isinstance(parameters, dict) and isinstance(parameters.get("agent"), str) and len(parameters["agent"]) % 2:
-        parameters["agent"] = "somebody"
-    return parameters
-
-
-@SCHEMA.parametrize()
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_the_document_is_true(case: schemathesis.Case, stack: Stack) -> None:
-    case.call_and_validate(base_url=stack.url, excluded_checks=[positive_data_acceptance], timeout=60)

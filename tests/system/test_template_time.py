@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
-from inference_service.text import template_clock
+from inference_service.text import template
 from tests.system.files import exported, imported
 from tests.system.stack import Stack, chat, running
 from tests.system.test_changed_models import Running, stack, working  # noqa: F401 - a fixture
@@ -34,12 +34,12 @@ async def test_the_next_day_computes_only_what_is_new(
 ) -> None:
     directory = write_llama(tmp_path / "m", template=DATED)
     said = [("user", FACTS), ("assistant", "It is green.")]
-    monkeypatch.setattr(template_clock, "present", lambda: MONDAY)
+    monkeypatch.setattr(template, "present_moment", lambda: MONDAY)
     async with working(stack, directory) as worker:
         told = inference_pb2.PrefillRequest(key=worker.client.key("dated"), messages=chat(*said), request_id="first")
         first = await worker.client.inference.Prefill(told, timeout=60)
         assert await shown(worker, "dated") == MONDAY
-    monkeypatch.setattr(template_clock, "present", lambda: TUESDAY)
+    monkeypatch.setattr(template, "present_moment", lambda: TUESDAY)
     async with working(stack, directory) as worker:
         ledger = await stack.ledger("dated")
         assert ledger.text.startswith(b"Today is Monday, 02 March 2026.")

@@ -289,7 +289,7 @@ async def test_each_ledger_is_what_its_agent_saw_and_no_secret_is_in_another(run
         (LONG.replace("lena]", "omar]"), "phases[0].agents[1]"),
         (LONG.replace("colour", "${colour}"), "phases[0].prompts"),
         (LONG.replace("rounds: 100", "rounds: 100, round: 3"), "phases[0].round"),
-        ("a: [", "a"),
+        ("a: [", "definition"),
     ],
     ids=["unknown agent", "missing variable", "unknown field", "bad YAML"],
 )

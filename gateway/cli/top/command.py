@@ -1,31 +1,31 @@
-"""`agentmem top`: the command."""
-
-from __future__ import annotations
+"""`agentmem top`: the command, and the terminal of its live view."""
 
 import asyncio
-import json
+import os
+import signal
 import sys
-from typing import Final
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
+from rich.live import Live
 from rich.text import Text
 
 from agentmem import layout
-from agentmem.addresses import Address, parse_address
-from gateway.cli.client import gateway_option, json_option, write_json
-from gateway.cli.connection import connection
-from gateway.cli.mistakes import Mistake
-from gateway.cli.text import console
-from gateway.cli.top import screen
-from gateway.cli.top.figures import Figures, json_schema
-from gateway.cli.top.reading import Service
-from gateway.cli.top.terminal import Screen, stop_on_signals
-from gateway.cli.top.watching import Watched, unless, watch
+from agentmem.sockets import Address, parse_address
+from gateway.cli.client import Client, client_options
+from gateway.cli.text import Mistake, console, write_json
+from gateway.cli.top.measure import Figures, History, silent
+from gateway.cli.top.screen import NOTHING_ANSWERS, Screen
+from gateway.cli.top.sources import Service, Sources
 
-_READINGS: Final = 2
 _LAST_PORT: Final = 65535
 _INTERRUPTED: Final = 130
+
+_T = TypeVar("_T")
 
 
 @click.command()
@@ -56,54 +56,36 @@ _INTERRUPTED: Final = 130
     help="Show at most N agents, those used last; 0 asks for none.",
 )
 @click.option("--once", is_flag=True, help="Show what lies between two readings, and end; so it is without a terminal.")
-@click.option("--schema", is_flag=True, help="Write the JSON Schema of what --json writes. Needs no gateway.")
-@gateway_option
-@json_option
+@client_options
 def top(
+    client: Client,
     metrics: str,
     worker_metrics: str | None,
     store_metrics: str | None,
     interval: float,
     most_agents: int,
     once: bool,
-    schema: bool,
-    gateway: str,
-    as_json: bool,
 ) -> None:
     """Show what store, worker and gateway do: requests, tokens, times, hit rates, the pool, the disk, agents.
 
-    q or Ctrl-C ends it. What does not answer is shown as down, and looked for again. With --json a line for each
+    Ctrl-C ends it. What does not answer is shown as down, and looked for again. With --json a line for each
     interval, until Ctrl-C or with --once a single one. Without a terminal it is as with --once. Ends with 1 if at the
     end of --once nothing answers.
     """
-    if schema:
-        click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
-        return
     pages = addresses(metrics, worker_metrics, store_metrics)
-    watched = Watched(pages, gateway, connection(gateway), interval, most_agents)
+    measured = measure(client, pages, interval, most_agents)
     to = console()
-    if as_json and not once:
-        asyncio.run(_each(watched))
-    elif once or not sys.stdout.isatty() or to.is_dumb_terminal:
-        figures = asyncio.run(_once(watched))
-        if figures is None:
-            click.get_current_context().exit(_INTERRUPTED)
-        if as_json:
-            write_json(figures.model_dump(mode="json"))
-        else:
-            for line in screen.plain(figures, gateway, to.width):
-                to.print(line, soft_wrap=True)
-        if figures.silent:
-            raise click.ClickException(screen.NOTHING_ANSWERS)
-    else:
-        asyncio.run(_live(watched, to))
+    once = once or not (client.as_json or (sys.stdout.isatty() and not to.is_dumb_terminal))
+    shown = _write(measured, client, to, once) if once or client.as_json else _live(measured, client.gateway, to)
+    ended = asyncio.run(until_stopped(shown))
+    if once and ended is None:
+        sys.exit(_INTERRUPTED)
 
 
 def addresses(metrics: str, worker: str | None, store: str | None) -> dict[Service, str]:
-    """Where each process has its page of metrics. Raises Mistake."""
+    """Return where each process has its page of metrics. Raises Mistake."""
     gateway = _address("--metrics", metrics)
-    last = max(layout.WORKER_METRICS, layout.STORE_METRICS)
-    if gateway.port + last > _LAST_PORT and None in (worker, store):
+    if gateway.port + layout.STORE_METRICS > _LAST_PORT and None in (worker, store):
         raise Mistake(f"--metrics: worker and store have the next two ports, which {metrics} has not")
     return {
         "gateway": str(gateway),
@@ -122,45 +104,64 @@ def _address(flag: str, text: str) -> Address:
     return address
 
 
-async def _once(watched: Watched) -> Figures | None:
-    """The figures of two readings; None where it was stopped before."""
-    told: list[Figures] = []
-
-    def second(figures: Figures) -> bool:
-        told.append(figures)
-        return len(told) < _READINGS
-
-    stopping = asyncio.Event()
-    stop_on_signals(stopping)
-    return told[-1] if await unless(stopping, watch(watched, second)) else None
-
-
-async def _each(watched: Watched) -> None:
-    def write(figures: Figures) -> bool:
-        if figures.interval_seconds:  # the first reading has nothing to compare with
-            write_json(figures.model_dump(mode="json"))
-        return True
-
-    stopping = asyncio.Event()
-    stop_on_signals(stopping)
-    await unless(stopping, watch(watched, write))
+async def measure(
+    client: Client, pages: Mapping[Service, str], interval: float, most_agents: int
+) -> AsyncIterator[Figures]:
+    """Yield the figures of readings `interval` seconds apart; the first has nothing to compare with."""
+    history = History(most_agents)
+    async with client.channel() as channel:
+        sources = Sources(pages, channel, client.explain, with_agents=most_agents > 0)
+        due = time.monotonic()
+        while True:
+            yield history.add(await sources.read())
+            due = max(due + interval, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
 
 
-async def _live(watched: Watched, to: Console) -> None:
-    latest: Figures | None = None
+async def _write(measured: AsyncIterator[Figures], client: Client, to: Console, once: bool) -> bool:
+    """Write each interval, or one. Raises ClickException if nothing answers at the end of that one."""
+    async for figures in measured:
+        if not figures["interval_seconds"]:  # the first reading has nothing to compare with
+            continue
+        if client.as_json:
+            write_json(figures)
+        else:
+            to.print(Screen(figures, client.gateway))
+        if once and silent(figures):
+            raise click.ClickException(NOTHING_ANSWERS)
+        if once:
+            break
+    return True
 
-    def draw(width: int, height: int) -> list[Text]:
-        if latest is None:
-            return [Text(f"agentmem top · {watched.gateway} · reading …", no_wrap=True, overflow="ellipsis")]
-        return screen.fitted(latest, watched.gateway, width, height)
 
-    def show(figures: Figures) -> bool:
-        nonlocal latest
-        latest = figures
-        live.redraw()
-        return True
+async def until_stopped(work: Coroutine[Any, Any, _T]) -> _T | None:
+    """Return the result of `work`, or None where Ctrl-C or another signal ended it."""
+    task = asyncio.create_task(work)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
 
-    stopping = asyncio.Event()
-    stop_on_signals(stopping)
-    with Screen(to, draw, stopping) as live:
-        await unless(stopping, watch(watched, show))
+
+async def _live(measured: AsyncIterator[Figures], gateway: str, to: Console) -> None:
+    """Show each interval on the terminal's other screen, which Ctrl-Z leaves as well until the command goes on."""
+    loop = asyncio.get_running_loop()
+    with Live(Text(f"agentmem top · {gateway} · reading …"), console=to, screen=True, auto_refresh=False) as live:
+
+        def resize() -> None:
+            with suppress(OSError):  # COLUMNS and LINES, which rich believes, do not change with the window
+                to.size = ConsoleDimensions(*os.get_terminal_size(to.file.fileno()))
+            live.refresh()
+
+        def pause() -> None:
+            live.stop()
+            os.kill(os.getpid(), signal.SIGSTOP)  # and here it goes on
+            live.start(refresh=True)
+
+        resize()
+        loop.add_signal_handler(signal.SIGWINCH, resize)
+        loop.add_signal_handler(signal.SIGTSTP, pause)
+        async for figures in measured:
+            live.update(Screen(figures, gateway), refresh=True)

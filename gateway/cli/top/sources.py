@@ -1,148 +1,141 @@
-"""A reading of all sources at once: metrics pages over HTTP, models and agents over the gateway's gRPC."""
-
-from __future__ import annotations
+"""One reading of all sources: the metrics pages over HTTP, models and agents over the gateway's gRPC."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.client import HTTPConnection, HTTPException
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import grpc
 
-from agentmem.addresses import parse_address
+from agentmem.sockets import parse_address
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
-from gateway.cli.top import names
-from gateway.cli.top.page import Page, PageError
-from gateway.cli.top.reading import Agents, Reading, Service, Silence, latest
+from gateway.cli.top.metrics import Page
+
+Service = Literal["gateway", "worker", "store"]
 
 PATIENCE: Final = 5.0
-"""Seconds that a source has to answer: a machine that is busy is not to be shown as down."""
+"""Seconds that a source has to answer: a machine that is busy is not down."""
+
 _LARGEST_PAGE: Final = 16 * 1024 * 1024
-_AGENTS_A_PAGE: Final = 1000
 _MOST_PAGES: Final = 10
-_SHARE: Final = 10
-"""Agents are listed again after so many times as long as listing them took: that is never most of a store's work."""
+_PAUSE: Final = 10
+"""Agents are listed again after so many times as long as listing them took, which spares the store."""
 
 _T = TypeVar("_T")
 
 
-class Sources:
-    """The three pages and the gateway on `channel`. `explain` says in words why an RPC failed.
+@dataclass(frozen=True)
+class Reading:
+    """All sources at one time: `at` in seconds of a monotonic clock, `time` in UTC.
 
-    Of the agents, the `agents` that were used last are told; with 0 nobody asks for them.
+    A text in place of a page or a list says why its source did not answer. `agents` is None where none are wanted.
     """
+
+    at: float
+    time: datetime
+    pages: Mapping[Service, Page | str]
+    models: list[model_pb2.Model] | str
+    agents: list[agent_pb2.Agent] | str | None
+
+
+class Sources:
+    """The three pages, and the gateway on `channel`. `explain` says in words why an RPC failed."""
 
     def __init__(
         self,
         pages: Mapping[Service, str],
         channel: grpc.aio.Channel,
         explain: Callable[[grpc.aio.AioRpcError], str],
-        agents: int,
+        with_agents: bool,
     ) -> None:
         self._pages = pages
         self._models = model_pb2_grpc.ModelServiceStub(channel)
         self._agents = agent_pb2_grpc.AgentServiceStub(channel)
         self._explain = explain
-        self._wanted = agents
-        self._listed: Agents | Silence | None = None
-        self._list_again = float("-inf")
+        self._listed: list[agent_pb2.Agent] | str | None = None
+        self._list_again = float("-inf") if with_agents else float("inf")
 
     async def read(self) -> Reading:
-        """A reading. Takes a little more than PATIENCE at most, and no failure of a source raises."""
+        """Return a reading, in a little more than PATIENCE at most. No failure of a source raises."""
         at, now = time.monotonic(), datetime.now(UTC)
         pages, models, agents = await asyncio.gather(
-            asyncio.gather(*(_page(service, address) for service, address in self._pages.items())),
-            self._told(self._registered),
-            self._recent_agents(),
+            asyncio.gather(*(read_page(service, address) for service, address in self._pages.items())),
+            self._ask(lambda: self._models.ListModels(model_pb2.ListModelsRequest(page_size=1000))),
+            self._latest_agents(),
         )
-        return Reading(at, now, dict(zip(self._pages, pages, strict=True)), models, agents)
+        listed = models if isinstance(models, str) else list(models.models)
+        return Reading(at, now, dict(zip(self._pages, pages, strict=True)), listed, agents)
 
-    async def _registered(self) -> tuple[model_pb2.Model, ...]:
-        answer = await self._models.ListModels(model_pb2.ListModelsRequest(page_size=1000))
-        return tuple(answer.models)
-
-    async def _recent_agents(self) -> Agents | Silence | None:
+    async def _latest_agents(self) -> list[agent_pb2.Agent] | str | None:
         began = time.monotonic()
-        if self._wanted and began >= self._list_again:
-            found: list[agent_pb2.Agent] = []
-            listed = await self._told(lambda: self._list(found))
-            silent = isinstance(listed, Silence)
-            self._listed = latest(found, self._wanted, all_listed=False) if silent and found else listed
-            ended = time.monotonic()
-            self._list_again = ended + (1 if silent else _SHARE) * (ended - began)
+        if began >= self._list_again:
+            self._listed = await self._ask(self._list_agents)
+            took = time.monotonic() - began
+            self._list_again = began + took * (1 if isinstance(self._listed, str) else 1 + _PAUSE)
         return self._listed
 
-    async def _list(self, found: list[agent_pb2.Agent]) -> Agents:
-        request = agent_pb2.ListAgentsRequest(page_size=_AGENTS_A_PAGE)
+    async def _list_agents(self) -> list[agent_pb2.Agent]:
+        found: list[agent_pb2.Agent] = []
+        request = agent_pb2.ListAgentsRequest(page_size=1000)
         for _ in range(_MOST_PAGES):
             page = await self._agents.ListAgents(request)
             found += page.agents
             request.page_token = page.next_page_token
             if not page.next_page_token:
                 break
-        return latest(found, self._wanted, all_listed=not request.page_token)
+        return found
 
-    async def _told(self, question: Callable[[], Awaitable[_T]]) -> _T | Silence:
+    async def _ask(self, question: Callable[[], Awaitable[_T]]) -> _T | str:
         try:
             async with asyncio.timeout(PATIENCE):
                 return await question()
         except grpc.aio.AioRpcError as error:
-            return Silence(self._explain(error))
+            return self._explain(error)
         except TimeoutError:
-            return Silence(f"the gateway does not answer within {PATIENCE:g} seconds")
+            return f"the gateway does not answer within {PATIENCE:g} seconds"
 
 
-async def _page(service: Service, address: str) -> Page | Silence:
-    """`read_page` on a thread that nobody waits for when the reading is given up.
-
-    A thread of asyncio's executor would be: whoever presses q would wait for the prompt as long as a page hangs.
-    """
-    told = Future[Page | Silence]()
-    told.set_running_or_notify_cancel()  # it cannot be cancelled: whoever gives up leaves it to itself
-
-    def read() -> None:
-        try:
-            told.set_result(read_page(service, address))
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
-            told.set_exception(error)
-
-    threading.Thread(target=read, name=f"page of the {service}", daemon=True).start()
-    return await asyncio.wrap_future(told)
-
-
-def read_page(service: Service, address: str) -> Page | Silence:
-    """The service's metrics page at "host:port", or why it cannot be read. Blocks, at each step for PATIENCE."""
-    host, port = parse_address(address)
-    connection = HTTPConnection(host, port, timeout=PATIENCE)
+async def read_page(service: Service, address: str) -> Page | str:
+    """Return the service's metrics page at "host:port", or why it cannot be read."""
     try:
-        connection.request("GET", "/metrics", headers={"Accept": "text/plain; version=0.0.4"})
-        with connection.getresponse() as answer:
-            status, body = answer.status, answer.read(_LARGEST_PAGE)
-        if status != 200:
-            return Silence(f"{address} answers with status {status}; is that its page of metrics?")
-        page = Page.parse(body.decode("utf-8"), time.monotonic())
-        owners = page.values_of("service", names.BUILD)
-        if owners != [service]:
-            whose = f"the {owners[0]}'s page" if owners else "another program's page"
-            return Silence(f"{address} has {whose}, not the {service}'s; give the address that it really has")
-        return page  # noqa: TRY300
+        async with asyncio.timeout(PATIENCE):
+            status, body = await _get(address)
+        if status != "200":
+            return f"{address} answers with status {status}; is that its page of metrics?"
+        page = Page.parse(body.decode(), time.monotonic())
     except TimeoutError:
-        return Silence(f"{address} does not answer within {PATIENCE:g} seconds")
+        return f"{address} does not answer within {PATIENCE:g} seconds"
     except ConnectionRefusedError:
-        return Silence(f"nothing listens at {address}")
-    except (OSError, HTTPException) as error:
-        return Silence(f"{address} cannot be read: {_reason(error)}")
-    except (PageError, UnicodeDecodeError) as error:
-        what = error if isinstance(error, PageError) else "is no page of metrics"
-        return Silence(f"what {address} answers {what}; another program may have its port")
+        return f"nothing listens at {address}"
+    except OSError as error:
+        return f"{address} cannot be read: {error.strerror or str(error) or 'the connection broke'}"
+    except ValueError as error:
+        what = "is no page of metrics" if isinstance(error, UnicodeDecodeError) else error
+        return f"what {address} answers {what}; another program may have its port"
+    owners = list(page.by("service", "agentmem_build_info"))
+    if owners != [service]:
+        whose = f"the {owners[0]}'s page" if owners else "another program's page"
+        return f"{address} has {whose}, not the {service}'s; give the address that it really has"
+    return page
+
+
+async def _get(address: str) -> tuple[str, bytes]:
+    """Return status and body of `/metrics`, by HTTP/1.0: the server closes the connection at the end of the body.
+
+    Unlike a request on a thread this can be cancelled. Raises OSError, and ValueError for what is not HTTP.
+    """
+    reader, writer = await asyncio.open_connection(*parse_address(address))
+    try:
+        writer.write(f"GET /metrics HTTP/1.0\r\nHost: {address}\r\nAccept: text/plain; version=0.0.4\r\n\r\n".encode())
+        answer = b""
+        while len(answer) < _LARGEST_PAGE and (part := await reader.read(1 << 16)):
+            answer += part
     finally:
-        connection.close()
-
-
-def _reason(error: OSError | HTTPException) -> str:
-    told = error.strerror if isinstance(error, OSError) else None
-    return told or f"the connection broke ({type(error).__name__})"
+        writer.close()
+    head, separator, body = answer.partition(b"\r\n\r\n")
+    words = head.split(None, 2)
+    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/"):
+        raise ValueError("is no page of metrics")
+    return words[1].decode("ascii", "replace"), body

@@ -1,30 +1,64 @@
-"""What no schema can say about a workflow: names that are there, phases that can take place, who may know what."""
+"""What no schema can say about a workflow: names that are there, phases that can take place, how much a run may do.
 
-from collections.abc import Iterator, Mapping
+Each check is a plain function that yields the problems it finds; `problems` runs all of them. Positions come later:
+a `Problem` has the path in the file's data, and the parser knows where that is written.
+"""
 
-from gateway.workflows.audience import present
-from gateway.workflows.definition.extent import turns, works
-from gateway.workflows.definition.phase_checks import phase_problems
-from gateway.workflows.definition.problem import Problem
-from gateway.workflows.definition.schema import MAX_TURNS, MAX_WORKS, Definition, Phase
-from gateway.workflows.definition.text_checks import text_problems
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from gateway.workflows.definition.schema import (
+    MAX_TASKS,
+    MAX_TURNS,
+    Choice,
+    Definition,
+    Json,
+    Number,
+    Outcome,
+    Phase,
+    Said,
+    Vote,
+)
+from gateway.workflows.inboxes import takes_notes
+from gateway.workflows.topology import addressees, audience, present, speakers
+
+Path = tuple[str | int, ...]
+"""The keys and indices that lead from the top of the file to a place in it."""
+
+MAX_MISTAKES: Final = 50
+"""The most that a caller is told, and that are looked for in one text, which may have thousands."""
+
+_SILENT: Final = "does not speak in this phase"
 
 
-def problems(definition: Definition, variables: Mapping[str, str]) -> list[Problem]:
-    """All that is wrong with `definition`, apart from its variables, whose final texts are `variables`."""
-    phases = [problem for index in range(len(definition.phases)) for problem in phase_problems(definition, index)]
+class Problem(NamedTuple):
+    """What is wrong at `path`: with its key, if `of_key`; with the `${` at `offset` in its text, if there is one.
+
+    Where a name is unknown, `given` is that name and `known` are those it may have been meant to be.
+    """
+
+    path: Path
+    message: str
+    of_key: bool = False
+    offset: int | None = None
+    given: str = ""
+    known: Collection[str] = ()
+
+
+def problems(definition: Definition) -> list[Problem]:
+    """Return all that is wrong with `definition`, apart from its templates and variables."""
+    phases = [problem for index in range(len(definition.phases)) for problem in _phase(definition, index)]
     many = list(_turns(definition.phases))
     return [
-        *_agent_problems(definition),
+        *_agents(definition),
         *phases,
         *_phase_names(definition.phases),
         *many,
-        *([] if phases or many else _works(definition)),
-        *text_problems(definition, variables),
+        *([] if phases or many else _tasks(definition)),
     ]
 
 
-def _agent_problems(definition: Definition) -> Iterator[Problem]:
+def _agents(definition: Definition) -> Iterator[Problem]:
     there = {name for phase in definition.phases for name in present(phase)}
     memories: dict[str, list[tuple[str, str | None]]] = {}
     for name, agent in definition.agents.items():
@@ -32,21 +66,24 @@ def _agent_problems(definition: Definition) -> Iterator[Problem]:
             yield Problem(("agents", name), f"has another meaning in `until: {{by: {name}}}`; rename it", of_key=True)
         if name not in there:
             yield Problem(("agents", name), "takes part in no phase", of_key=True)
-        if not agent.persist:
-            if agent.id is not None:
-                yield Problem(("agents", name, "id"), "names a memory, but the agent does not persist")
-            continue
-        model = agent.model or definition.defaults.model
-        others = memories.setdefault(agent.id or name, [])
-        for other, its_model in others:
-            if model == its_model:
-                yield Problem(("agents", name, "id"), f"is the memory of {other} already")
-                break
-            if model is None or its_model is None:  # the server's default may be the model that the other names
-                problem = f"may be the memory of {other}; name the models of both, if they are different"
-                yield Problem(("agents", name, "id"), problem)
-                break
-        others.append((name, model))
+        if agent.persist:
+            model = agent.model or definition.defaults.model
+            owners = memories.setdefault(agent.id or name, [])
+            yield from _shared_memory(("agents", name, "id"), model, owners)
+            owners.append((name, model))
+        elif agent.id is not None:
+            yield Problem(("agents", name, "id"), "names a memory, but the agent does not persist")
+
+
+def _shared_memory(path: Path, model: str | None, owners: Iterable[tuple[str, str | None]]) -> Iterator[Problem]:
+    """Two agents cannot have one memory: one id on one model. A model of None is the server's default."""
+    for owner, its_model in owners:
+        if model == its_model:
+            yield Problem(path, f"is the memory of {owner} already")
+            return
+        if model is None or its_model is None:
+            yield Problem(path, f"may be the memory of {owner}; name the models of both, if they are different")
+            return
 
 
 def _phase_names(phases: list[Phase]) -> Iterator[Problem]:
@@ -57,25 +94,172 @@ def _phase_names(phases: list[Phase]) -> Iterator[Problem]:
         seen.add(phase.name)
 
 
+def _phase(definition: Definition, index: int) -> Iterator[Problem]:
+    """Whether a phase can take place in its topology, with the agents it names."""
+    phase, path = definition.phases[index], ("phases", index)
+    unknown, twice = "is none of the workflow's agents", "is named twice among the phase's agents and listeners"
+    yield from _names((*path, "agents"), phase.agents, definition.agents, unknown, twice)
+    yield from _names((*path, "listeners"), phase.listeners, definition.agents, unknown, twice, phase.agents)
+    unclear = [*_center(phase, path), *_pairs(phase, path)]
+    if phase.topology == "ring" and len(phase.agents) < 2:
+        unclear.append(Problem((*path, "agents"), "must be two or more in a ring"))
+    yield from unclear
+    # Where it is unclear who speaks, that is the problem, and not also that all others don't.
+    speaking = set(present(phase)) if unclear else set(speakers(phase))
+    yield from _to(phase, path, speaking)
+    if isinstance(phase.prompts, dict):
+        yield from _keys((*path, "prompts"), phase.prompts, {*speaking, "*"})
+    yield from _until(phase, (*path, "until"), speaking)
+    if phase.outcome is not None:
+        yield from _outcome(phase.outcome, (*path, "outcome"), speaking)
+
+
+def _names(
+    path: Path, names: Iterable[str], known: Collection[str], unknown: str, twice: str, before: Iterable[str] = ()
+) -> Iterator[Problem]:
+    """Problems of a list of names: those that are not `known`, and those that are there twice, or `before`."""
+    seen = set(before)
+    for place, name in enumerate(names):
+        if name not in known:
+            yield Problem((*path, place), f"{name} {unknown}", given=name, known=known)
+        if name in seen:
+            yield Problem((*path, place), f"{name} {twice}")
+        seen.add(name)
+
+
+def _keys(path: Path, names: Iterable[str], speaking: set[str]) -> Iterator[Problem]:
+    for name in names:
+        if name not in speaking:
+            yield Problem((*path, name), f"{name} {_SILENT}", of_key=True)
+
+
+def _center(phase: Phase, path: Path) -> Iterator[Problem]:
+    if phase.topology not in ("hub", "broadcast"):
+        if phase.center is not None:
+            yield Problem((*path, "center"), f"means nothing in {phase.topology}; only hub and broadcast have one")
+    elif phase.center is None:
+        yield Problem((*path, "center"), f"is required in {phase.topology}")
+    elif phase.center not in phase.agents:
+        yield Problem((*path, "center"), f"{phase.center} is none of the phase's agents")
+    elif len(phase.agents) == 1 and (phase.topology == "hub" or not phase.listeners):
+        yield Problem((*path, "agents"), f"has nobody beside the center, but {phase.topology} needs others")
+
+
+def _pairs(phase: Phase, path: Path) -> Iterator[Problem]:
+    if phase.topology != "pairs":
+        if phase.pairs is not None:
+            yield Problem((*path, "pairs"), f"means nothing in {phase.topology}")
+        return
+    if phase.pairs is None:
+        if len(phase.agents) % 2:
+            yield Problem((*path, "agents"), "must be an even number, or `pairs` must say who speaks with whom")
+        return
+    paired: list[str] = []
+    for place, pair in enumerate(phase.pairs):
+        unknown, twice = "is none of the phase's agents", "has a partner already"
+        yield from _names((*path, "pairs", place), pair, phase.agents, unknown, twice, paired)
+        paired += pair
+    for place, name in enumerate(phase.agents):
+        if name not in paired:
+            message = f"{name} is in none of the pairs; name it under listeners, or pair it"
+            yield Problem((*path, "agents", place), message)
+
+
+def _to(phase: Phase, path: Path, speaking: set[str]) -> Iterator[Problem]:
+    if phase.topology not in ("round_robin", "all_at_once", "broadcast"):
+        if phase.to:
+            message = f"means nothing in {phase.topology}, where its place says for whom it is meant"
+            yield Problem((*path, "to"), message)
+        return
+    yield from _keys((*path, "to"), phase.to, speaking)
+    for speaker, names in phase.to.items():
+        at = (*path, "to", speaker)
+        yield from _names(at, names, present(phase), "is not in this phase", "is named twice")
+        if speaker in names:
+            yield Problem((*at, names.index(speaker)), f"{speaker} cannot speak to itself")
+
+
+def _until(phase: Phase, path: Path, speaking: set[str]) -> Iterator[Problem]:
+    until = phase.until
+    if until is None:
+        return
+    if until.said is None and not until.unanimous:
+        yield Problem(path, "must have `said`, or `unanimous: true`")
+    if until.said is None and "by" in until.model_fields_set:
+        yield Problem((*path, "by"), "means nothing without `said`")
+    if until.by not in ("any", "all", *speaking):
+        yield Problem((*path, "by"), f"{until.by} {_SILENT}")
+    if until.unanimous and not isinstance(phase.outcome, Vote):
+        yield Problem((*path, "unanimous"), "needs an outcome of kind vote")
+    elif until.unanimous and isinstance(phase.outcome, Vote) and phase.outcome.voters is None:
+        mute = [name for name in phase.agents if name not in speaking]
+        if mute:
+            yield Problem((*path, "unanimous"), f"can't be: {mute[0]} does not speak; name the voters")
+
+
+def _outcome(outcome: Outcome, path: Path, speaking: set[str]) -> Iterator[Problem]:
+    match outcome:
+        case Vote(voters=names):
+            yield from _names((*path, "voters"), names or (), speaking, _SILENT, "is named twice")
+        case Choice(agents=names) | Number(agents=names):
+            yield from _names((*path, "agents"), names or (), speaking, _SILENT, "is named twice")
+        case Json(agent=name) | Said(agent=name):
+            if name not in speaking:
+                yield Problem((*path, "agent"), f"{name} {_SILENT}")
+    if isinstance(outcome, Vote | Choice):
+        folded = [option.casefold() for option in outcome.options]
+        for place, option in enumerate(folded):
+            if option in folded[:place]:
+                yield Problem((*path, "options", place), "is given twice; case does not count")
+
+
 def _turns(phases: list[Phase]) -> Iterator[Problem]:
     total = 0
     for index, phase in enumerate(phases):
         total += turns(phase)
         if total > MAX_TURNS:
-            problem = f"makes it {total} turns up to here; a run has at most {MAX_TURNS}"
-            yield Problem(("phases", index, "rounds"), problem)
+            message = f"makes it {total} turns up to here; a run has at most {MAX_TURNS}"
+            yield Problem(("phases", index, "rounds"), message)
             return
 
 
-def _works(definition: Definition) -> Iterator[Problem]:
-    counts = works(definition)
+def _tasks(definition: Definition) -> Iterator[Problem]:
+    counts = tasks(definition)
     total = sum(counts)
-    if total <= MAX_WORKS:
+    if total <= MAX_TASKS:
         return
     costly = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)
     most = ", ".join(f"{definition.phases[index].name} {counts[index]}" for index in costly[:3])
-    problem = (
-        f"makes it {total} turns, listenings and notes (the most in {most}); a run has at most {MAX_WORKS}: have fewer "
+    message = (
+        f"makes it {total} turns, listenings and notes (the most in {most}); a run has at most {MAX_TASKS}: have fewer "
         "rounds or agents, or let listeners be silent"
     )
-    yield Problem(("phases", costly[0], "rounds"), problem)
+    yield Problem(("phases", costly[0], "rounds"), message)
+
+
+def turns(phase: Phase) -> int:
+    """Return how many turns `phase` has, if nothing stops it early."""
+    a_round = 2 * (len(phase.agents) - 1) if phase.topology == "hub" else len(speakers(phase))
+    return a_round * phase.rounds
+
+
+def tasks(definition: Definition) -> list[int]:
+    """Return how many turns, listenings and notes each phase has at most; introductions count in the first.
+
+    Each has a request, an event in the run's record, and a commit. The phases must be ones that can take place.
+    """
+    counted = [turns(phase) + _read(phase, definition.defaults.listening) for phase in definition.phases]
+    return [counted[0] + sum(bool(agent.system) for agent in definition.agents.values()), *counted[1:]]
+
+
+def _read(phase: Phase, default: str) -> int:
+    """Return what is read beside turns.
+
+    In notes, each of those who hear or see an utterance, or read the opening, notes it by itself. In silence, one who
+    speaks in the next step may read before it does, and all read once when the phase is over.
+    """
+    if not takes_notes(phase, default):
+        return turns(phase) + len(present(phase))
+    heard = [audience(phase, speaker, meant) for speaker in speakers(phase) for meant in addressees(phase, speaker)]
+    openings = len(present(phase)) if phase.opening else 0
+    return openings + phase.rounds * sum(len(each.listeners) + len(each.bystanders) for each in heard)

@@ -35,16 +35,15 @@ from pydantic import AfterValidator, Field
 from pydantic.json_schema import GenerateJsonSchema
 
 from agentmem.errors import InvalidArgument
-from agentmem.keys import check_text
-from agentmem.limits import MAX_SCHEMA_BYTES, MAX_STOPS
-from gateway.fields import JsonObject, StopString, Strict, Text
+from agentmem.validation import MAX_SCHEMA_BYTES, MAX_STOPS, check_text
+from gateway.api.validation import JsonObject, StopString, Strict, Text
 
 MAX_AGENTS: Final = 64
 MAX_PHASES: Final = 64
 MAX_ROUNDS: Final = 100
 MAX_TURNS: Final = 2000
 """Turns of a run, if nothing stops it early."""
-MAX_WORKS: Final = 10_000
+MAX_TASKS: Final = 10_000
 """Turns, listenings and notes of a run, if nothing stops it early."""
 MAX_TEXT: Final = 16 * 1024
 
@@ -226,6 +225,14 @@ class Definition(Strict):
     defaults: Defaults = Defaults()
     agents: Annotated[dict[Name, Agent], Field(min_length=1, max_length=MAX_AGENTS, description="who takes part")]
     phases: Annotated[list[Phase], Field(min_length=1, max_length=MAX_PHASES, description="what happens, in order")]
+
+
+KEYS: Final = frozenset(
+    name.rstrip("_")
+    for model in (Definition, Defaults, Sampling, Agent, Phase, Until, Vote, Choice, Number, Json, Said)
+    for name in model.model_fields
+)
+"""All keys of workflow files that are not names."""
 
 
 def json_schema() -> dict[str, Any]:

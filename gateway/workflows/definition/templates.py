@@ -1,4 +1,4 @@
-"""Texts with `${name}` in them: what they name, and filling them in.
+"""Texts with `${name}` in them: what they name, and filling them in. Pure.
 
 A name is a letter, then letters, digits, _ and -; after a point may stand what is free text elsewhere, such as an
 option of a vote: `${outcome.vote.tally.plan B}`. `$5` and a lone `$` are what they are, and `$${x}` is the text `${x}`.
@@ -9,7 +9,12 @@ import json
 import re
 import string
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from agentmem.errors import FailedPrecondition
+
+MAX_FILLED: Final = 256 * 1024
+"""Characters of one text, filled in: what was said has no bound that a file's checks could know."""
 
 
 class Reference(NamedTuple):
@@ -31,22 +36,41 @@ class _Template(string.Template):
 
 
 def references(text: str) -> tuple[Reference, ...]:
-    """What `text` names, in its order, as often as it does."""
+    """Return what `text` names, in its order, as often as it does."""
     return tuple(Reference(found["braced"], found.start()) for found in _found(text) if found["braced"] is not None)
 
 
 def misspelled(text: str) -> tuple[int, ...]:
-    """The offsets of `${` with no name and } after it. A text that has any can't be filled in."""
+    """Return the offsets of `${` with no name and } after it. A text that has any can't be filled in."""
     return tuple(found.start() for found in _found(text) if found["invalid"] is not None)
 
 
+def filled_length(text: str, values: Mapping[str, str]) -> int:
+    """Return how many characters `text` has with `values` filled in; names without a value count nothing."""
+    return len(text) + sum(len(values.get(name, "")) - len(f"${{{name}}}") for name, _ in references(text))
+
+
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """`text` with the values of what it names. Raises KeyError for a missing one, ValueError if it is misspelled."""
+    """Return `text` with the values of what it names. Raise KeyError for a missing one, ValueError if misspelled."""
     return _Template(text).substitute(values)
 
 
+def fill_within_bounds(text: str, values: Mapping[str, str], what: str) -> str:
+    """Return `fill(text, values)`; `what` it is, and where, is for the error.
+
+    Raise FailedPrecondition if it would be longer than MAX_FILLED, before it is made: a text that is named often, or
+    that names others, grows from phase to phase.
+    """
+    if len(text) + sum(len(values[name]) - len(f"${{{name}}}") for name, _ in references(text)) > MAX_FILLED:
+        raise FailedPrecondition(
+            f"{what} would have more than {MAX_FILLED} characters with what was said filled in; name fewer texts in "
+            "it, or give agents a smaller max_tokens, and begin another run"
+        )
+    return fill(text, values)
+
+
 def spelled(value: Any) -> str:
-    """A JSON value as texts have it: null is "none", arrays and objects are JSON.
+    """Return a JSON value as texts have it: null is "none", arrays and objects are JSON.
 
     Numbers have 15 digits, without trailing zeros: so many are exact, and a mean of 0.1 and 0.2 is 0.15.
     """
@@ -60,7 +84,7 @@ def spelled(value: Any) -> str:
 
 
 def outcome_text(outcome: Any, field: str) -> str:
-    """What `${outcome.PHASE.field}` stands for, given the outcome as JSON; "none" where it has no such field.
+    """Return what `${outcome.PHASE.field}` stands for, given the outcome as JSON; "none" where it has no such field.
 
     The whole of `field` is a key, or else what is before its first point: so "tally.v1.0" is the option "v1.0".
     """

@@ -1,26 +1,25 @@
-"""Attention over Q4 caches: the seam that models come through, and the ways to compute what they ask for.
+"""Attention over Q4 caches: the backend that models call, and the paths that compute what they ask for.
 
-`seam` puts itself into models; `paths` are the ways for many queries of a row and for one, of which `flash_prefill` and
-`flash_decoding` are kernels for NVIDIA GPUs (`cuda_kernels`); `choice` says which way for one is taken where;
-`self_test` proves them right, and `speed` measures them.
+`backend` installs itself in models; `paths` are the ways for many queries of a row and for one, of which those in
+`cuda` are kernels for NVIDIA GPUs; `self_test` proves them right at load; `speed` measures them and says which is taken
+where.
 """
 
-from inference_service.engine.attention.choice import PathChoice
+from inference_service.engine.attention.backend import AttentionBackend, PathReport
 from inference_service.engine.attention.paths import (
     DEQUANTIZE_FUSED,
     FLASH_DECODING,
     FLASH_PREFILL,
     QUANTIZED_MATMUL,
 )
-from inference_service.engine.attention.seam import AttentionSeam, PathReport
-from inference_service.engine.attention.speed import PathSpeeds
+from inference_service.engine.attention.speed import PathChoice, PathSpeeds
 
 __all__ = [
     "DEQUANTIZE_FUSED",
     "FLASH_DECODING",
     "FLASH_PREFILL",
     "QUANTIZED_MATMUL",
-    "AttentionSeam",
+    "AttentionBackend",
     "PathChoice",
     "PathReport",
     "PathSpeeds",

@@ -1,19 +1,18 @@
 """The ways to compute attention over Q4: two for many queries of a row, several for one.
 
-All take queries [rows, heads, n, k_dim], what a cache shows, and the mask that its `make_mask` gave, and return [rows,
-heads, n, v_dim]. `sinks` [heads] are logits that take part in the softmax and in nothing else (GPT-OSS).
+All take queries [rows, heads, n, k_dim], K and V [rows, kv_heads, tokens, …] as a cache returns them, and the mask that
+its `make_mask` gave, and return [rows, heads, n, v_dim] in the dtype of the queries. `sinks` [heads] are logits that
+take part in the softmax and in nothing else (GPT-OSS).
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.attention.cuda_kernels import available
-from inference_service.engine.attention.flash_decoding import flash_decoding
-from inference_service.engine.attention.flash_prefill import flash_prefill
-from inference_service.engine.caches import Quantized
-from inference_service.memory.chunks import SMALLEST_STEP
+from inference_service.engine.attention.cuda import available, flash_decoding, flash_prefill
+from inference_service.engine.quantization import Quantization, Quantized, dequantize
+from inference_service.engine.scheduling import SMALLEST_STEP
 
 FLASH_DECODING = "flash_decoding"
 QUANTIZED_MATMUL = "quantized_matmul"
@@ -21,22 +20,8 @@ DEQUANTIZE_FUSED = "dequantize+fused"
 FLASH_PREFILL = "flash_prefill"
 
 
-class Quantization(Protocol):
-    """How K and V are quantized; every Q4 cache says it."""
-
-    bits: int
-    group_size: int
-
-
 Path = Callable[[mx.array, Quantized, Quantized, Quantization, float, Any, mx.array | None], mx.array]
 """(queries, K, V, their quantization, scale, mask, sinks) to the output."""
-
-
-def packed(
-    queries: mx.array, keys: Quantized, values: Quantized, by: Quantization, scale: float, mask: Any, sinks: Any
-) -> mx.array:
-    """One query: our own kernels over packed K and V."""
-    return flash_decoding(queries, keys, values, by.bits, by.group_size, scale, mask, sinks)
 
 
 def unfused(
@@ -56,16 +41,7 @@ def dequantized(
     queries: mx.array, keys: Quantized, values: Quantized, by: Quantization, scale: float, mask: Any, sinks: Any
 ) -> mx.array:
     """Any number of queries: this layer's K and V dequantized, then the fused kernel; the scores never exist."""
-    k = mx.dequantize(*keys, group_size=by.group_size, bits=by.bits)
-    v = mx.dequantize(*values, group_size=by.group_size, bits=by.bits)
-    return fused(queries, k, v, scale, mask, sinks)
-
-
-def packed_rows(
-    queries: mx.array, keys: Quantized, values: Quantized, by: Quantization, scale: float, mask: Any, sinks: Any
-) -> mx.array:
-    """A few queries: our own kernels over packed K and V; neither the scores nor dequantized K and V ever exist."""
-    return flash_prefill(queries, keys, values, by.bits, by.group_size, scale, mask, sinks)
+    return fused(queries, dequantize(keys, by), dequantize(values, by), scale, mask, sinks)
 
 
 def _weights(scores: mx.array, mask: Any, sinks: mx.array | None) -> mx.array:
@@ -80,7 +56,10 @@ def _weights(scores: mx.array, mask: Any, sinks: mx.array | None) -> mx.array:
 
 
 def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks: mx.array | None) -> mx.array:
-    """The fused kernel; V is padded to K's width where it is narrower (MLA), because no kernel takes both."""
+    """MLX's fused kernel over k [rows, kv_heads, tokens, k_dim] and v [rows, kv_heads, tokens, v_dim].
+
+    V is padded to K's width where it is narrower (MLA), because no kernel takes both.
+    """
     width = v.shape[-1]
     if width < k.shape[-1]:
         v = mx.pad(v, [(0, 0), (0, 0), (0, 0), (0, k.shape[-1] - width)])
@@ -88,9 +67,9 @@ def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks:
     return out[..., :width]
 
 
-ONE_QUERY: dict[str, Path] = {FLASH_DECODING: packed, QUANTIZED_MATMUL: unfused, DEQUANTIZE_FUSED: dequantized}
+ONE_QUERY: dict[str, Path] = {FLASH_DECODING: flash_decoding, QUANTIZED_MATMUL: unfused, DEQUANTIZE_FUSED: dequantized}
 """The ways for one query per row, the one to prefer where nothing was measured first."""
-MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, FLASH_PREFILL: packed_rows}
+MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, FLASH_PREFILL: flash_prefill}
 """The ways for more than one."""
 
 

@@ -1,17 +1,14 @@
 """The proof that attention over Q4 caches is right on this backend, at load, for the model's own geometry."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine.attention.paths import Quantization
-from inference_service.engine.caches import Quantized, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.attention.paths import Path
 from inference_service.engine.geometry import Geometry, LayerGroup
-
-Attend = Callable[[mx.array, Quantized, Quantized, Any, float, Any, mx.array | None], mx.array]
-"""(queries, K, V, cache, scale, mask, sinks) to the output."""
+from inference_service.engine.quantization import Quantization, Quantized, dequantize
 
 _TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
 _TF32_TOLERANCE = 5e-3
@@ -29,23 +26,22 @@ def tolerance(dtype: mx.Dtype) -> float:
     return _TOLERANCE[dtype]
 
 
-def prefill_error(attend: Attend, geometry: Geometry) -> float:
+def prefill_error(attend: Path, geometry: Geometry) -> float:
     """The largest error of a few queries of one sequence, and of more. Raises FailedPrecondition if it is too large."""
     return _error(attend, "prefill", _PREFILL, geometry)
 
 
-def decode_error(attend: Attend, geometry: Geometry) -> float:
+def decode_error(attend: Path, geometry: Geometry) -> float:
     """The largest error of one query per row, of one row and of unequal ones. Raises as `prefill_error` does."""
     return _error(attend, "decode", _DECODE, geometry)
 
 
-def _error(attend: Attend, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry) -> float:
+def _error(attend: Path, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry) -> float:
     """The largest error over all layer groups, with and without sinks, relative to the largest output."""
-    groups = [group for group in (geometry.full, geometry.sliding) if group is not None]
     error = max(
         _group_error(attend, queries, lengths, geometry, group, sinks)
         for queries, lengths in shapes
-        for group in groups
+        for group in geometry.groups
         for sinks in (False, True)
     )
     if not error <= tolerance(geometry.dtype):
@@ -54,7 +50,7 @@ def _error(attend: Attend, phase: str, shapes: Sequence[tuple[int, tuple[int, ..
 
 
 def _group_error(
-    attend: Attend,
+    attend: Path,
     queries: int,
     lengths: tuple[int, ...],
     geometry: Geometry,
@@ -69,7 +65,7 @@ def _group_error(
 
     caches: list[Any] = []
     for tokens in lengths:
-        caches.append(_cache(geometry, group))
+        caches.append(geometry.new_cache(group))
         before = tokens - queries
         caches[-1].update_and_fetch(
             random(1, group.kv_heads, before, group.k_dim), random(1, group.kv_heads, before, group.v_dim)
@@ -96,12 +92,6 @@ def _group_error(
     return error
 
 
-def _cache(geometry: Geometry, group: LayerGroup) -> QuantizedKVCache | SlidingQuantizedKVCache:
-    if group.window is not None:
-        return SlidingQuantizedKVCache(group.window, geometry.bits, geometry.group_size)
-    return QuantizedKVCache(geometry.bits, geometry.group_size)
-
-
 def plain_attention(
     queries: mx.array,
     keys: Quantized,
@@ -113,9 +103,11 @@ def plain_attention(
 ) -> mx.array:
     """The reference: softmax(q k^T) v in float32 over dequantized values, causal, with the scores spelled out.
 
+    Takes queries [rows, heads, n, k_dim] that are the last `n` of the tokens; returns float32 [rows, heads, n, v_dim].
+
     Products are summed elementwise, because GPUs multiply float32 matrices in fewer bits.
     """
-    k, v = (mx.dequantize(*part, group_size=by.group_size, bits=by.bits).astype(mx.float32) for part in (keys, values))
+    k, v = (dequantize(part, by).astype(mx.float32) for part in (keys, values))
     group = queries.shape[1] // k.shape[1]
     k, v = mx.repeat(k, group, axis=1), mx.repeat(v, group, axis=1)
     scores = ((queries.astype(mx.float32) * scale)[:, :, :, None] * k[:, :, None]).sum(axis=-1)

@@ -1,18 +1,70 @@
-"""How fast the ways for one query per row are here: measured once, and remembered on disk."""
+"""Which path computes one query per row, by the number of rows and their length: measured once, and cached on disk."""
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from inference_service.engine.attention.choice import MEASURED, Figures, Shape
 from inference_service.engine.attention.paths import ONE_QUERY
-from inference_service.engine.caches import Quantized, QuantizedKVCache
-from inference_service.engine.caches.buffers import STEP, quantize
+from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.geometry import Geometry
-from inference_service.remembered import Remembered
+from inference_service.engine.quantization import Quantized, quantize
+from inference_service.json_cache import JsonCache
+
+
+class Shape(NamedTuple):
+    """A decode step: rows of the batch, and tokens of each."""
+
+    rows: int
+    tokens: int
+
+
+MEASURED = (Shape(1, 1024), Shape(1, 16384), Shape(8, 1024), Shape(8, 8192))
+"""What is measured stands for all that is like it: one row and a batch, short and long."""
+
+_BATCH = 3
+_LONG = 4096
+
+
+def like(rows: int, tokens: int) -> Shape:
+    """The measured shape that stands for this one."""
+    one, batch = MEASURED[:2], MEASURED[2:]
+    return (batch if rows >= _BATCH else one)[tokens >= _LONG]
+
+
+Figures = Mapping[Shape, Mapping[str, float]]
+"""Seconds of one layer's attention, by shape and path."""
+
+
+class PathChoice:
+    """The path for each shape: the fastest where speed was measured, else the first that is right."""
+
+    def __init__(self, right: Sequence[str], figures: Figures | None = None) -> None:
+        self._default = right[0]
+        self._figures = figures or {}
+        self._fastest = {shape: min(right, key=seconds.__getitem__) for shape, seconds in self._figures.items()}
+
+    def at(self, rows: int, tokens: int) -> str:
+        """The path for so many rows of so many tokens."""
+        return self._fastest.get(like(rows, tokens), self._default)
+
+    @property
+    def taken(self) -> list[str]:
+        """The paths that are taken somewhere, in the order of the shapes."""
+        return list(dict.fromkeys([self.at(*shape) for shape in MEASURED]))
+
+    def reason(self, path: str) -> str:
+        """Where a path is taken and what was measured there; empty where nothing was."""
+        return "; ".join(
+            f"{shape.rows} x {shape.tokens} tokens: "
+            + ", ".join(f"{name} {1e6 * each:.0f} µs" for name, each in sorted(seconds.items(), key=lambda x: x[1]))
+            for shape, seconds in self._figures.items()
+            if self._fastest[shape] == path
+        )
+
 
 Measure = Callable[[Geometry, Sequence[str]], Figures]
 
@@ -24,7 +76,7 @@ class PathSpeeds:
     """
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
-        self._memory = Remembered(memory)
+        self._memory = JsonCache(memory)
         self._measure = measure or measured
 
     def of(self, geometry: Geometry, paths: Sequence[str]) -> Figures:
@@ -78,13 +130,13 @@ def _random_layer(geometry: Geometry, shape: Shape, seed: int) -> Layer:
 
 def _seconds(path: str, layers: Sequence[Layer], geometry: Geometry, mask: mx.array | None) -> float:
     """The shortest of a few passes over the layers; on a GPU the first, which compiles kernels, does not count."""
-    by, scale = QuantizedKVCache(geometry.bits, geometry.group_size), geometry.full.k_dim**-0.5
+    scale = geometry.full.k_dim**-0.5
     if mx.default_device().type != mx.DeviceType.cpu:
-        mx.eval([ONE_QUERY[path](*layer, by, scale, mask, None) for layer in layers])
+        mx.eval([ONE_QUERY[path](*layer, geometry, scale, mask, None) for layer in layers])
     times: list[float] = []
     while len(times) < 5 and sum(times) < 0.05:
         started = time.perf_counter()
-        mx.eval([ONE_QUERY[path](*layer, by, scale, mask, None) for layer in layers])
+        mx.eval([ONE_QUERY[path](*layer, geometry, scale, mask, None) for layer in layers])
         times.append(time.perf_counter() - started)
     return min(times)
 

@@ -4,7 +4,7 @@ They follow mlx-lm's cache protocol, so its models and its GenerationBatch use t
 rest and one per batch of rows, for layers with full attention and for layers with a sliding window.
 """
 
-from inference_service.engine.caches.buffers import KVBuffers, Quantized
+from inference_service.engine.caches.buffers import KVBuffers
 from inference_service.engine.caches.full import BatchQuantizedKVCache, QuantizedKVCache
 from inference_service.engine.caches.sliding import BatchSlidingQuantizedKVCache, SlidingQuantizedKVCache
 
@@ -12,7 +12,6 @@ __all__ = [
     "BatchQuantizedKVCache",
     "BatchSlidingQuantizedKVCache",
     "KVBuffers",
-    "Quantized",
     "QuantizedKVCache",
     "SlidingQuantizedKVCache",
 ]

@@ -1,54 +1,14 @@
-"""Quantized tensors, and growing buffers of them."""
+"""Growing buffers of quantized K and V, and what all caches over them have in common."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Self
 
 import mlx.core as mx
 
+from inference_service.engine.quantization import Quantized, quantize
+
 STEP = 256
 """Buffers grow by this many tokens."""
-
-
-class Quantized(NamedTuple):
-    """A tensor quantized by MLX's affine scheme along its last axis.
-
-    `weights` uint32 [..., width * bits / 32]; `scales` and `biases` [..., width / group_size] in the compute dtype.
-    """
-
-    weights: mx.array
-    scales: mx.array
-    biases: mx.array
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the three arrays."""
-        return sum(int(part.nbytes) for part in self)
-
-    @property
-    def tokens(self) -> int:
-        """Length of the token axis."""
-        return int(self.weights.shape[2])
-
-    def map(self, function: Callable[[mx.array], mx.array]) -> "Quantized":
-        """`function` applied to each of the three."""
-        return Quantized(*(function(part) for part in self))
-
-    def between(self, start: int, stop: int) -> "Quantized":
-        """A view of tokens `start` to `stop`."""
-        return self.map(lambda part: part[..., start:stop, :])
-
-    def followed_by(self, *others: "Quantized") -> "Quantized":
-        """One after the other along the token axis."""
-        return Quantized(*(mx.concatenate(list(parts), axis=2) for parts in zip(self, *others, strict=True)))
-
-    def blank(self, tokens: int, rows: int | None = None) -> "Quantized":
-        """Zeros of the same shape but for the number of tokens, and of rows if it is given."""
-
-        def zeros(part: mx.array) -> mx.array:
-            own, heads, _, width = part.shape
-            return mx.zeros((own if rows is None else rows, heads, tokens, width), dtype=part.dtype)
-
-        return self.map(zeros)
 
 
 class KVBuffers:
@@ -80,12 +40,12 @@ class KVBuffers:
         return self.keys, self.values
 
     def view(self, start: int = 0) -> tuple[Quantized, Quantized]:
-        """K and V from token `start` on."""
+        """Views of K and V [rows, kv_heads, filled - start, …] from token `start` on."""
         keys, values = self.both()
         return keys.between(start, self.filled), values.between(start, self.filled)
 
     def append(self, keys: Quantized, values: Quantized) -> None:
-        """Write tokens behind the last one; the buffers grow by steps."""
+        """Write K and V [rows, kv_heads, n, …] behind the last token; the buffers grow by steps."""
         end = self.filled + keys.tokens
         self.keys = self._write(self.keys, keys, end)
         self.values = self._write(self.values, values, end)
@@ -97,11 +57,11 @@ class KVBuffers:
         return KVBuffers(function(keys), function(values), filled)
 
     def shared(self) -> "KVBuffers":
-        """The same tokens under other handles: whoever writes while both are alive writes to a copy of its own."""
+        """The same tokens under other handles: a write while both are alive goes to a copy."""
         return self.map(lambda part: part.map(lambda a: a[...]), self.filled)
 
     def rows(self, indices: Sequence[int]) -> "KVBuffers":
-        """A copy of some rows, in that order."""
+        """A copy of some rows, in that order, with the same capacity."""
         wanted = mx.array(list(indices))
         return self.map(lambda part: part.map(lambda a: a[wanted]), self.filled)
 
@@ -113,7 +73,7 @@ class KVBuffers:
         return self.map(lambda part: part.map(lambda a: mx.contiguous(a[index : index + 1, :, start:end])), end - start)
 
     def last(self, tokens: int) -> "KVBuffers":
-        """A copy of the last tokens."""
+        """A copy of the last tokens of all rows, without spare capacity."""
         start, end = self.filled - tokens, self.filled
         return self.map(lambda part: part.map(lambda a: mx.contiguous(a[..., start:end, :])), tokens)
 
@@ -144,7 +104,7 @@ def _capacity(tokens: int) -> int:
 
 
 def _right_aligned(parts: Sequence[Quantized], end: int, capacity: int) -> Quantized:
-    """Rows of all parts in one array, each part up to token `end`."""
+    """Rows of all parts [rows, kv_heads, tokens, …] in one array of `capacity` tokens, each ending at token `end`."""
     into = parts[0].blank(capacity, rows=sum(part.weights.shape[0] for part in parts))
     first = 0
     for part in parts:
@@ -189,11 +149,46 @@ class BufferedCache:
         return self.buffers.arrays
 
 
-def quantize(x: mx.array, bits: int, group_size: int) -> Quantized:
-    """Quantize along the last axis, filled up with zeros to whole groups: heads of 80 elements take those of 96.
+class BatchCache(BufferedCache):
+    """Rows of several sequences, left-padded so that all end at the same index. Engine thread only.
 
-    Zeros in keys add nothing to a score; what stands for them in values is cut off (`BufferedCache.value_width`).
+    The write index is common (`buffers.filled`), the padding is each row's own.
     """
-    if missing := -x.shape[-1] % group_size:
-        x = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
-    return Quantized(*mx.quantize(x, group_size=group_size, bits=bits))
+
+    def __init__(self, padding: Sequence[int], bits: int, group_size: int) -> None:
+        super().__init__(bits, group_size)
+        self.padding = list(padding)
+
+    def _merge(self, caches: Sequence[BufferedCache]) -> None:
+        """Take the rows of caches of one sequence each, copied; those of one cache alone are shared."""
+        filled = [cache for cache in caches if not cache.empty()]
+        if filled and len(filled) != len(caches):
+            raise ValueError("an empty cache cannot join filled ones")
+        if len(filled) == 1:
+            self.buffers = filled[0].buffers.shared()
+        elif filled:
+            self.buffers = KVBuffers.stacked(cache.buffers for cache in caches)
+
+    def filter(self, rows: Sequence[int]) -> None:
+        """Keep only some rows; padding that none of them needs goes away."""
+        self.padding = [self.padding[row] for row in rows]
+        if not self.buffers.filled:
+            return
+        self.buffers = self.buffers.rows(rows)
+        if surplus := min(self.padding):
+            self.buffers = self.buffers.last(self.buffers.filled - surplus)
+            self.padding = [padding - surplus for padding in self.padding]
+
+    def extend(self, other: Self) -> None:
+        """Take in the rows of another batch."""
+        longest = max(self.buffers.filled, other.buffers.filled)
+        missing = [longest - cache.buffers.filled for cache in (self, other)]
+        self.padding = [m + p for m, cache in zip(missing, (self, other), strict=True) for p in cache.padding]
+        if longest:
+            self.buffers = KVBuffers.stacked(cache.buffers for cache in (self, other))
+
+
+def missing_tokens(caches: Sequence[BufferedCache]) -> list[int]:
+    """How many tokens each cache holds less than the longest."""
+    longest = max(cache.buffers.filled for cache in caches)
+    return [longest - cache.buffers.filled for cache in caches]

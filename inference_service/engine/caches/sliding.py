@@ -15,7 +15,8 @@ from typing import Self
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import BufferedCache, KVBuffers, Quantized
+from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
+from inference_service.engine.quantization import Quantized
 
 SLACK = 256
 
@@ -23,9 +24,7 @@ SLACK = 256
 class _Sliding(BufferedCache):
     """What one sequence and a batch have in common: how tokens are written and dropped."""
 
-    def __init__(self, window: int, bits: int, group_size: int) -> None:
-        super().__init__(bits, group_size)
-        self.window = window
+    window: int
 
     def _kept_before(self, n: int) -> int:
         """How many of the stored tokens stand before the next `n` in what attention sees."""
@@ -33,7 +32,10 @@ class _Sliding(BufferedCache):
         return stored if stored + n <= self.window + SLACK else min(stored, self.window)
 
     def _append(self, keys: mx.array, values: mx.array) -> tuple[tuple[Quantized, Quantized], int]:
-        """Write; what attention sees, and how many tokens were dropped from the front of the buffers."""
+        """Write K and V [rows, kv_heads, n, …].
+
+        Returns what attention sees, and how many tokens were dropped from the front of the buffers.
+        """
         new = self.quantized(keys, values)
         before, dropped = self._kept_before(keys.shape[2]), 0
         if before < self.buffers.filled:
@@ -47,27 +49,27 @@ class _Sliding(BufferedCache):
             self.buffers = self.buffers.last(most)
         return seen, dropped
 
-    def is_trimmable(self) -> bool:
-        """In general not: see `can_trim`."""
-        return False
-
 
 class SlidingQuantizedKVCache(_Sliding):
     """One sliding layer's K and V of one sequence. `offset` is the sequence's length. Engine thread only."""
 
     def __init__(self, window: int, bits: int = 4, group_size: int = 64) -> None:
-        super().__init__(window, bits, group_size)
+        super().__init__(bits, group_size)
+        self.window = window
         self.offset = 0
 
     @classmethod
     def restored(cls, window: int, buffers: KVBuffers, offset: int, bits: int, group_size: int) -> Self:
-        """A cache that holds the last tokens before `offset`."""
+        """A cache that takes over buffers [1, kv_heads, capacity, …] of the last tokens before `offset`."""
         cache = cls(window, bits, group_size)
         cache.buffers, cache.offset = buffers, offset
         return cache
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
-        """Append n tokens; K and V of the window before them and of themselves, quantized."""
+        """Append K [1, kv_heads, n, k_dim] and V [1, kv_heads, n, v_dim].
+
+        Returns K and V of the window before them and of themselves, quantized.
+        """
         seen, _ = self._append(keys, values)
         self.offset += keys.shape[2]
         return seen
@@ -100,26 +102,21 @@ class SlidingQuantizedKVCache(_Sliding):
         return BatchSlidingQuantizedKVCache.merge(caches)
 
 
-class BatchSlidingQuantizedKVCache(_Sliding):
-    """One sliding layer's K and V of several sequences, left-padded so that all end at the same index."""
+class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
+    """One sliding layer's K and V of several sequences; `offsets` are their lengths."""
 
     def __init__(self, window: int, padding: Sequence[int], bits: int = 4, group_size: int = 64) -> None:
-        super().__init__(window, bits, group_size)
-        self.padding = list(padding)
+        BatchCache.__init__(self, padding, bits, group_size)
+        self.window = window
         self.offsets = [0] * len(self.padding)
 
     @classmethod
     def merge(cls, caches: Sequence[SlidingQuantizedKVCache]) -> Self:
         """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
         first = caches[0]
-        longest = max(cache.buffers.filled for cache in caches)
-        missing = [longest - cache.buffers.filled for cache in caches]
-        merged = cls(first.window, missing, first.bits, first.group_size)
+        merged = cls(first.window, missing_tokens(caches), first.bits, first.group_size)
         merged.offsets = [cache.offset for cache in caches]
-        if len(caches) == 1 and not first.empty():
-            merged.buffers = first.buffers.shared()
-        elif any(not cache.empty() for cache in caches):
-            merged.buffers = KVBuffers.stacked(cache.buffers for cache in caches)
+        merged._merge(caches)
         return merged
 
     @property
@@ -128,7 +125,10 @@ class BatchSlidingQuantizedKVCache(_Sliding):
         return mx.array(self.offsets)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
-        """Append n tokens to every row; K and V of the window before them and of themselves, quantized."""
+        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim].
+
+        Returns K and V of the window before them and of themselves, quantized.
+        """
         seen, dropped = self._append(keys, values)
         self.padding = [max(0, padding - dropped) for padding in self.padding]
         self.offsets = [offset + keys.shape[2] for offset in self.offsets]
@@ -147,20 +147,13 @@ class BatchSlidingQuantizedKVCache(_Sliding):
 
     def filter(self, rows: Sequence[int]) -> None:
         """Keep only some rows; padding that none of them needs goes away."""
-        self.padding = [self.padding[row] for row in rows]
         self.offsets = [self.offsets[row] for row in rows]
-        self.buffers = self.buffers.rows(rows)
-        if spare := min(self.padding):
-            self.buffers = self.buffers.last(self.buffers.filled - spare)
-            self.padding = [padding - spare for padding in self.padding]
+        super().filter(rows)
 
     def extend(self, other: Self) -> None:
         """Take in the rows of another batch."""
-        longest = max(self.buffers.filled, other.buffers.filled)
-        missing = [longest - cache.buffers.filled for cache in (self, other)]
-        self.padding = [m + p for m, cache in zip(missing, (self, other), strict=True) for p in cache.padding]
         self.offsets += other.offsets
-        self.buffers = KVBuffers.stacked(cache.buffers for cache in (self, other))
+        super().extend(other)
 
     def extract(self, row: int) -> SlidingQuantizedKVCache:
         """One row, without its padding."""

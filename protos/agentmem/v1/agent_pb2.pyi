@@ -65,8 +65,8 @@ class Agent(_message.Message):
     context_policy: _types_pb2.ContextPolicy.ValueType
     """What it does when its memory outgrows the model's context."""
     template_time: _builtins.str
-    """The moment that the model's chat template sees as the present, as in GenerateRequest: fixed at the agent's first turn.
-    Forks, snapshots and exports keep it. Empty: none is known yet.
+    """The moment that the model's chat template sees as the present, as in GenerateRequest: fixed at the agent's first
+    turn. Forks, snapshots and exports keep it. Empty: none is known yet.
     """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
@@ -312,8 +312,8 @@ class FindAgentRequest(_message.Message):
     """
     @_builtins.property
     def message_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """One hash per message: hash of (the hash before, role, content), 16 bytes each; the first one's before is the hash of
-        the tools and of the template's further arguments. At most 10000.
+        """One hash per message: hash of (the hash before, role, content), 16 bytes each; the first one's before is the hash
+        of the tools and of the template's further arguments. At most 10000.
         """
 
     def __init__(
@@ -459,8 +459,8 @@ class Turn(_message.Message):
     cut: _builtins.bool
     """Its end was dropped, by TrimAgent or by a turn that went on from its middle."""
     request_id: _builtins.str
-    """The request_id that it was committed with, if any. Absent, as create_time, where the commit was another agent's that
-    is deleted, or the agent was imported.
+    """The request_id that it was committed with, if any. Absent, as create_time, where the commit was another agent's
+    that is deleted, or the agent was imported.
     """
     text: _builtins.bytes
     """The text that its tokens stand for, special tokens spelled out. It may begin and end inside a character."""
@@ -471,8 +471,9 @@ class Turn(_message.Message):
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ChatMessage]:
         """What was said, in order: the new messages of its prompt, and last, where it generated, the assistant's. One message
-        without a role stands for a prompt that was no messages, or whose messages are not known: its text with the markup of
-        the model's template. The assistant's is what was answered; of a cut or an imported turn, the text of its tokens.
+        without a role stands for a prompt that was no messages, or whose messages are not known: its text with the markup
+        of the model's template. The assistant's is what was answered; of a cut or an imported turn, the text of its
+        tokens.
         """
 
     def __init__(

@@ -166,31 +166,31 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindAgent(self, request, context):
-        """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest stored
-        conversation that begins the given one, by the hash chain of its messages. The
-        state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
-        to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
-        has a conversation after a turn whose input was messages, and none after one that appended to it.
+        """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest
+        stored conversation that begins the given one, by the hash chain of its messages. The state found may be an older
+        one of its agent, whose conversation has continued differently: fork it at that version to continue from there. Of
+        equally long ones the most recently used agent is taken, present states before older ones. An agent has a
+        conversation after a turn whose input was messages, and none after one that appended to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTurns(self, request, context):
-        """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of some.
-        A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+        """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
+        some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
-        of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
-        program is reading the database, whose file may still hold what was erased, or the object store does not answer;
-        repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is NOT_FOUND
-        unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and is done.
-        NOT_FOUND, too, means that nothing is left.
+        """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
+        no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
+        another program is reading the database, whose file may still hold what was erased, or the object store does not
+        answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
+        NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and
+        is done. NOT_FOUND, too, means that nothing is left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,9 +212,9 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForkAgent(self, request, context):
-        """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and
-        begins at version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it
-        was made by this request; NOT_FOUND for a version that is not kept.
+        """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and begins at
+        version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it was made by
+        this request; NOT_FOUND for a version that is not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,8 +252,8 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PinAgent(self, request, context):
-        """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
-        own TTL drop it all the same.
+        """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the
+        agent's own TTL drop it all the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -268,28 +268,28 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetContextPolicy(self, request, context):
-        """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and exports
-        keep it.
+        """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and
+        exports keep it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetTurnHints(self, request, context):
-        """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
-        speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
-        namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the agent's next turn
-        by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it. It is not durable, and
-        agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
+        """SetTurnHints sets in how many steps agents have their next turn. Of a namespace's agents, eviction takes first
+        those that will have none, then those without a hint, least recently used first, then the farthest; hints have no
+        effect on other namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the
+        agent's next turn by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it.
+        It is not durable, and agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PrefetchAgent(self, request, context):
-        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but for
-        those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns wait for
-        it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
+        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but
+        for those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns
+        wait for it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
         FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -297,8 +297,8 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EvictAgent(self, request, context):
-        """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
-        in the object store stays there unless the tier is remote; then its objects are deleted soon after.
+        """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time.
+        What is in the object store stays there unless the tier is remote; then its objects are deleted soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -306,10 +306,10 @@ class AgentServiceServicer:
 
     def ExportAgent(self, request, context):
         """ExportAgent streams the agent as one portable safetensors file. It waits behind the running turn, copies the state,
-        and lets the agent go on while the copy is sent. The ledger is always whole; KV that is missing or damaged on disk is
-        left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's model is not
-        loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream that ends with
-        OK was the whole file.
+        and lets the agent continue while the copy is sent. The ledger is always whole; KV that is missing or damaged on
+        disk is left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's
+        model is not loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream
+        that ends with OK was the whole file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -318,11 +318,11 @@ class AgentServiceServicer:
     def ImportAgent(self, request_iterator, context):
         """ImportAgent makes an agent of such a file. Nothing is visible before the last chunk was verified; OK means that the
         agent is durable, with its turns and its KV. The header is judged as soon as it is there. FAILED_PRECONDITION on
-        another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds; DATA_LOSS
-        on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so says a
-        repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no chunk
-        comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all that
-        use it.
+        another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds;
+        DATA_LOSS on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so
+        says a repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no
+        chunk comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all
+        that use it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,23 +44,23 @@ class AgentServiceStub:
     ListAgents: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ListAgentsRequest, _agent_pb2.ListAgentsResponse]
     """ListAgents pages through the agents of a namespace, in the order of their ids."""
     FindAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.FindAgentRequest, _agent_pb2.FindAgentResponse]
-    """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest stored
-    conversation that begins the given one, by the hash chain of its messages. The
-    state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
-    to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
-    has a conversation after a turn whose input was messages, and none after one that appended to it.
+    """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest
+    stored conversation that begins the given one, by the hash chain of its messages. The state found may be an older
+    one of its agent, whose conversation has continued differently: fork it at that version to continue from there. Of
+    equally long ones the most recently used agent is taken, present states before older ones. An agent has a
+    conversation after a turn whose input was messages, and none after one that appended to it.
     """
     ListTurns: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ListTurnsRequest, _agent_pb2.ListTurnsResponse]
-    """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of some.
-    A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+    """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
+    some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
     """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]
-    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
-    of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
-    program is reading the database, whose file may still hold what was erased, or the object store does not answer;
-    repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is NOT_FOUND
-    unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and is done.
-    NOT_FOUND, too, means that nothing is left.
+    """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
+    no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
+    another program is reading the database, whose file may still hold what was erased, or the object store does not
+    answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
+    NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and
+    is done. NOT_FOUND, too, means that nothing is left.
     """
     TrimAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]
     """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
@@ -69,9 +69,9 @@ class AgentServiceStub:
     ProbeAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ProbeAgentRequest, _agent_pb2.ProbeAgentResponse]
     """ProbeAgent says what a prompt would reuse, from which tier, and if not, why. It touches nothing."""
     ForkAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ForkAgentRequest, _agent_pb2.ForkAgentResponse]
-    """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and
-    begins at version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it
-    was made by this request; NOT_FOUND for a version that is not kept.
+    """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and begins at
+    version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it was made by
+    this request; NOT_FOUND for a version that is not kept.
     """
     CreateSnapshot: _grpc.UnaryUnaryMultiCallable[_agent_pb2.CreateSnapshotRequest, _agent_pb2.CreateSnapshotResponse]
     """CreateSnapshot names the agent's present state. ALREADY_EXISTS if the name is taken by another version."""
@@ -87,49 +87,49 @@ class AgentServiceStub:
     UNAVAILABLE as for DeleteAgent.
     """
     PinAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.PinAgentRequest, _agent_pb2.PinAgentResponse]
-    """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
-    own TTL drop it all the same.
+    """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the
+    agent's own TTL drop it all the same.
     """
     SetAgentTtl: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetAgentTtlRequest, _agent_pb2.SetAgentTtlResponse]
     """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
     began or was committed, whichever is later.
     """
     SetContextPolicy: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetContextPolicyRequest, _agent_pb2.SetContextPolicyResponse]
-    """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and exports
-    keep it.
+    """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and
+    exports keep it.
     """
     SetTurnHints: _grpc.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]
-    """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
-    speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
-    namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the agent's next turn
-    by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it. It is not durable, and
-    agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
+    """SetTurnHints sets in how many steps agents have their next turn. Of a namespace's agents, eviction takes first
+    those that will have none, then those without a hint, least recently used first, then the farthest; hints have no
+    effect on other namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the
+    agent's next turn by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it.
+    It is not durable, and agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
     """
     PrefetchAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.PrefetchAgentRequest, _agent_pb2.PrefetchAgentResponse]
-    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but for
-    those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns wait for
-    it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
+    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but
+    for those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns
+    wait for it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
     FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
     """
     EvictAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.EvictAgentRequest, _agent_pb2.EvictAgentResponse]
-    """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
-    in the object store stays there unless the tier is remote; then its objects are deleted soon after.
+    """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time.
+    What is in the object store stays there unless the tier is remote; then its objects are deleted soon after.
     """
     ExportAgent: _grpc.UnaryStreamMultiCallable[_agent_pb2.ExportAgentRequest, _agent_pb2.ExportAgentResponse]
     """ExportAgent streams the agent as one portable safetensors file. It waits behind the running turn, copies the state,
-    and lets the agent go on while the copy is sent. The ledger is always whole; KV that is missing or damaged on disk is
-    left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's model is not
-    loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream that ends with
-    OK was the whole file.
+    and lets the agent continue while the copy is sent. The ledger is always whole; KV that is missing or damaged on
+    disk is left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's
+    model is not loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream
+    that ends with OK was the whole file.
     """
     ImportAgent: _grpc.StreamUnaryMultiCallable[_agent_pb2.ImportAgentRequest, _agent_pb2.ImportAgentResponse]
     """ImportAgent makes an agent of such a file. Nothing is visible before the last chunk was verified; OK means that the
     agent is durable, with its turns and its KV. The header is judged as soon as it is there. FAILED_PRECONDITION on
-    another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds; DATA_LOSS
-    on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so says a
-    repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no chunk
-    comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all that
-    use it.
+    another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds;
+    DATA_LOSS on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so
+    says a repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no
+    chunk comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all
+    that use it.
     """
 
 @_typing.type_check_only
@@ -148,23 +148,23 @@ class AgentServiceAsyncStub(AgentServiceStub):
     ListAgents: _aio.UnaryUnaryMultiCallable[_agent_pb2.ListAgentsRequest, _agent_pb2.ListAgentsResponse]  # type: ignore[assignment]
     """ListAgents pages through the agents of a namespace, in the order of their ids."""
     FindAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.FindAgentRequest, _agent_pb2.FindAgentResponse]  # type: ignore[assignment]
-    """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest stored
-    conversation that begins the given one, by the hash chain of its messages. The
-    state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
-    to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
-    has a conversation after a turn whose input was messages, and none after one that appended to it.
+    """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest
+    stored conversation that begins the given one, by the hash chain of its messages. The state found may be an older
+    one of its agent, whose conversation has continued differently: fork it at that version to continue from there. Of
+    equally long ones the most recently used agent is taken, present states before older ones. An agent has a
+    conversation after a turn whose input was messages, and none after one that appended to it.
     """
     ListTurns: _aio.UnaryUnaryMultiCallable[_agent_pb2.ListTurnsRequest, _agent_pb2.ListTurnsResponse]  # type: ignore[assignment]
-    """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of some.
-    A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+    """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
+    some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]  # type: ignore[assignment]
-    """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
-    of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
-    program is reading the database, whose file may still hold what was erased, or the object store does not answer;
-    repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is NOT_FOUND
-    unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and is done.
-    NOT_FOUND, too, means that nothing is left.
+    """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
+    no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
+    another program is reading the database, whose file may still hold what was erased, or the object store does not
+    answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
+    NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and
+    is done. NOT_FOUND, too, means that nothing is left.
     """
     TrimAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.TrimAgentRequest, _agent_pb2.TrimAgentResponse]  # type: ignore[assignment]
     """TrimAgent drops the ledger's tokens from a position on, as a new version; what it was before stays as an automatic
@@ -173,9 +173,9 @@ class AgentServiceAsyncStub(AgentServiceStub):
     ProbeAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.ProbeAgentRequest, _agent_pb2.ProbeAgentResponse]  # type: ignore[assignment]
     """ProbeAgent says what a prompt would reuse, from which tier, and if not, why. It touches nothing."""
     ForkAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.ForkAgentRequest, _agent_pb2.ForkAgentResponse]  # type: ignore[assignment]
-    """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and
-    begins at version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it
-    was made by this request; NOT_FOUND for a version that is not kept.
+    """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and begins at
+    version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it was made by
+    this request; NOT_FOUND for a version that is not kept.
     """
     CreateSnapshot: _aio.UnaryUnaryMultiCallable[_agent_pb2.CreateSnapshotRequest, _agent_pb2.CreateSnapshotResponse]  # type: ignore[assignment]
     """CreateSnapshot names the agent's present state. ALREADY_EXISTS if the name is taken by another version."""
@@ -191,49 +191,49 @@ class AgentServiceAsyncStub(AgentServiceStub):
     UNAVAILABLE as for DeleteAgent.
     """
     PinAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.PinAgentRequest, _agent_pb2.PinAgentResponse]  # type: ignore[assignment]
-    """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
-    own TTL drop it all the same.
+    """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the
+    agent's own TTL drop it all the same.
     """
     SetAgentTtl: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetAgentTtlRequest, _agent_pb2.SetAgentTtlResponse]  # type: ignore[assignment]
     """SetAgentTtl sets when an idle agent's KV on disk, or the whole agent, expires. An agent is idle since its last turn
     began or was committed, whichever is later.
     """
     SetContextPolicy: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetContextPolicyRequest, _agent_pb2.SetContextPolicyResponse]  # type: ignore[assignment]
-    """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and exports
-    keep it.
+    """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and
+    exports keep it.
     """
     SetTurnHints: _aio.UnaryUnaryMultiCallable[_agent_pb2.SetTurnHintsRequest, _agent_pb2.SetTurnHintsResponse]  # type: ignore[assignment]
-    """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
-    speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
-    namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the agent's next turn
-    by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it. It is not durable, and
-    agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
+    """SetTurnHints sets in how many steps agents have their next turn. Of a namespace's agents, eviction takes first
+    those that will have none, then those without a hint, least recently used first, then the farthest; hints have no
+    effect on other namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the
+    agent's next turn by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it.
+    It is not durable, and agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
     """
     PrefetchAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.PrefetchAgentRequest, _agent_pb2.PrefetchAgentResponse]  # type: ignore[assignment]
-    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but for
-    those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns wait for
-    it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
+    """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but
+    for those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns
+    wait for it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
     FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
     """
     EvictAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.EvictAgentRequest, _agent_pb2.EvictAgentResponse]  # type: ignore[assignment]
-    """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
-    in the object store stays there unless the tier is remote; then its objects are deleted soon after.
+    """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time.
+    What is in the object store stays there unless the tier is remote; then its objects are deleted soon after.
     """
     ExportAgent: _aio.UnaryStreamMultiCallable[_agent_pb2.ExportAgentRequest, _agent_pb2.ExportAgentResponse]  # type: ignore[assignment]
     """ExportAgent streams the agent as one portable safetensors file. It waits behind the running turn, copies the state,
-    and lets the agent go on while the copy is sent. The ledger is always whole; KV that is missing or damaged on disk is
-    left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's model is not
-    loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream that ends with
-    OK was the whole file.
+    and lets the agent continue while the copy is sent. The ledger is always whole; KV that is missing or damaged on
+    disk is left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's
+    model is not loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream
+    that ends with OK was the whole file.
     """
     ImportAgent: _aio.StreamUnaryMultiCallable[_agent_pb2.ImportAgentRequest, _agent_pb2.ImportAgentResponse]  # type: ignore[assignment]
     """ImportAgent makes an agent of such a file. Nothing is visible before the last chunk was verified; OK means that the
     agent is durable, with its turns and its KV. The header is judged as soon as it is there. FAILED_PRECONDITION on
-    another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds; DATA_LOSS
-    on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so says a
-    repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no chunk
-    comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all that
-    use it.
+    another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds;
+    DATA_LOSS on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so
+    says a repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no
+    chunk comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all
+    that use it.
     """
 
 class AgentServiceServicer:
@@ -264,11 +264,11 @@ class AgentServiceServicer:
         request: _agent_pb2.FindAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.FindAgentResponse, _abc.Awaitable[_agent_pb2.FindAgentResponse]]:
-        """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest stored
-        conversation that begins the given one, by the hash chain of its messages. The
-        state found may be an older one of its agent, whose conversation has gone on differently: fork it at that version
-        to go on from there. Of equally long ones the agent used last is taken, present states before older ones. An agent
-        has a conversation after a turn whose input was messages, and none after one that appended to it.
+        """FindAgent finds the agent of a turn by the turn's request_id, with the state that the turn made; or the longest
+        stored conversation that begins the given one, by the hash chain of its messages. The state found may be an older
+        one of its agent, whose conversation has continued differently: fork it at that version to continue from there. Of
+        equally long ones the most recently used agent is taken, present states before older ones. An agent has a
+        conversation after a turn whose input was messages, and none after one that appended to it.
         """
 
     def ListTurns(
@@ -276,8 +276,8 @@ class AgentServiceServicer:
         request: _agent_pb2.ListTurnsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.ListTurnsResponse, _abc.Awaitable[_agent_pb2.ListTurnsResponse]]:
-        """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of some.
-        A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+        """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
+        some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
         """
 
     def DeleteAgent(
@@ -285,12 +285,12 @@ class AgentServiceServicer:
         request: _agent_pb2.DeleteAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.DeleteAgentResponse, _abc.Awaitable[_agent_pb2.DeleteAgentResponse]]:
-        """DeleteAgent erases an agent for good: ledger, text, and KV that nobody else uses, in every tier. OK means that no byte
-        of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but another
-        program is reading the database, whose file may still hold what was erased, or the object store does not answer;
-        repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is NOT_FOUND
-        unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and is done.
-        NOT_FOUND, too, means that nothing is left.
+        """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
+        no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
+        another program is reading the database, whose file may still hold what was erased, or the object store does not
+        answer; repeat until OK. (The store tries again by itself, too, also after a restart.) Repeating it after OK is
+        NOT_FOUND unless allow_missing is set; so it is after UNAVAILABLE where the store was started again meanwhile and
+        is done. NOT_FOUND, too, means that nothing is left.
         """
 
     def TrimAgent(
@@ -314,9 +314,9 @@ class AgentServiceServicer:
         request: _agent_pb2.ForkAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.ForkAgentResponse, _abc.Awaitable[_agent_pb2.ForkAgentResponse]]:
-        """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and
-        begins at version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it
-        was made by this request; NOT_FOUND for a version that is not kept.
+        """ForkAgent makes a second agent with the same memory, by reference, in O(1). It has a uid of its own and begins at
+        version 1; deleting either leaves the other as it is. ALREADY_EXISTS if the target exists, also when it was made by
+        this request; NOT_FOUND for a version that is not kept.
         """
 
     def CreateSnapshot(
@@ -357,8 +357,8 @@ class AgentServiceServicer:
         request: _agent_pb2.PinAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.PinAgentResponse, _abc.Awaitable[_agent_pb2.PinAgentResponse]]:
-        """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the agent's
-        own TTL drop it all the same.
+        """PinAgent keeps the agent's KV from being evicted to make room on disk, or lets it go again. EvictAgent and the
+        agent's own TTL drop it all the same.
         """
 
     def SetAgentTtl(
@@ -375,8 +375,8 @@ class AgentServiceServicer:
         request: _agent_pb2.SetContextPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.SetContextPolicyResponse, _abc.Awaitable[_agent_pb2.SetContextPolicyResponse]]:
-        """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and exports
-        keep it.
+        """SetContextPolicy sets what the agent does when its memory outgrows the model's context. Forks, snapshots and
+        exports keep it.
         """
 
     def SetTurnHints(
@@ -384,11 +384,11 @@ class AgentServiceServicer:
         request: _agent_pb2.SetTurnHintsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.SetTurnHintsResponse, _abc.Awaitable[_agent_pb2.SetTurnHintsResponse]]:
-        """SetTurnHints tells in how many steps agents speak next. Of a namespace's agents, eviction takes first who will not
-        speak again, then who has no hint, least recently used first, then the farthest; hints have no effect on other
-        namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the agent's next turn
-        by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it. It is not durable, and
-        agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
+        """SetTurnHints sets in how many steps agents have their next turn. Of a namespace's agents, eviction takes first
+        those that will have none, then those without a hint, least recently used first, then the farthest; hints have no
+        effect on other namespaces' agents. Steps do not count down: send the whole cast each time. A hint holds until the
+        agent's next turn by Generate ends, unless it was set while that ran, and at most ten minutes; Prefill leaves it.
+        It is not durable, and agents need not exist; the oldest of more than 10,000 in a namespace are dropped.
         """
 
     def PrefetchAgent(
@@ -396,9 +396,9 @@ class AgentServiceServicer:
         request: _agent_pb2.PrefetchAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.PrefetchAgentResponse, _abc.Awaitable[_agent_pb2.PrefetchAgentResponse]]:
-        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but for
-        those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns wait for
-        it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
+        """PrefetchAgent brings the agent's KV into a hotter tier ahead of its turn. Idle agents may be evicted for it, but
+        for those of its namespace that are hinted to speak as soon. It waits for no room: where there is none, or turns
+        wait for it, nothing is moved, and `tokens` says what was there. What is missing or damaged on disk is left out.
         FAILED_PRECONDITION if the agent's model is not loaded, or the pool could never hold the agent.
         """
 
@@ -407,8 +407,8 @@ class AgentServiceServicer:
         request: _agent_pb2.EvictAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.EvictAgentResponse, _abc.Awaitable[_agent_pb2.EvictAgentResponse]]:
-        """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time. What is
-        in the object store stays there unless the tier is remote; then its objects are deleted soon after.
+        """EvictAgent drops the agent's KV from a tier and all hotter ones. The ledger stays, so nothing is lost but time.
+        What is in the object store stays there unless the tier is remote; then its objects are deleted soon after.
         """
 
     def ExportAgent(
@@ -417,10 +417,10 @@ class AgentServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.ExportAgentResponse], _abc.AsyncIterator[_agent_pb2.ExportAgentResponse]]:
         """ExportAgent streams the agent as one portable safetensors file. It waits behind the running turn, copies the state,
-        and lets the agent go on while the copy is sent. The ledger is always whole; KV that is missing or damaged on disk is
-        left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's model is not
-        loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream that ends with
-        OK was the whole file.
+        and lets the agent continue while the copy is sent. The ledger is always whole; KV that is missing or damaged on
+        disk is left out, and computed again from the ledger wherever the file goes. FAILED_PRECONDITION if the agent's
+        model is not loaded, RESOURCE_EXHAUSTED if too many exports and imports run or the worker's disk is full. A stream
+        that ends with OK was the whole file.
         """
 
     def ImportAgent(
@@ -430,11 +430,11 @@ class AgentServiceServicer:
     ) -> _typing.Union[_agent_pb2.ImportAgentResponse, _abc.Awaitable[_agent_pb2.ImportAgentResponse]]:
         """ImportAgent makes an agent of such a file. Nothing is visible before the last chunk was verified; OK means that the
         agent is durable, with its turns and its KV. The header is judged as soon as it is there. FAILED_PRECONDITION on
-        another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds; DATA_LOSS
-        on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so says a
-        repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no chunk
-        comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all that
-        use it.
+        another format version, geometry, fingerprint or tokenizer, or more tokens than the model's context holds;
+        DATA_LOSS on a damaged file; PERMISSION_DENIED on another namespace's file; ALREADY_EXISTS if the agent exists (so
+        says a repeated call after a lost answer, too); RESOURCE_EXHAUSTED where there is no room; DEADLINE_EXCEEDED if no
+        chunk comes for a minute. The KV is believed, not computed again: who may import into a namespace is trusted by all
+        that use it.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -505,7 +505,7 @@ Global___FindSnapshotRequest: _TypeAlias = FindSnapshotRequest  # noqa: Y015
 
 @_typing.final
 class FindSnapshotResponse(_message.Message):
-    """FindSnapshotResponse is the snapshot to go on from, if there is one."""
+    """FindSnapshotResponse is the snapshot to continue from, if there is one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -874,7 +874,7 @@ class PublishBlocksRequest(_message.Message):
 
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredFile]:
-        """The files that were written and fsynced. Path as staged; tier is ignored."""
+        """The files that were written, and closed. Path as staged; tier is ignored."""
 
     @_builtins.property
     def references(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileName]:
@@ -996,7 +996,7 @@ class QuarantineBlockRequest(_message.Message):
     reason: _builtins.str
     """Why: "digest", "header", "truncated", "io_error"."""
     digest: _builtins.bytes
-    """What the worker was told that the file's bytes are. Empty: whatever they are."""
+    """The digest that the worker got for the file. Empty: any."""
     @_builtins.property
     def name(self) -> Global___FileName:
         """Which."""
@@ -1128,7 +1128,7 @@ class WriteBlockHeader(_message.Message):
     """The fingerprint that its header must carry."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
-        """Whose turn computed it. An empty agent_id: nobody's."""
+        """Whose turn computed it. An empty agent_id: no agent's."""
 
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
@@ -1189,45 +1189,57 @@ class WorkflowRecord(_message.Message):
     version: _builtins.int
     """Grows by one with every put."""
     payload: _builtins.bytes
-    """The runner's own state, opaque to the store; at most 16 MiB."""
+    """The runner's own state but its events, opaque to the store. In a put: where it is not set, it stays as it is; a new
+    record needs one. Not set in lists.
+    """
     summary: _builtins.bytes
-    """What a list of runs tells of it, opaque to the store; at most 16 KiB."""
+    """What a list of runs shows of it, opaque to the store; at most 16 KiB. Every put replaces it."""
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         workflow_id: _builtins.str = ...,
         version: _builtins.int = ...,
-        payload: _builtins.bytes = ...,
+        payload: _builtins.bytes | None = ...,
         summary: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "payload", b"payload", "summary", b"summary", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "namespace", b"namespace", "payload", b"payload", "summary", b"summary", "version", b"version", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__payload: _TypeAlias = _typing.Literal["payload"]  # noqa: Y015
+    _WhichOneofArgType__payload: _TypeAlias = _typing.Literal["_payload", b"_payload"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__payload) -> _WhichOneofReturnType__payload | None: ...
 
 Global___WorkflowRecord: _TypeAlias = WorkflowRecord  # noqa: Y015
 
 @_typing.final
 class PutWorkflowRecordRequest(_message.Message):
-    """PutWorkflowRecordRequest is a record."""
+    """PutWorkflowRecordRequest is a record, and what is new in its log."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORD_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def record(self) -> Global___WorkflowRecord:
-        """The record; its version is the one it is based on."""
+        """The record; its version is the one it is based on, 0 for a new one."""
+
+    @_builtins.property
+    def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Appended to the record's events in this order, opaque to the store, none empty. An event never changes, and goes with
+        its record only.
+        """
 
     def __init__(
         self,
         *,
         record: Global___WorkflowRecord | None = ...,
+        events: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "record", b"record"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1263,19 +1275,23 @@ class GetWorkflowRecordRequest(_message.Message):
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    AFTER_EVENT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Whose."""
     workflow_id: _builtins.str
     """Which."""
+    after_event: _builtins.int
+    """How many of the first events are left out, for a caller that has them."""
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         workflow_id: _builtins.str = ...,
+        after_event: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event", b"after_event", "namespace", b"namespace", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1288,18 +1304,24 @@ class GetWorkflowRecordResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORD_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def record(self) -> Global___WorkflowRecord:
         """It."""
+
+    @_builtins.property
+    def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Its events behind after_event, in the order in which they were put."""
 
     def __init__(
         self,
         *,
         record: Global___WorkflowRecord | None = ...,
+        events: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "record", b"record"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

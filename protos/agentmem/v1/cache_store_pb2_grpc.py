@@ -183,10 +183,11 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PublishBlocks(self, request, context):
-        """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
+        """PublishBlocks makes staged files visible: of each the header is verified and the content fsynced, then it is
+        renamed; each directory is fsynced once, then the rows are written. Who staged them need not fsync. The first
         published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
         consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
-        are deleted, if the disk, the warm tier or the namespace's quota is full and nobody who may be evicted makes room.
+        are deleted, if the disk, the warm tier or the namespace's quota is full and no eviction makes room.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -203,7 +204,7 @@ class CacheStoreServiceServicer:
 
     def QuarantineBlock(self, request, context):
         """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-        inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
+        inspection. Idempotent. Nothing happens to a file that has another digest than the worker got: it was replaced
         meanwhile. A file that is not there any more is forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -233,23 +234,27 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutWorkflowRecord(self, request, context):
-        """PutWorkflowRecord creates or replaces a run's record, and fsyncs it before it answers. ABORTED if it is not in the
-        base version; so says a repeated call, too. Payload and summary count in the namespace's quota as a turn does:
-        RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. DATA_LOSS if the record that it replaces is damaged.
+        """PutWorkflowRecord creates or changes a run's record and appends events to it, in one transaction that is fsynced
+        before it answers. It costs what it brings, however long the record is. ABORTED, and nothing has changed, if the
+        record is not in the base version; so says a repeated call, too: read the record with after_event to tell whether
+        the first one was done. Payload, events and summary count in the namespace's quota as a turn does:
+        RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. INVALID_ARGUMENT if payload and events together
+        would be more than 16 MiB. DATA_LOSS if the record's own row is damaged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetWorkflowRecord(self, request, context):
-        """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none, DATA_LOSS if it is not what was written.
+        """GetWorkflowRecord reads a run's record and its events, as of one moment. NOT_FOUND if there is none, DATA_LOSS if
+        what is read is not what was written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkflowRecords(self, request, context):
-        """ListWorkflowRecords pages through the records of a namespace, newest first, without their payloads.
+        """ListWorkflowRecords pages through the records of a namespace, newest first, without payloads and events.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -74,10 +74,11 @@ class CacheStoreServiceStub:
     which these are. Paths that are never published are swept at start. May be repeated.
     """
     PublishBlocks: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PublishBlocksRequest, _cache_store_pb2.PublishBlocksResponse]
-    """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
+    """PublishBlocks makes staged files visible: of each the header is verified and the content fsynced, then it is
+    renamed; each directory is fsynced once, then the rows are written. Who staged them need not fsync. The first
     published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
     consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
-    are deleted, if the disk, the warm tier or the namespace's quota is full and nobody who may be evicted makes room.
+    are deleted, if the disk, the warm tier or the namespace's quota is full and no eviction makes room.
     """
     GetStore: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.GetStoreRequest, _cache_store_pb2.GetStoreResponse]
     """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
@@ -86,7 +87,7 @@ class CacheStoreServiceStub:
     """
     QuarantineBlock: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]
     """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-    inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
+    inspection. Idempotent. Nothing happens to a file that has another digest than the worker got: it was replaced
     meanwhile. A file that is not there any more is forgotten.
     """
     ReadBlock: _grpc.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]
@@ -104,14 +105,19 @@ class CacheStoreServiceStub:
     received to its end all the same, since a client whose sending is cut off may not see the status.
     """
     PutWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]
-    """PutWorkflowRecord creates or replaces a run's record, and fsyncs it before it answers. ABORTED if it is not in the
-    base version; so says a repeated call, too. Payload and summary count in the namespace's quota as a turn does:
-    RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. DATA_LOSS if the record that it replaces is damaged.
+    """PutWorkflowRecord creates or changes a run's record and appends events to it, in one transaction that is fsynced
+    before it answers. It costs what it brings, however long the record is. ABORTED, and nothing has changed, if the
+    record is not in the base version; so says a repeated call, too: read the record with after_event to tell whether
+    the first one was done. Payload, events and summary count in the namespace's quota as a turn does:
+    RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. INVALID_ARGUMENT if payload and events together
+    would be more than 16 MiB. DATA_LOSS if the record's own row is damaged.
     """
     GetWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.GetWorkflowRecordRequest, _cache_store_pb2.GetWorkflowRecordResponse]
-    """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none, DATA_LOSS if it is not what was written."""
+    """GetWorkflowRecord reads a run's record and its events, as of one moment. NOT_FOUND if there is none, DATA_LOSS if
+    what is read is not what was written.
+    """
     ListWorkflowRecords: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]
-    """ListWorkflowRecords pages through the records of a namespace, newest first, without their payloads."""
+    """ListWorkflowRecords pages through the records of a namespace, newest first, without payloads and events."""
     DeleteWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]
     """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the version that
     is named; NOT_FOUND if there is none. UNAVAILABLE if it is gone, but bytes of it may still be in the database's
@@ -162,10 +168,11 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     which these are. Paths that are never published are swept at start. May be repeated.
     """
     PublishBlocks: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PublishBlocksRequest, _cache_store_pb2.PublishBlocksResponse]  # type: ignore[assignment]
-    """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
+    """PublishBlocks makes staged files visible: of each the header is verified and the content fsynced, then it is
+    renamed; each directory is fsynced once, then the rows are written. Who staged them need not fsync. The first
     published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
     consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
-    are deleted, if the disk, the warm tier or the namespace's quota is full and nobody who may be evicted makes room.
+    are deleted, if the disk, the warm tier or the namespace's quota is full and no eviction makes room.
     """
     GetStore: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.GetStoreRequest, _cache_store_pb2.GetStoreResponse]  # type: ignore[assignment]
     """GetStore says how a worker finds out whether it shares the store's disk. Who reads `instance` at probe_path, and
@@ -174,7 +181,7 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     """
     QuarantineBlock: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.QuarantineBlockRequest, _cache_store_pb2.QuarantineBlockResponse]  # type: ignore[assignment]
     """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-    inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
+    inspection. Idempotent. Nothing happens to a file that has another digest than the worker got: it was replaced
     meanwhile. A file that is not there any more is forgotten.
     """
     ReadBlock: _aio.UnaryStreamMultiCallable[_cache_store_pb2.ReadBlockRequest, _cache_store_pb2.ReadBlockResponse]  # type: ignore[assignment]
@@ -192,14 +199,19 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     received to its end all the same, since a client whose sending is cut off may not see the status.
     """
     PutWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.PutWorkflowRecordRequest, _cache_store_pb2.PutWorkflowRecordResponse]  # type: ignore[assignment]
-    """PutWorkflowRecord creates or replaces a run's record, and fsyncs it before it answers. ABORTED if it is not in the
-    base version; so says a repeated call, too. Payload and summary count in the namespace's quota as a turn does:
-    RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. DATA_LOSS if the record that it replaces is damaged.
+    """PutWorkflowRecord creates or changes a run's record and appends events to it, in one transaction that is fsynced
+    before it answers. It costs what it brings, however long the record is. ABORTED, and nothing has changed, if the
+    record is not in the base version; so says a repeated call, too: read the record with after_event to tell whether
+    the first one was done. Payload, events and summary count in the namespace's quota as a turn does:
+    RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. INVALID_ARGUMENT if payload and events together
+    would be more than 16 MiB. DATA_LOSS if the record's own row is damaged.
     """
     GetWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.GetWorkflowRecordRequest, _cache_store_pb2.GetWorkflowRecordResponse]  # type: ignore[assignment]
-    """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none, DATA_LOSS if it is not what was written."""
+    """GetWorkflowRecord reads a run's record and its events, as of one moment. NOT_FOUND if there is none, DATA_LOSS if
+    what is read is not what was written.
+    """
     ListWorkflowRecords: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.ListWorkflowRecordsRequest, _cache_store_pb2.ListWorkflowRecordsResponse]  # type: ignore[assignment]
-    """ListWorkflowRecords pages through the records of a namespace, newest first, without their payloads."""
+    """ListWorkflowRecords pages through the records of a namespace, newest first, without payloads and events."""
     DeleteWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]  # type: ignore[assignment]
     """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the version that
     is named; NOT_FOUND if there is none. UNAVAILABLE if it is gone, but bytes of it may still be in the database's
@@ -282,10 +294,11 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.PublishBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.PublishBlocksResponse, _abc.Awaitable[_cache_store_pb2.PublishBlocksResponse]]:
-        """PublishBlocks makes staged files visible: header verified, renamed, directory fsynced, then the row. The first
+        """PublishBlocks makes staged files visible: of each the header is verified and the content fsynced, then it is
+        renamed; each directory is fsynced once, then the rows are written. Who staged them need not fsync. The first
         published file of a chain hash wins and later ones are dropped. It also says which files the agent's state
         consists of; files that no state refers to any more are deleted. May be repeated. RESOURCE_EXHAUSTED, and the files
-        are deleted, if the disk, the warm tier or the namespace's quota is full and nobody who may be evicted makes room.
+        are deleted, if the disk, the warm tier or the namespace's quota is full and no eviction makes room.
         """
 
     def GetStore(
@@ -304,7 +317,7 @@ class CacheStoreServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.QuarantineBlockResponse, _abc.Awaitable[_cache_store_pb2.QuarantineBlockResponse]]:
         """QuarantineBlock takes a file that failed the worker's verification out of use and keeps it, with the reason, for
-        inspection. Idempotent. Nothing happens to a file that has another digest than the worker was told: it was replaced
+        inspection. Idempotent. Nothing happens to a file that has another digest than the worker got: it was replaced
         meanwhile. A file that is not there any more is forgotten.
         """
 
@@ -337,9 +350,12 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.PutWorkflowRecordRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.PutWorkflowRecordResponse, _abc.Awaitable[_cache_store_pb2.PutWorkflowRecordResponse]]:
-        """PutWorkflowRecord creates or replaces a run's record, and fsyncs it before it answers. ABORTED if it is not in the
-        base version; so says a repeated call, too. Payload and summary count in the namespace's quota as a turn does:
-        RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. DATA_LOSS if the record that it replaces is damaged.
+        """PutWorkflowRecord creates or changes a run's record and appends events to it, in one transaction that is fsynced
+        before it answers. It costs what it brings, however long the record is. ABORTED, and nothing has changed, if the
+        record is not in the base version; so says a repeated call, too: read the record with after_event to tell whether
+        the first one was done. Payload, events and summary count in the namespace's quota as a turn does:
+        RESOURCE_EXHAUSTED, and nothing has changed, if there is no room. INVALID_ARGUMENT if payload and events together
+        would be more than 16 MiB. DATA_LOSS if the record's own row is damaged.
         """
 
     def GetWorkflowRecord(
@@ -347,14 +363,16 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.GetWorkflowRecordRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.GetWorkflowRecordResponse, _abc.Awaitable[_cache_store_pb2.GetWorkflowRecordResponse]]:
-        """GetWorkflowRecord reads a run's record. NOT_FOUND if there is none, DATA_LOSS if it is not what was written."""
+        """GetWorkflowRecord reads a run's record and its events, as of one moment. NOT_FOUND if there is none, DATA_LOSS if
+        what is read is not what was written.
+        """
 
     def ListWorkflowRecords(
         self,
         request: _cache_store_pb2.ListWorkflowRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.ListWorkflowRecordsResponse, _abc.Awaitable[_cache_store_pb2.ListWorkflowRecordsResponse]]:
-        """ListWorkflowRecords pages through the records of a namespace, newest first, without their payloads."""
+        """ListWorkflowRecords pages through the records of a namespace, newest first, without payloads and events."""
 
     def DeleteWorkflowRecord(
         self,

@@ -59,10 +59,10 @@ class _MemoryModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryMode
     """As MEMORY_MODE_REPLACE."""
     MEMORY_MODE_AUTO: _MemoryMode.ValueType  # 1
     """Decided by the input. Messages without an assistant's are new, and are appended as MEMORY_MODE_APPEND does, unless
-    the memory is a beginning of them. Any other input is the whole conversation: it goes on from where it agrees with
-    the memory. FAILED_PRECONDITION, with what to do, where it would leave all of the memory behind: where messages do
-    not even share their first one besides system messages with it, and other inputs too little to reuse anything; and
-    where messages to append bring a system message that is not the one that the memory begins with.
+    the memory is a beginning of them. Any other input is the whole conversation: it continues from where it agrees
+    with the memory. FAILED_PRECONDITION, with what to do, where it would leave all of the memory behind: where
+    messages do not even share their first one besides system messages with it, and other inputs too little to reuse
+    anything; and where messages to append bring a system message that is not the one that the memory begins with.
     """
     MEMORY_MODE_APPEND: _MemoryMode.ValueType  # 2
     """The input is only what is new, as in append. System messages at its beginning are left out where the memory begins
@@ -82,10 +82,10 @@ MEMORY_MODE_UNSPECIFIED: MemoryMode.ValueType  # 0
 """As MEMORY_MODE_REPLACE."""
 MEMORY_MODE_AUTO: MemoryMode.ValueType  # 1
 """Decided by the input. Messages without an assistant's are new, and are appended as MEMORY_MODE_APPEND does, unless
-the memory is a beginning of them. Any other input is the whole conversation: it goes on from where it agrees with
-the memory. FAILED_PRECONDITION, with what to do, where it would leave all of the memory behind: where messages do
-not even share their first one besides system messages with it, and other inputs too little to reuse anything; and
-where messages to append bring a system message that is not the one that the memory begins with.
+the memory is a beginning of them. Any other input is the whole conversation: it continues from where it agrees
+with the memory. FAILED_PRECONDITION, with what to do, where it would leave all of the memory behind: where
+messages do not even share their first one besides system messages with it, and other inputs too little to reuse
+anything; and where messages to append bring a system message that is not the one that the memory begins with.
 """
 MEMORY_MODE_APPEND: MemoryMode.ValueType  # 2
 """The input is only what is new, as in append. System messages at its beginning are left out where the memory begins
@@ -149,20 +149,22 @@ class GenerateRequest(_message.Message):
     are held as by tool_choice.
     """
     tool_calls: _builtins.bool
-    """Tell the calls of tools that the model makes apart from its text (Delta.tool_calls). FAILED_PRECONDITION where the
-    model has no tool parser (Model.tool_parser).
+    """Separate the tool calls that the model makes from its text (Delta.tool_calls). FAILED_PRECONDITION where the model
+    has no tool parser (Model.tool_parser).
     """
     context_policy: _types_pb2.ContextPolicy.ValueType
-    """What the agent does when its memory outgrows the context, if this turn creates it. It changes nothing on an agent that
-    is there; see SetContextPolicy.
+    """What the agent does when its memory outgrows the context, if this turn creates it. It changes nothing on an agent
+    that is there; see SetContextPolicy.
     """
     memory_mode: Global___MemoryMode.ValueType
-    """How messages, prompt or token_ids relate to the memory that the agent has. INVALID_ARGUMENT for REPLACE with append."""
+    """How messages, prompt or token_ids relate to the memory that the agent has. INVALID_ARGUMENT for REPLACE with
+    append.
+    """
     template_time: _builtins.str
-    """The moment that the model's chat template sees as the present (`strftime_now`), in ISO 8601: a date, a time, and the
-    offset from UTC; the last two may be left out. Empty: the agent's own, which is the present one of its first turn
-    and stays, so that its prompts do not change with the date. What is set is the agent's from this turn on: a whole
-    chat is rendered with it and computed again from the date on, an append leaves what is there as it is. A turn
+    """The moment that the model's chat template sees as the present (`strftime_now`), in ISO 8601: a date, a time, and
+    the offset from UTC; the last two may be left out. Empty: the agent's own, which is the present one of its first
+    turn and stays, so that its prompts do not change with the date. What is set is the agent's from this turn on: a
+    whole chat is rendered with it and computed again from the date on, an append leaves what is there as it is. A turn
     without an agent sees the present moment.
     """
     @_builtins.property
@@ -256,8 +258,8 @@ class ToolChoice(_message.Message):
     """ToolChoice holds the calls of a turn to the tools: a call that the model begins names one of them and has arguments
     that are JSON, and fit the tool's parameters where these can be honoured. It changes nothing about the prompt. Calls
     that max_tokens, the context or a stop string cuts short are text, as they are without it. FAILED_PRECONDITION where
-    the model writes calls in another way than as JSON (only those of the parsers json_tools, kimi_k2 and mistral are), or
-    its tokenizer cannot be held to anything.
+    the model writes calls in another way than as JSON (only those of the parsers json_tools, kimi_k2 and mistral are),
+    or its tokenizer cannot be held to anything.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -352,7 +354,9 @@ class Started(_message.Message):
     appended: _builtins.bool
     """The input was appended to the memory: by append, or by the request's memory_mode."""
     dropped_tokens: _builtins.int
-    """Tokens of the agent's ledger that do not agree with the input, and that the turn leaves behind when it is committed."""
+    """Tokens of the agent's ledger that do not agree with the input, and that the turn leaves behind when it is
+    committed.
+    """
     dropped_snapshot: _builtins.str
     """The automatic snapshot that then keeps them. Empty where there are none."""
     @_builtins.property
@@ -373,8 +377,8 @@ class Started(_message.Message):
 
     @_builtins.property
     def context_trim(self) -> _types_pb2.ContextTrim:
-        """What was dropped from the agent's memory for this turn to fit the context; absent where nothing was. It takes effect
-        with the turn's commit: a turn that fails or is cancelled drops nothing.
+        """What was dropped from the agent's memory for this turn to fit the context; absent where nothing was. It takes
+        effect with the turn's commit: a turn that fails or is cancelled drops nothing.
         """
 
     def __init__(
@@ -412,9 +416,9 @@ class Delta(_message.Message):
     text: _builtins.str
     """Text of the answer since the last delta; special tokens are left out. It came before the calls."""
     reasoning: _builtins.str
-    """What the model thought since the last delta, where the input is messages and the model's format tells it from the
-    answer: without the markers, and without white space next to them. It came before the text. It is part of the ledger
-    as the model wrote it. With json_schema, which the first token is held to already, nothing is told apart.
+    """What the model thought since the last delta, where the input is messages and the model's format separates it from
+    the answer: without the markers, and without white space next to them. It came before the text. It is part of the
+    ledger as the model wrote it. With json_schema, which the first token is held to already, nothing is separated.
     """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -426,8 +430,8 @@ class Delta(_message.Message):
 
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Calls that are complete now, if asked for; their tokens are counted, and no text stands for them. White space next to
-        a call is left out too. What the parser does not understand, or max_tokens cut short, is text.
+        """Calls that are complete now, if asked for; their tokens are counted, and no text stands for them. White space next
+        to a call is left out too. What the parser does not understand, or max_tokens cut short, is text.
         """
 
     def __init__(
@@ -734,7 +738,7 @@ class CountTokensRequest(_message.Message):
 
     @_builtins.property
     def messages(self) -> _types_pb2.Messages:
-        """A whole chat, counted with the generation cue."""
+        """A whole chat, counted with the generation prompt."""
 
     @_builtins.property
     def append(self) -> _types_pb2.Append:

@@ -27,13 +27,14 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InferenceServiceStub:
-    """InferenceService runs turns. Served by the gateway (for everyone) and by the worker (for the gateway).
+    """InferenceService runs turns. Served by the gateway to all callers, and by the worker to the gateway.
 
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or another writer, says that the agent has moved on;
-    RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota is full; UNAVAILABLE with RetryInfo while
-    draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is refused before any side effect.
+    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or
+    another writer, says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
+    is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
+    refused before any side effect.
     """
 
     @_typing.overload
@@ -44,13 +45,14 @@ class InferenceServiceStub:
     """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
     finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
     moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
-    UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the same,
-    also later, when a store that was stopped goes on. It is there whole or not at all, and the retry says which.
+    UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the
+    same, also later, when a store that was stopped continues. It is there whole or not at all, and the retry says
+    which.
 
-    Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
-    Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
-    computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode
-    and expiry may differ, since a turn that was committed is beyond them.
+    Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
+    request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
+    The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode and expiry may differ, since
+    a turn that was committed is beyond them.
     """
     Prefill: _grpc.UnaryUnaryMultiCallable[_inference_pb2.PrefillRequest, _inference_pb2.PrefillResponse]
     """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
@@ -63,13 +65,14 @@ class InferenceServiceStub:
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
-    """InferenceService runs turns. Served by the gateway (for everyone) and by the worker (for the gateway).
+    """InferenceService runs turns. Served by the gateway to all callers, and by the worker to the gateway.
 
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or another writer, says that the agent has moved on;
-    RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota is full; UNAVAILABLE with RetryInfo while
-    draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is refused before any side effect.
+    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or
+    another writer, says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
+    is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
+    refused before any side effect.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -77,13 +80,14 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
     finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
     moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
-    UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the same,
-    also later, when a store that was stopped goes on. It is there whole or not at all, and the retry says which.
+    UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the
+    same, also later, when a store that was stopped continues. It is there whole or not at all, and the retry says
+    which.
 
-    Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
-    Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
-    computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode
-    and expiry may differ, since a turn that was committed is beyond them.
+    Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
+    request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
+    The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode and expiry may differ, since
+    a turn that was committed is beyond them.
     """
     Prefill: _aio.UnaryUnaryMultiCallable[_inference_pb2.PrefillRequest, _inference_pb2.PrefillResponse]  # type: ignore[assignment]
     """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
@@ -95,13 +99,14 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Abort ends the request with this id within one decode step, as if its client had cancelled it. Idempotent."""
 
 class InferenceServiceServicer:
-    """InferenceService runs turns. Served by the gateway (for everyone) and by the worker (for the gateway).
+    """InferenceService runs turns. Served by the gateway to all callers, and by the worker to the gateway.
 
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or another writer, says that the agent has moved on;
-    RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota is full; UNAVAILABLE with RetryInfo while
-    draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is refused before any side effect.
+    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or
+    another writer, says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
+    is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
+    refused before any side effect.
     """
 
     def Generate(
@@ -112,13 +117,14 @@ class InferenceServiceServicer:
         """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
         finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
         moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
-        UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the same,
-        also later, when a store that was stopped goes on. It is there whole or not at all, and the retry says which.
+        UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the
+        same, also later, when a store that was stopped continues. It is there whole or not at all, and the retry says
+        which.
 
-        Durability: when finished.durable is true, the turn is fsynced, with its exact token ids.
-        Retry: safe with the same request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is
-        computed; if not, it runs. The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode
-        and expiry may differ, since a turn that was committed is beyond them.
+        Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
+        request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
+        The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode and expiry may differ, since
+        a turn that was committed is beyond them.
         """
 
     def Prefill(

@@ -135,8 +135,8 @@ class Model(_message.Message):
     recommended_kv_bits: _builtins.int
     """KV bits that the quality check recommends, 4 or 8; 0 where it has not run, or where neither is good for the model."""
     quantization_kl: _builtins.float
-    """Mean KL divergence of 4-bit KV against unquantized KV, in nats; absent where not measured, infinite where the logits
-    with 4 bits are not finite.
+    """Mean KL divergence of 4-bit KV against unquantized KV, in nats; absent where not measured, infinite where the
+    logits with 4 bits are not finite.
     """
     tool_parser: _builtins.str
     """The parser that finds calls of tools in its text; empty where it has none."""
@@ -215,7 +215,7 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 class ModelMemory(_message.Message):
     """ModelMemory is the arithmetic of a model's memory, in bytes unless a field says otherwise.
 
-      usable = weights + activations + pool + batches + other models + what is left
+    usable = weights + activations + pool + batches + other models + what is left
 
     The pool is rounded down to whole blocks; and where several models may be loaded, the shares of those that are still
     to come are left.

@@ -35,14 +35,14 @@ class _ContextPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Context
     CONTEXT_POLICY_REFUSE: _ContextPolicy.ValueType  # 2
     """FAILED_PRECONDITION; nothing changes."""
     CONTEXT_POLICY_SUMMARIZE: _ContextPolicy.ValueType  # 3
-    """As CONTEXT_POLICY_TRIM, but the model writes a note of what is dropped, which takes its place. Where that fails, it is
-    CONTEXT_POLICY_TRIM that applies, and ContextTrim says why.
+    """As CONTEXT_POLICY_TRIM, but the model writes a note of what is dropped, which takes its place. Where that fails, it
+    is CONTEXT_POLICY_TRIM that applies, and ContextTrim says why.
     """
 
 class ContextPolicy(_ContextPolicy, metaclass=_ContextPolicyEnumTypeWrapper):
-    """ContextPolicy is what an agent does when its memory and what is appended to it no longer fit the model's context, with
-    room for an answer: the max_tokens asked for, but at most an eighth of the context. It is about Append. Whole chats,
-    whole texts and token ids are the caller's words: they are never shortened, but refused where they do not fit.
+    """ContextPolicy is what an agent does when its memory and what is appended to it no longer fit the model's context,
+    with room for an answer: the max_tokens asked for, but at most an eighth of the context. It is about Append. Whole
+    chats, whole texts and token ids are the caller's words: they are never shortened, but refused where they do not fit.
     """
 
 CONTEXT_POLICY_UNSPECIFIED: ContextPolicy.ValueType  # 0
@@ -54,8 +54,8 @@ computed once more from the ledger's tokens. The ledger as it was stays as an au
 CONTEXT_POLICY_REFUSE: ContextPolicy.ValueType  # 2
 """FAILED_PRECONDITION; nothing changes."""
 CONTEXT_POLICY_SUMMARIZE: ContextPolicy.ValueType  # 3
-"""As CONTEXT_POLICY_TRIM, but the model writes a note of what is dropped, which takes its place. Where that fails, it is
-CONTEXT_POLICY_TRIM that applies, and ContextTrim says why.
+"""As CONTEXT_POLICY_TRIM, but the model writes a note of what is dropped, which takes its place. Where that fails, it
+is CONTEXT_POLICY_TRIM that applies, and ContextTrim says why.
 """
 Global___ContextPolicy: _TypeAlias = ContextPolicy  # noqa: Y015
 
@@ -144,8 +144,8 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     MISS_REASON_NOT_TRIMMABLE: _MissReason.ValueType  # 4
     """Sliding-window layers cannot go back that far and no window was saved there."""
     MISS_REASON_INCOMPATIBLE: _MissReason.ValueType  # 5
-    """The agent's KV is of another fingerprint (weights, dtype, quantization, format) or of another tokenizer's tokens: the
-    model's files have changed. The ledger is intact.
+    """The agent's KV is of another fingerprint (weights, dtype, quantization, format) or of another tokenizer's tokens:
+    the model's files have changed. The ledger is intact.
     """
     MISS_REASON_CORRUPT: _MissReason.ValueType  # 6
     """A file failed verification and is in quarantine."""
@@ -168,8 +168,8 @@ MISS_REASON_DIVERGED: MissReason.ValueType  # 3
 MISS_REASON_NOT_TRIMMABLE: MissReason.ValueType  # 4
 """Sliding-window layers cannot go back that far and no window was saved there."""
 MISS_REASON_INCOMPATIBLE: MissReason.ValueType  # 5
-"""The agent's KV is of another fingerprint (weights, dtype, quantization, format) or of another tokenizer's tokens: the
-model's files have changed. The ledger is intact.
+"""The agent's KV is of another fingerprint (weights, dtype, quantization, format) or of another tokenizer's tokens:
+the model's files have changed. The ledger is intact.
 """
 MISS_REASON_CORRUPT: MissReason.ValueType  # 6
 """A file failed verification and is in quarantine."""
@@ -189,8 +189,9 @@ class _HistoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_History.Value
     """As HISTORY_MEMORY."""
     HISTORY_MEMORY: _History.ValueType  # 1
     """As the agent remembers it, token by token; only the messages behind it are rendered and computed. What a template
-    would leave out of earlier turns or write in another way (Qwen 3 drops reasoning once the user has asked again) stays
-    as it was. It is what Append does. A chat that the template itself goes on with from the memory is rendered whole.
+    would leave out of earlier turns or write in another way (Qwen 3 drops reasoning once the user has asked again)
+    stays as it was. It is what Append does. A chat that continues the memory as the template renders it is rendered
+    whole.
     """
     HISTORY_TEMPLATE: _History.ValueType  # 2
     """As the template renders it. What it leaves out leaves the memory too, and what follows that is computed again."""
@@ -204,8 +205,9 @@ HISTORY_UNSPECIFIED: History.ValueType  # 0
 """As HISTORY_MEMORY."""
 HISTORY_MEMORY: History.ValueType  # 1
 """As the agent remembers it, token by token; only the messages behind it are rendered and computed. What a template
-would leave out of earlier turns or write in another way (Qwen 3 drops reasoning once the user has asked again) stays
-as it was. It is what Append does. A chat that the template itself goes on with from the memory is rendered whole.
+would leave out of earlier turns or write in another way (Qwen 3 drops reasoning once the user has asked again)
+stays as it was. It is what Append does. A chat that continues the memory as the template renders it is rendered
+whole.
 """
 HISTORY_TEMPLATE: History.ValueType  # 2
 """As the template renders it. What it leaves out leaves the memory too, and what follows that is computed again."""
@@ -517,8 +519,8 @@ class Append(_message.Message):
     """Raw text, taken as it is."""
     @_builtins.property
     def messages(self) -> Global___Messages:
-        """Messages, rendered as a continuation; a missing end of turn is added before them. A stop token that ended the last
-        answer and that the template does not have in history (`<|return|>`) is not kept; the match is PARTIAL then.
+        """Messages, rendered as a continuation; a missing end of turn is added before them. A stop token that ended the
+        last answer and that the template does not have in history (`<|return|>`) is not kept; the match is PARTIAL then.
         FAILED_PRECONDITION where the template makes them depend on the messages before, or puts them in front of those:
         send the whole chat.
         """
@@ -616,7 +618,7 @@ class Sampling(_message.Message):
     frequency_penalty: _builtins.float
     """Subtracted from the logits per occurrence, in [-2, 2]. Default 0."""
     ignore_eos: _builtins.bool
-    """Go on past the model's own end-of-turn tokens. Default false."""
+    """Continue past the model's own end-of-turn tokens. Default false."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
         """Added to the logits of single tokens, by token id."""
@@ -689,7 +691,7 @@ class Usage(_message.Message):
     completion_tokens: _builtins.int
     """Tokens generated, those of the reasoning included."""
     reasoning_tokens: _builtins.int
-    """Generated tokens that are not of the answer: reasoning, and the markers around it. 0 where nothing is told apart."""
+    """Generated tokens that are not of the answer: reasoning, and the markers around it. 0 where nothing is separated."""
     @_builtins.property
     def cached(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
         """Prompt tokens whose KV was reused, per tier."""
@@ -779,8 +781,8 @@ class CacheReport(_message.Message):
     load_bytes: _builtins.int
     """Bytes of KV that were read (or would be read) from a tier below hot."""
     snapshot_version: _builtins.int
-    """The version of the snapshot that the prompt goes on from, where it shares more with that than with the present state;
-    `match` is how it relates to that one. 0: it goes on from the present state.
+    """The version of the snapshot that the prompt continues from, where it shares more with that than with the present
+    state; `match` is how it relates to that one. 0: it continues from the present state.
     """
     @_builtins.property
     def cached(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:

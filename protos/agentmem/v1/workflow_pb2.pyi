@@ -38,7 +38,7 @@ class _WorkflowStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Workflo
     WORKFLOW_STATE_CANCELLED: _WorkflowState.ValueType  # 4
     """Ended by CancelWorkflow."""
     WORKFLOW_STATE_INTERRUPTED: _WorkflowState.ValueType  # 5
-    """Its gateway went away. resume_workflow_id, or the same request, goes on at the last finished turn."""
+    """Its gateway went away. resume_workflow_id, or the same request, continues at the last finished turn."""
 
 class WorkflowState(_WorkflowState, metaclass=_WorkflowStateEnumTypeWrapper):
     """WorkflowState is how far a run is."""
@@ -54,7 +54,7 @@ WORKFLOW_STATE_FAILED: WorkflowState.ValueType  # 3
 WORKFLOW_STATE_CANCELLED: WorkflowState.ValueType  # 4
 """Ended by CancelWorkflow."""
 WORKFLOW_STATE_INTERRUPTED: WorkflowState.ValueType  # 5
-"""Its gateway went away. resume_workflow_id, or the same request, goes on at the last finished turn."""
+"""Its gateway went away. resume_workflow_id, or the same request, continues at the last finished turn."""
 Global___WorkflowState: _TypeAlias = WorkflowState  # noqa: Y015
 
 @_typing.final
@@ -155,7 +155,7 @@ Global___WorkflowAgent: _TypeAlias = WorkflowAgent  # noqa: Y015
 
 @_typing.final
 class RunWorkflowRequest(_message.Message):
-    """RunWorkflowRequest is a definition, or a run to go on with."""
+    """RunWorkflowRequest is a definition, or a run to resume."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -559,7 +559,7 @@ class AgentListened(_message.Message):
     replayed: _builtins.bool
     """It had been committed before, and was not computed again."""
     note: _builtins.str
-    """What it noted for itself, where listeners take notes. Nobody else hears it."""
+    """What it noted for itself, where listeners take notes. No other agent hears it."""
     @_builtins.property
     def cache(self) -> _types_pb2.CacheReport:
         """What memory gave."""

@@ -28,8 +28,8 @@ if _version_not_supported:
 class WorkflowServiceStub:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
-    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
+    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     def __init__(self, channel):
@@ -68,16 +68,16 @@ class WorkflowServiceStub:
 class WorkflowServiceServicer:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
-    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
+    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     def RunWorkflow(self, request, context):
         """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
-        goes away does not end the run. A retry with the same request_id joins the run that exists, and goes on with one
-        that was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
-        violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many runs
-        of the namespace are going on. Durability: an AgentSpoke is sent when its turn is fsynced.
+        goes away does not end the run. A retry with the same request_id joins the run that exists, and resumes one that
+        was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
+        violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
+        the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,8 +106,8 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteWorkflow(self, request, context):
-        """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it is
-        running; NOT_FOUND if there is none.
+        """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
+        is running; NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,8 +152,8 @@ def add_WorkflowServiceServicer_to_server(servicer, server):
 class WorkflowService:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
-    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
+    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     @staticmethod

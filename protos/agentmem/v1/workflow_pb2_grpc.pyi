@@ -29,8 +29,8 @@ GRPC_VERSION: str
 class WorkflowServiceStub:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
-    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
+    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     @_typing.overload
@@ -39,10 +39,10 @@ class WorkflowServiceStub:
     def __new__(cls, channel: _aio.Channel) -> WorkflowServiceAsyncStub: ...
     RunWorkflow: _grpc.UnaryStreamMultiCallable[_workflow_pb2.RunWorkflowRequest, _workflow_pb2.RunWorkflowResponse]
     """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
-    goes away does not end the run. A retry with the same request_id joins the run that exists, and goes on with one
-    that was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
-    violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many runs
-    of the namespace are going on. Durability: an AgentSpoke is sent when its turn is fsynced.
+    goes away does not end the run. A retry with the same request_id joins the run that exists, and resumes one that
+    was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
+    violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
+    the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
     """
     GetWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.GetWorkflowRequest, _workflow_pb2.GetWorkflowResponse]
     """GetWorkflow describes one run. NOT_FOUND if there is none."""
@@ -53,25 +53,25 @@ class WorkflowServiceStub:
     that has ended stays as it ended.
     """
     DeleteWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.DeleteWorkflowRequest, _workflow_pb2.DeleteWorkflowResponse]
-    """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it is
-    running; NOT_FOUND if there is none.
+    """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
+    is running; NOT_FOUND if there is none.
     """
 
 @_typing.type_check_only
 class WorkflowServiceAsyncStub(WorkflowServiceStub):
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
-    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
+    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RunWorkflow: _aio.UnaryStreamMultiCallable[_workflow_pb2.RunWorkflowRequest, _workflow_pb2.RunWorkflowResponse]  # type: ignore[assignment]
     """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
-    goes away does not end the run. A retry with the same request_id joins the run that exists, and goes on with one
-    that was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
-    violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many runs
-    of the namespace are going on. Durability: an AgentSpoke is sent when its turn is fsynced.
+    goes away does not end the run. A retry with the same request_id joins the run that exists, and resumes one that
+    was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
+    violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
+    the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
     """
     GetWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.GetWorkflowRequest, _workflow_pb2.GetWorkflowResponse]  # type: ignore[assignment]
     """GetWorkflow describes one run. NOT_FOUND if there is none."""
@@ -82,15 +82,15 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     that has ended stays as it ended.
     """
     DeleteWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.DeleteWorkflowRequest, _workflow_pb2.DeleteWorkflowResponse]  # type: ignore[assignment]
-    """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it is
-    running; NOT_FOUND if there is none.
+    """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
+    is running; NOT_FOUND if there is none.
     """
 
 class WorkflowServiceServicer:
     """WorkflowService runs multi-agent workflows phase by phase. Served by the gateway; runs are durable in the store.
 
-    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns have
-    request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
+    A run is bound to its workflow_id, which follows from the caller's namespace and the request_id. Its agents' turns
+    have request_ids of their own that follow from it, so whatever is sent again is replayed and never computed twice.
     """
 
     def RunWorkflow(
@@ -99,10 +99,10 @@ class WorkflowServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_workflow_pb2.RunWorkflowResponse], _abc.AsyncIterator[_workflow_pb2.RunWorkflowResponse]]:
         """RunWorkflow validates the definition, starts the run and streams its events, from the first one on. A client that
-        goes away does not end the run. A retry with the same request_id joins the run that exists, and goes on with one
-        that was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
-        violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many runs
-        of the namespace are going on. Durability: an AgentSpoke is sent when its turn is fsynced.
+        goes away does not end the run. A retry with the same request_id joins the run that exists, and resumes one that
+        was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
+        violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
+        the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
         """
 
     def GetWorkflow(
@@ -133,8 +133,8 @@ class WorkflowServiceServicer:
         request: _workflow_pb2.DeleteWorkflowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workflow_pb2.DeleteWorkflowResponse, _abc.Awaitable[_workflow_pb2.DeleteWorkflowResponse]]:
-        """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it is
-        running; NOT_FOUND if there is none.
+        """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
+        is running; NOT_FOUND if there is none.
         """
 
 def add_WorkflowServiceServicer_to_server(servicer: WorkflowServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

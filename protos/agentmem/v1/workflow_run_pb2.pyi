@@ -21,7 +21,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class WorkflowRun(_message.Message):
-    """WorkflowRun is the payload of a WorkflowRecord."""
+    """WorkflowRun is the payload of a WorkflowRecord: what never changes. The record's summary is a Workflow without agents
+    that says how far the run is, and its events are LoggedEvents, by sequence.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -48,20 +50,15 @@ class WorkflowRun(_message.Message):
     WORKFLOW_FIELD_NUMBER: _builtins.int
     DEFINITION_YAML_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
-    EVENTS_FIELD_NUMBER: _builtins.int
     definition_yaml: _builtins.str
     """The workflow file's text."""
     @_builtins.property
     def workflow(self) -> _workflow_pb2.Workflow:
-        """The run. A state of RUNNING where no gateway runs it means that it was interrupted."""
+        """The run as it was begun, with its agents."""
 
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Values for the definition's variables, as they were given."""
-
-    @_builtins.property
-    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoggedEvent]:
-        """The event log, by sequence."""
 
     def __init__(
         self,
@@ -69,11 +66,10 @@ class WorkflowRun(_message.Message):
         workflow: _workflow_pb2.Workflow | None = ...,
         definition_yaml: _builtins.str = ...,
         variables: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        events: _abc.Iterable[Global___LoggedEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["workflow", b"workflow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_yaml", b"definition_yaml", "events", b"events", "variables", b"variables", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_yaml", b"definition_yaml", "variables", b"variables", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -81,7 +77,7 @@ Global___WorkflowRun: _TypeAlias = WorkflowRun  # noqa: Y015
 
 @_typing.final
 class LoggedEvent(_message.Message):
-    """LoggedEvent is an event that a run has told, or was about to."""
+    """LoggedEvent is an event of a WorkflowRecord."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

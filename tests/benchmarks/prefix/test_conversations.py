@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
+from agentmem.identity import Ledger
 from benchmarks.prefix.contestants import CONTESTANTS, by_text, by_tokens, play
 from benchmarks.prefix.conversations import SCENARIOS, Step
 from benchmarks.prefix.passages import OTHERS, answer
 from benchmarks.prefix.vocabularies import END, Vocabulary, trained
-from inference_service.memory.ledger import Ledger
 
 
 @cache

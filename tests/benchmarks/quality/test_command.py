@@ -22,7 +22,7 @@ from benchmarks.quality.engine import LogProbs
 from benchmarks.quality.report import claims, tables
 from benchmarks.quality.scores import DECODE, MOST_RATIO, PREFILL, ratio, recall
 from benchmarks.quality.texts import Text, make_texts
-from inference_service.engine.tensors import Arenas
+from inference_service.engine.arenas import Arenas
 from inference_service.models.loading import LoadedModel
 
 LENGTH, DECODED = 320, 64

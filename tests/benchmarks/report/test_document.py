@@ -56,7 +56,7 @@ def test_a_result_is_told_with_its_origin_its_table_and_what_it_missed(result: R
     assert list(result.plots()[0].series) == ["ours"]
 
 
-def test_readme_quotes_tables_by_their_titles(result: Result) -> None:
+def test_pages_quote_tables_by_their_titles(result: Result) -> None:
     readme = "before\n<!-- results transfer-here Reads -->\nold\n<!-- end -->\nafter"
     quoted = command.quoting(readme, [result])
     assert "old" not in quoted
@@ -73,9 +73,8 @@ def test_the_committed_report_is_of_the_committed_results() -> None:
     assert found
     assert {result.benchmark for result in found} <= NAMES.keys()
     assert command.text(found) == (command.HERE / "RESULTS.md").read_text(), "run: agentmem bench report"
-    assert command.quoting(command.README.read_text(), found) == command.README.read_text(), (
-        "run: agentmem bench report"
-    )
+    for page in command.QUOTING:
+        assert command.quoting(page.read_text(), found) == page.read_text(), f"{page}: run: agentmem bench report"
     missed = [(result.name, claim.text) for result in found for claim in result.claims() if not claim.met]
     assert [each for each in missed if not reason(*each)] == [], "say why in benchmarks/report/missed.py"
     stale = [key for key in REASONS if not any(name == key[0] and text.startswith(key[1]) for name, text in missed)]

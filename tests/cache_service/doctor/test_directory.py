@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agentmem.checkup import Finding, State
-from cache_service.doctor.directory import held, owner, permissions
+from cache_service.doctor.checks import data_directory, permissions
+from cache_service.files import directory_lock
 
 
 def only(findings: object) -> Finding:
@@ -27,19 +28,19 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_a_directory_of_ones_own(data: Path) -> None:
-    assert owner(data).state is State.OK
+    assert only(data_directory(data)).state is State.OK
     found = only(permissions(data))
     assert found.state is State.OK and "3 entries" in found.found
 
 
 def test_one_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     absent = tmp_path / "a" / "b"
-    assert "will be made" in owner(absent).found
+    assert "will be made" in only(data_directory(absent)).found
     assert only(permissions(absent)).state is State.OK
     assert os.listdir(tmp_path) == []
     (tmp_path / "file").touch()
-    assert owner(tmp_path / "file" / "data").state is State.PROBLEM
-    assert owner(tmp_path / "file").state is State.PROBLEM
+    assert only(data_directory(tmp_path / "file" / "data")).state is State.PROBLEM
+    assert only(data_directory(tmp_path / "file")).state is State.PROBLEM
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o770, 0o701])
@@ -69,23 +70,22 @@ def test_what_is_another_users(data: Path) -> None:
     found = only(permissions(data))
     assert found.state is State.PROBLEM and found.advice.startswith("chown -R ")
     os.chown(data, 4242, -1)
-    found = owner(data)
+    found = only(data_directory(data))
     assert found.state is State.PROBLEM and "4242" in found.found
 
 
 def test_a_shared_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    assert owner(tmp_path).state is State.PROBLEM
+    assert only(data_directory(tmp_path)).state is State.PROBLEM
 
 
 def test_whether_a_store_has_it(data: Path) -> None:
-    assert not held(data, serving=False)
-    assert held(data, serving=True)
+    assert not directory_lock.is_held(data)
     assert not (data / "lock").exists()
     with (data / "lock").open("w") as lock:
-        assert not held(data, serving=False)
+        assert not directory_lock.is_held(data)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert held(data, serving=False)
+        assert directory_lock.is_held(data)
     with (data / "lock").open() as other:  # another doctor
         fcntl.flock(other, fcntl.LOCK_SH)
-        assert not held(data, serving=False)
+        assert not directory_lock.is_held(data)

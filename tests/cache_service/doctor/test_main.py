@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.checkup import Begun, Finding, State, decode
+from agentmem.checkup import Finding, State, parse
 
 from ..process import ready
 from .test_database import tree
@@ -21,8 +21,8 @@ def half(*arguments: str, wrapper: tuple[str, ...] = (), **environment: str) -> 
     told = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **environment})
     found: dict[str, list[Finding]] = {}
     for line in told.stdout.splitlines():
-        match decode(line):
-            case Begun(check):
+        match parse(line):
+            case str(check):
                 found.setdefault(check, [])
             case Finding() as finding:
                 found.setdefault(finding.check, []).append(finding)

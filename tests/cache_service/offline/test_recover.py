@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service import schema
+from cache_service.ledger import schema
 from cache_service.offline.check import check
 from cache_service.offline.commands import main
 from cache_service.offline.findings import CannotCheck
@@ -41,6 +41,8 @@ from .directory import (
     root_page,
     zero_page,
 )
+
+pytestmark = pytest.mark.sampled(2)
 
 AGENTS, TURNS = 40, 6
 
@@ -239,13 +241,13 @@ async def test_lost_rows_of_agents_are_made_again_or_named(
         connection.execute("SELECT * FROM agents NOT INDEXED").fetchall()
 
 
-@pytest.mark.parametrize("table", ["turns", "files", "workflow_records"])
+@pytest.mark.parametrize("table", ["turns", "files", "workflow_parts"])
 async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, told: dict[str, list[int]], table: str) -> None:
     leaves = pages_of(data, table, "leaf")
     zero_page(data, leaves[len(leaves) // 2])
     found = recover(data, new(data))
     assert found.damaged == [table] and {agent.state for agent in found.agents} == {"whole"}
-    assert found.workflow_records == 50 or table == "workflow_records"
+    assert found.workflow_records == 50 or table == "workflow_parts"
     assert check(new(data)).findings == []
     async with running(new(data)) as store:
         for name, tokens in told.items():

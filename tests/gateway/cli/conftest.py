@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.app import Gateway
 from gateway.cli.main import main
-from gateway.process import Gateway
 
 Command = Callable[..., Coroutine[Any, Any, Result]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentmem import errors
-from gateway.process import Gateway
+from gateway.app import Gateway
 from tests.terminal import ALT_ENTER, BACKSPACE, CTRL_C, CTRL_D, ENTER, UP, Terminal, pasted, terminal
 
 from ..doors import eventually

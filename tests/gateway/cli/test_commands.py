@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from agentmem import errors
 from agentmem.v1 import agent_pb2, types_pb2
-from gateway.cli.agents import agents_table
 from gateway.cli.main import main
 
 from ..scripted import ScriptedWorker, delta, finished, started
@@ -63,16 +59,6 @@ async def test_agents_without_a_name_are_hidden(worker: ScriptedWorker, agentmem
         assert all(name in everyone.stdout for name in anonymous) and not everyone.stderr
     worker.agents = worker.agents[1:]
     assert (await agentmem("agents")).output == "2 agents without a name not shown; --all shows them too\n"
-
-
-def test_the_table_of_agents_fits_80_columns() -> None:
-    """Names are folded, and figures are not."""
-    found = [agent("conv-" + 32 * "f", 12_345_678), agent("x" * 256)]
-    found[1].key.model_id = "mlx-community/Llama-3.2-3B-Instruct-4bit"
-    lines = io.StringIO()
-    Console(file=lines, width=80).print(agents_table(found, datetime.now(UTC)))
-    assert all(len(line) <= 80 for line in lines.getvalue().splitlines())
-    assert all(figure in lines.getvalue() for figure in ("12,345,678", "9.4 MB", "0 s ago"))
 
 
 async def test_no_agents(worker: ScriptedWorker, agentmem: Command) -> None:

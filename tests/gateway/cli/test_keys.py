@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from gateway.cli.keys import moment
 from gateway.cli.main import main
-from gateway.cli.mistakes import Mistake
-from gateway.keys.ring import KeyRing
+from gateway.cli.text import Mistake
+from gateway.edge.keys import KeyRing
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

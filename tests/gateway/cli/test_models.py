@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
 from agentmem import errors
 from agentmem.v1 import model_pb2
+from gateway.cli import models
 from gateway.cli.main import main
-
-from ..scripted import ScriptedWorker
-from ..secured import add_key, secured
-from .conftest import Command
+from gateway.cli.models import progress
+from tests.gateway.cli.conftest import Command
+from tests.gateway.scripted import ScriptedWorker
+from tests.gateway.secured import add_key, secured
 
 STAGES = [("wait", 0.0), ("read", 0.0), ("read", 0.05), ("read", 0.5), ("pool", 0.0)]
 
@@ -128,3 +134,61 @@ def test_a_model_has_a_name(command: str) -> None:
         2,
         "Error: the model's name must not be empty; `agentmem models` lists them\n",
     )
+
+
+WORDS = {stage: models._STAGES[stage] for stage in ("wait", "fetch", "read")}
+
+
+def lines(*steps: tuple[str, float]) -> list[str]:
+    written: list[str] = []
+    report = models.lines(written.append)
+    for stage, share in steps:
+        report(stage, share)
+    return written
+
+
+def test_lines() -> None:
+    told = [
+        ("wait", 0.0),
+        ("fetch", 0.3),
+        ("fetch", 0.35),
+        ("fetch", 0.4),
+        ("wait", 0.0),
+        ("read", 0.0),
+        ("ready", 1.0),
+    ]
+    assert lines(*told) == [
+        WORDS["wait"],
+        f"{WORDS['fetch']}: 30%",
+        f"{WORDS['fetch']}: 40%",
+        WORDS["wait"],
+        WORDS["read"],
+    ]
+
+
+def test_what_is_done_at_once_is_not_told() -> None:
+    assert lines(("wait", 0.0), ("fetch", 1.0), ("wait", 0.0)) == [WORDS["wait"]]
+
+
+def test_a_stage_of_a_newer_worker() -> None:
+    assert lines(("war\x1bm up", 0.0)) == ["war\\x1bm up"]
+
+
+@given(st.lists(st.floats(0, 1), max_size=300))
+def test_a_stage_has_few_lines(shares: list[float]) -> None:
+    assert len(lines(*(("read", share) for share in sorted(shares)))) <= 11
+
+
+def test_a_bar_is_gone_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(models, "console", lambda: terminal)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with progress("[bold]\x1b", as_json=False) as report:
+        report("fetch", 1.0)
+        report("read", 0.5)
+    written = screen.getvalue()
+    assert "[bold]\\x1b: reading the weights" in written
+    assert "50%" in written
+    assert WORDS["fetch"] not in written
+    assert written.endswith("\x1b[2K")

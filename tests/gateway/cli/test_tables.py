@@ -15,13 +15,13 @@ from gateway.cli.agents import agents_table
 from gateway.cli.branches import snapshots_table
 from gateway.cli.keys import keys_table
 from gateway.cli.model_tables import models_table
-from gateway.cli.run.state import Run
-from gateway.cli.run.table import members_table
-from gateway.cli.workflows import agents_table as participants_table
-from gateway.cli.workflows import workflows_table
-from gateway.keys.format import new
+from gateway.cli.workflows.runs import agents_table as participants_table
+from gateway.cli.workflows.runs import workflows_table
+from gateway.cli.workflows.state import Run
+from gateway.cli.workflows.view import members_table
+from gateway.edge.keys import new
 
-from .run.events import RUN
+from .workflows.events import RUN
 
 COLUMNS = 80
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -73,11 +73,11 @@ def keys() -> Table:
 def members() -> Table:
     run = Run()
     for event in deepcopy(RUN):  # which others read
-        run.tell(event)
+        run.add(event)
     for member in run.members.values():
         member.ledger_tokens = 131_072
         if member.last is not None:
-            member.last.told.usage.prompt_tokens = 131_072
+            member.last.event.usage.prompt_tokens = 131_072
     return members_table(run, COLUMNS)
 
 

@@ -5,7 +5,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.process import Gateway
+from gateway.app import Gateway
 
 from ..scripted import ScriptedWorker
 

@@ -14,7 +14,7 @@ import pytest
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.process import Gateway
+from gateway.app import Gateway
 
 from ..doors import eventually, settings
 from ..scripted import ScriptedWorker, delta, finished, started
@@ -352,7 +352,7 @@ async def test_a_reader_that_stalls_is_cut_off(
     worker: ScriptedWorker, run_dir: Path, script: Any, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.script = script
-    gateway = Gateway(settings(run_dir, stall_limit=0.3, stream_queue=8))
+    gateway = Gateway(settings(run_dir, stall_limit=0.3))
     await gateway.start()
     reader, writer = await asyncio.open_connection(*gateway.addresses["http"].split(":"))
     body = json.dumps({**BODY, "stream": True}).encode()

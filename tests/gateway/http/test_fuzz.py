@@ -16,9 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.openapi.document import document
+from gateway.http.openapi import document
 
 from ..background import Served, routes, served
+
+pytestmark = pytest.mark.sampled(3)
 
 MAX_BODY = 1024 * 1024
 CANARY = "canary b7f1"
@@ -51,9 +53,9 @@ def endpoints() -> Iterator[Endpoint]:
                 yield Endpoint(method.upper(), url, body, fields, error.rpartition("/")[2])
 
 
-ALL = pytest.mark.parametrize(
-    "endpoint", list(endpoints()), ids=lambda one: f"{one.method} {one.url.partition('?')[0]}"
-)
+ENDPOINTS = list(endpoints())
+NAMES = [endpoint.url for endpoint in ENDPOINTS]
+ALL = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.url.partition('?')[0]}")
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +96,9 @@ def test_the_example_is_taken(client: httpx.Client, endpoint: Endpoint) -> None:
 
 @ALL
 def test_what_is_no_json_object(client: httpx.Client, endpoint: Endpoint) -> None:
+    """Every body, each with some of the endpoints: they share their parser."""
     good = json.dumps(endpoint.body)
-    for body in (
+    bodies = [
         b"",
         b"null",
         b"[]",
@@ -115,7 +118,9 @@ def test_what_is_no_json_object(client: httpx.Client, endpoint: Endpoint) -> Non
         b'{"a": 1, "a": 1}',
         b'{"a": ' + b"9" * 5000 + b"}",
         *(good.encode()[:cut] for cut in range(1, len(good), max(1, len(good) // 8))),
-    ):
+    ]
+    first, step = (0, 1) if FULL else (NAMES.index(endpoint.url) % 4, 4)
+    for body in bodies[first::step]:
         assert_refusal(send(client, endpoint, body), endpoint)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.process import Gateway
+from gateway.app import Gateway
 
 from ..doors import running
 from ..scripted import ScriptedWorker

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc
-from gateway.process import Gateway
+from gateway.app import Gateway
 
 from ..doors import eventually, running
 from ..scripted import ScriptedWorker, finished, started
@@ -64,8 +64,9 @@ async def test_a_body_that_does_not_come(worker: ScriptedWorker, run_dir: Path) 
             assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
-async def test_headers_that_do_not_come(run_dir: Path) -> None:
-    async with running(run_dir, header_timeout=0.2) as gateway:
+async def test_headers_that_do_not_come(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.http.connections.HEADER_SECONDS", 0.2)
+    async with running(run_dir) as gateway:
         assert await said(gateway) == b""
         assert await said(gateway, HEAD) == b""
         # The second request of a connection is watched, too, and so is a body that nobody wants any more.
@@ -129,13 +130,15 @@ async def test_too_many_connections(worker: ScriptedWorker, run_dir: Path) -> No
                 await asyncio.sleep(0.01)
 
 
-async def test_calls_of_one_connection(worker: ScriptedWorker, run_dir: Path) -> None:
+async def test_calls_of_one_connection(worker: ScriptedWorker, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.app._MAX_STREAMS", 2)
+
     async def endless(_: Any) -> AsyncIterator[Any]:
         yield started()
         await asyncio.Event().wait()
 
     worker.script = endless
-    async with running(run_dir, max_streams=2) as gateway, connect(gateway.addresses["grpc"]) as channel:
+    async with running(run_dir) as gateway, connect(gateway.addresses["grpc"]) as channel:
         stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
         calls = [stub.Generate(inference_pb2.GenerateRequest()) for _ in range(2)]
         for call in calls:

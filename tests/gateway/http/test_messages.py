@@ -15,9 +15,9 @@ import pytest
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.http.rim import Rim
+from gateway.app import Gateway
+from gateway.http.middleware import AccessLogMiddleware
 from gateway.metrics import GatewayMetrics
-from gateway.process import Gateway
 
 from ..doors import eventually, settings
 from ..scripted import ScriptedWorker, delta, finished, started
@@ -300,7 +300,7 @@ async def test_unknown_keys() -> None:
     async def door(scope: Any, receive: Any, send: Any) -> None:
         raise errors.Unauthenticated("the key is unknown")
 
-    transport = httpx2.ASGITransport(Rim(door, GatewayMetrics()))
+    transport = httpx2.ASGITransport(AccessLogMiddleware(door, GatewayMetrics()))
     client = httpx2.AsyncClient(transport=transport)
     async with anthropic.AsyncAnthropic(base_url="http://x", api_key="mine", http_client=client) as claude:
         with pytest.raises(anthropic.AuthenticationError, match="the key is unknown") as caught:

@@ -13,9 +13,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from agentmem import errors
 from agentmem.blockfile import CHUNK_BYTES
-from gateway.http.rim import Rim, whole
+from gateway.app import Gateway
+from gateway.http.middleware import AccessLogMiddleware, whole
 from gateway.metrics import GatewayMetrics
-from gateway.process import Gateway
 from tests.gateway.doors import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, started
 
@@ -86,5 +86,5 @@ async def test_who_leaves_when_all_is_known_has_left_nothing_unfinished(all_know
 
     metrics = GatewayMetrics()
     scope: Scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
-    await Rim(left, metrics)(scope, lambda: asyncio.sleep(0, {}), send)
+    await AccessLogMiddleware(left, metrics)(scope, lambda: asyncio.sleep(0, {}), send)
     assert counted(metrics) == {("unmatched", code): 1}

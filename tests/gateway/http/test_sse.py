@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.process import Gateway
+from gateway.app import Gateway
 from tests.gateway.doors import running
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gateway.http import stalls
-from gateway.process import Gateway
+from gateway.app import Gateway
+from gateway.http import connections
 from tests.gateway.doors import eventually, settings
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
@@ -70,7 +70,7 @@ async def test_a_slow_peer_gets_all(
     """Which takes longer in all than the limit, but never nothing for so long."""
     caplog.set_level(logging.INFO, "gateway")
     worker.script = long_answer
-    monkeypatch.setattr(stalls, "_GRACE", 0.0)
+    monkeypatch.setattr(connections, "_GRACE", 0.0)
     gateway = Gateway(settings(run_dir, stall_limit=LIMIT))
     await gateway.start()
     reader, writer = await ask(gateway, streamed=False)

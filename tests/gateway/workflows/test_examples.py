@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from gateway.workflows.definition.load import load
+from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition, Outcome, Phase
 from gateway.workflows.program import PhaseEnd, Program, Turn
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem import jsontext
-from gateway.workflows import outcomes, telling
+from gateway.workflows import outcomes, run
 from gateway.workflows.program import PhaseEnd
 from tests.gateway.workflows.files import phase
 
@@ -141,7 +141,7 @@ HOSTILE = st.one_of(
 @given(HOSTILE, st.sampled_from([YES_NO, {"kind": "number"}, {"kind": "json", "agent": "a", "schema": {}}]))
 def test_every_outcome_is_json_that_readers_take(text: str, outcome: dict[str, Any]) -> None:
     result = read(outcome, {"a": text, "b": "1e5", "c": "yes"})
-    told = telling.outcome(PhaseEnd("p", result, 1)).phase_outcome.outcome_json
+    told = run._outcome(PhaseEnd("p", result, 1)).phase_outcome.outcome_json
     assert jsontext.parse("outcome", told, dict) == result
 
 
@@ -153,4 +153,4 @@ def test_an_object_is_no_deeper_than_readers_take_it(depth: int, taken: bool) ->
 
 def test_what_is_no_json_is_never_told() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        telling.outcome(PhaseEnd("p", {"mean": float("inf")}, 1))
+        run._outcome(PhaseEnd("p", {"mean": float("inf")}, 1))

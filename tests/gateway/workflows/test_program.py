@@ -9,7 +9,8 @@ import pytest
 
 from agentmem.errors import FailedPrecondition
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.filling import MAX_FILLED, MAX_UNREAD
+from gateway.workflows.definition.templates import MAX_FILLED
+from gateway.workflows.inboxes import MAX_UNREAD
 from gateway.workflows.program import Program, Step
 from tests.gateway.workflows.files import definition
 

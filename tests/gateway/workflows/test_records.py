@@ -16,10 +16,11 @@ from agentmem.channels import connect
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from agentmem.server import GrpcServer
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import cache_store_pb2_grpc
-from cache_service.quotas import Quotas
+from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
+from cache_service.tiers.quotas import Quotas
 from gateway.workflows import records as records_module
-from gateway.workflows.records import Record, Records
+from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.records import Records, State, StoredRun
 from tests.cache_service.conftest import running
 from tests.cache_service.process import ready
 
@@ -122,95 +123,152 @@ async def reaches(runs: Records, version: int) -> None:
             await asyncio.sleep(0.01)
 
 
+def run(workflow_id: str = "w", text: str = "p", **fields: Any) -> StoredRun:
+    """A run that is not stored yet."""
+    workflow = workflow_pb2.Workflow(namespace="n", workflow_id=workflow_id, **fields)
+    return StoredRun(workflow, text, {"a": "b"})
+
+
+def logged(text: str) -> LoggedEvent:
+    return LoggedEvent(key=text, event=Event(agent_spoke=workflow_pb2.AgentSpoke(text=text)), digest=b"d")
+
+
 async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
-    assert await runs.create("n", "w", b"p", b"s") == 1
-    assert await runs.put("n", "w", 1, b"q", b"t") == 2
-    assert await runs.get("n", "w") == Record("w", 2, b"q", b"t")
-    assert await runs.get("n", "other") is None and await runs.get("m", "w") is None
-    await runs.create("n", "x", b"p", b"newer")
+    agent = workflow_pb2.WorkflowAgent(name="ann", persists=True)
+    made = run(state=State.WORKFLOW_STATE_RUNNING, agents=[agent], name="talk")
+    await runs.create(made)
+    made.workflow.turns, made.workflow.phase = 2, "p"
+    await runs.append(made, [logged("one"), logged("two")])
+    made.workflow.state, made.workflow.error = State.WORKFLOW_STATE_FAILED, "é" * 10_000
+    await runs.append(made, ())
+    assert (made.version, made.stored_events) == (3, 2)
+    found = await runs.get("n", "w")
+    assert found is not None
+    made.workflow.error = "é" * 3000  # what a summary has room for
+    assert found == StoredRun(made.workflow, "p", {"a": "b"}, 3, 2, [logged("one"), logged("two")])
+    behind = await runs.get("n", "w", 1)
+    assert behind is not None
+    assert behind.events == [logged("two")]
+    assert await runs.workflow("n", "w") == made.workflow
+    assert await runs.get("n", "other") is None and await runs.workflow("m", "w") is None
+    await runs.create(run("x"))
     first, token = await runs.page("n", 1)
     second, end = await runs.page("n", 1, token)
-    assert (first, second, end) == ([Record("x", 1, b"", b"newer")], [Record("w", 2, b"", b"t")], "")
-    await runs.delete("n", "w", 2)
+    made.workflow.ClearField("agents")
+    assert (first, second, end) == ([run("x").workflow], [made.workflow], "")
+    assert await runs.version("n", "w") == 3
+    with pytest.raises(NotFound):
+        await runs.version("n", "absent")
+    await runs.delete("n", "w", 3)
     assert await runs.get("n", "w") is None
-    assert await runs.create("n", "w", b"p", b"s") == 1
+    await runs.create(run())
+
+
+async def test_a_write_costs_its_events_and_not_the_record(data: Path) -> None:
+    """2,000 turns wrote their record 2,000 times, which was half a gigabyte for each of its megabytes."""
+    async with running(data), records(data / "store.sock") as runs:
+        made = run()
+        await runs.create(made)
+        await runs.append(made, [logged("x" * 1500 + str(number)) for number in range(2000)])
+        wal = data / "store.db-wal"
+        sizes = []
+        for number in range(50):
+            await runs.append(made, [logged(str(number))])
+            sizes.append(wal.stat().st_size)
+        assert max(sizes) - min(sizes) < 50 * 64 * 1024, "each write has a few pages"
 
 
 async def test_who_is_not_at_the_present_version_changes_nothing(runs: Records) -> None:
-    await runs.create("n", "w", b"p", b"")
+    await runs.create(run())
     with pytest.raises(AlreadyExists, match="choose another id"):
-        await runs.create("n", "w", b"p", b"")  # the same bytes, but nobody's repetition
+        await runs.create(run())  # the same bytes, but no repetition
     for version in (0, 2):
+        behind = run()
+        behind.version = version
         with pytest.raises(Aborted):
-            await runs.put("n", "w", version, b"q", b"")
+            await runs.append(behind, [logged("x")])
         with pytest.raises(Aborted):
             await runs.delete("n", "w", version)
     with pytest.raises(NotFound):
         await runs.delete("n", "absent", 1)
-    assert await runs.get("n", "w") == Record("w", 1, b"p", b"")
+    found = await runs.get("n", "w")
+    assert found is not None
+    assert (found.version, found.events) == (1, [])
 
 
 async def test_what_the_store_refuses_is_told_at_once(data: Path) -> None:
     async with running(data, quotas=Quotas(1000)), records(data / "store.sock") as runs:
         with pytest.raises(InvalidArgument) as refused:
-            await runs.create("n", "w", bytes(16 * 1024 * 1024 + 1), b"")
+            await runs.create(run(text="x" * (16 * 1024 * 1024 + 1)))
         assert refused.value.field == "record.payload"
         with pytest.raises(ResourceExhausted, match="workflow"):
-            await runs.create("n", "w", bytes(1001), b"")
+            await runs.create(run(text="x" * 1001))
 
 
 async def test_a_store_that_is_down_is_waited_for(data: Path) -> None:
     data.mkdir(mode=0o700)
     async with records(data / "store.sock") as runs:
-        waiting = asyncio.create_task(runs.create("n", "w", b"p", b""))
+        made = run()
+        waiting = asyncio.create_task(runs.create(made))
         await asyncio.sleep(0.1)
         assert not waiting.done()
         async with running(data):
-            assert await waiting == 1
-        waiting = asyncio.create_task(runs.put("n", "w", 1, b"q", b""))
+            await waiting
+        waiting = asyncio.create_task(runs.append(made, [logged("x")]))
         async with running(data):
-            assert await waiting == 2
+            await waiting
+        assert made.version == 2
 
 
 async def test_a_store_that_stays_down_is_told_when_the_patience_is_over(data: Path) -> None:
     async with records(data / "store.sock", patience=0.2) as runs:
-        for call in (runs.get("n", "w"), runs.put("n", "w", 0, b"", b""), runs.page("n", 1), runs.delete("n", "w", 1)):
+        for call in (runs.get("n", "w"), runs.create(run()), runs.page("n", 1), runs.delete("n", "w", 1)):
             with pytest.raises(Unavailable, match="the cache store cannot be reached"):
                 await call
 
 
-async def test_a_store_killed_between_a_put_and_its_answer(data: Path) -> None:
+async def test_a_store_killed_between_a_write_and_its_answer(data: Path) -> None:
     socket = data / "run" / "store.sock"
     async with line(data, socket) as (wire, path), records(path) as runs, records(socket) as beside:
+        made = run()
         async with ready(data) as (process, _):
-            await runs.create("n", "w", b"1", b"one")
+            await runs.create(made)
             wire.mute()
-            put = asyncio.create_task(runs.put("n", "w", 1, b"2", b"two"))
+            append = asyncio.create_task(runs.append(made, [logged("two")]))
             await reaches(beside, 2)
             process.kill()
             await process.wait()
             wire.cut()
-            assert not put.done()
+            assert not append.done()
         async with ready(data):
-            assert await put == 2
-            assert await runs.get("n", "w") == Record("w", 2, b"2", b"two")
-            assert await runs.put("n", "w", 2, b"3", b"") == 3
+            await append
+            await runs.append(made, [logged("three")])
+            found = await runs.get("n", "w")
+            assert found is not None
+            assert (found.version, found.events) == (3, [logged("two"), logged("three")])
 
 
 async def test_calls_whose_answers_were_lost_were_done_once(data: Path) -> None:
     socket = data / "store.sock"
     async with running(data), line(data, socket) as (wire, path), records(path) as runs, records(socket) as beside:
         assert await runs.get("n", "w") is None
+        made = run()
         wire.mute()
-        call: asyncio.Task[Any] = asyncio.create_task(runs.create("n", "w", b"1", b"s"))
+        call: asyncio.Task[Any] = asyncio.create_task(runs.create(made))
         await reaches(beside, 1)
         wire.cut()
-        assert await call == 1
+        await call
         wire.mute()
-        call = asyncio.create_task(runs.delete("n", "w", 1))
+        call = asyncio.create_task(runs.append(made, ()))
+        await reaches(beside, 2)
+        wire.cut()
+        await call
+        assert made.version == 2
+        wire.mute()
+        call = asyncio.create_task(runs.delete("n", "w", 2))
         await reaches(beside, 0)
         wire.cut()
-        assert await call is None
+        await call
 
 
 async def test_a_store_that_hangs_is_asked_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,42 +281,47 @@ async def test_a_store_that_hangs_is_asked_again(data: Path, monkeypatch: pytest
         connect(f"unix:{socket}") as by,
     ):
         store = cache_store_pb2_grpc.CacheStoreServiceStub(by)
-        await runs.create("n", "w", b"1", b"")
+        made = run()
+        await runs.create(made)
         wire.mute()
-        put = asyncio.create_task(runs.put("n", "w", 1, b"2", b""))
+        append = asyncio.create_task(runs.append(made, [logged("x")]))
         request = pb.GetWorkflowRecordRequest(namespace="n", workflow_id="w")
         while (await store.GetWorkflowRecord(request)).record.version != 2:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
-        assert not put.done()
+        assert not append.done()
         wire.unmute()
         monkeypatch.undo()
-        assert await put == 2
+        await append
+        assert made.version == 2
 
 
-@pytest.mark.parametrize("theirs", [b"ours", b"theirs"])
-async def test_who_was_overtaken_after_a_lost_answer_is_told_so(data: Path, theirs: bytes) -> None:
+@pytest.mark.parametrize("theirs", ["ours", "theirs"])
+async def test_who_was_overtaken_after_a_lost_answer_is_told_so(data: Path, theirs: str) -> None:
     socket = data / "store.sock"
     async with running(data), line(data, socket) as (wire, path), records(path) as runs, records(socket) as beside:
-        await runs.create("n", "w", b"1", b"")
+        made = run()
+        await runs.create(made)
         wire.mute()
-        put = asyncio.create_task(runs.put("n", "w", 1, b"ours", b""))
+        append = asyncio.create_task(runs.append(made, [logged("ours")]))
         await reaches(beside, 2)
-        await beside.put("n", "w", 2, theirs, b"")
+        other = await beside.get("n", "w")
+        assert other is not None
+        await beside.append(other, [logged(theirs)])
         wire.cut()
         with pytest.raises(Aborted):
-            await put
+            await append
 
 
 async def test_a_call_that_was_never_done_is_not_taken_for_anothers(data: Path) -> None:
     async with running(data), line(data, data / "nobody.sock") as (wire, path), records(path) as runs:
-        put = asyncio.create_task(runs.put("n", "w", 0, b"ours", b""))
+        create = asyncio.create_task(runs.create(run(text="ours")))
         await asyncio.sleep(0.1)
         async with records(data / "store.sock") as beside:
-            await beside.create("n", "w", b"theirs", b"")
+            await beside.create(run(text="theirs"))
         wire.store = data / "store.sock"
-        with pytest.raises(Aborted):
-            await put
+        with pytest.raises(AlreadyExists):
+            await create
 
 
 class Drained(cache_store_pb2_grpc.CacheStoreServiceServicer):
@@ -292,12 +355,12 @@ async def drained(data: Path, retry_after: float) -> AsyncIterator[Drained]:
 
 async def test_a_store_is_asked_again_when_it_said(data: Path) -> None:
     async with drained(data, 0.3) as store, records(data / "store.sock") as runs:
-        assert await runs.put("n", "w", 0, b"p", b"") == 1
+        await runs.create(run())
         assert store.asked[1] - store.asked[0] >= 0.3
 
 
 async def test_who_has_no_patience_for_that_is_told_when(data: Path) -> None:
     async with drained(data, 30.0) as store, records(data / "store.sock", patience=5.0) as runs:
         with pytest.raises(Unavailable, match="draining") as told:
-            await runs.put("n", "w", 0, b"p", b"")
+            await runs.create(run())
         assert told.value.retry_after == 30.0 and len(store.asked) == 1

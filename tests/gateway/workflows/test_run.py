@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,10 +11,12 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.errors import Aborted, FailedPrecondition, ResourceExhausted, Unauthenticated, Unavailable
-from agentmem.v1 import agent_pb2, inference_pb2, workflow_pb2, workflow_run_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, workflow_pb2
 from gateway.workflows.definition.schema import Definition
+from gateway.workflows.event_log import LoggedEvent
+from gateway.workflows.records import StoredRun
 from gateway.workflows.run import Run, agent_keys
-from gateway.workflows.turns import Turns
+from gateway.workflows.worker import Worker
 from tests.gateway.doors import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.gateway.workflows.files import definition
@@ -26,24 +28,30 @@ TALK = definition(
 )
 
 
-def record(workflow: Definition) -> workflow_run_pb2.WorkflowRun:
-    run = workflow_run_pb2.WorkflowRun()
-    run.workflow.workflow_id, run.workflow.state = "wf-1", State.WORKFLOW_STATE_RUNNING
-    run.workflow.agents.extend(agent_keys(workflow, "n", "wf-1", "demo"))
-    return run
+def record(workflow: Definition) -> StoredRun:
+    run = workflow_pb2.Workflow(workflow_id="wf-1", state=State.WORKFLOW_STATE_RUNNING)
+    run.agents.extend(agent_keys(workflow, "n", "wf-1", "demo"))
+    return StoredRun(run, "", {})
 
 
 @asynccontextmanager
 async def running(
-    worker: ScriptedWorker, run: workflow_run_pb2.WorkflowRun, workflow: Definition = TALK, **options: Any
+    worker: ScriptedWorker, run: StoredRun, workflow: Definition = TALK, **options: Any
 ) -> AsyncIterator[Run]:
-    async def write(payload: bytes) -> None:
-        options.setdefault("written", []).append(payload)
+    async def write(events: Sequence[LoggedEvent]) -> None:
+        options.setdefault("written", []).extend(events)
 
     async with connect(worker.target) as channel:
-        turns = Turns(channel, options.get("patience", 5.0))
+        calls = Worker(channel, options.get("patience", 5.0))
         check = options.get("check", lambda: None)
-        yield Run(run, workflow, turns, write, check, asyncio.Semaphore(8))
+        yield Run(run, workflow, calls, write, check, asyncio.Semaphore(8))
+
+
+def read_again(run: StoredRun, written: list[LoggedEvent]) -> StoredRun:
+    """A run as the store has it when it is resumed."""
+    again = workflow_pb2.Workflow()
+    again.CopyFrom(run.workflow)
+    return StoredRun(again, "", {}, events=list(written))
 
 
 async def told(run: Run) -> list[str]:
@@ -114,7 +122,7 @@ async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
 
 
 async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) -> None:
-    run, written = record(TALK), list[bytes]()
+    run, written = record(TALK), list[LoggedEvent]()
     calls = 0
 
     async def third_fails(request: Any) -> AsyncIterator[Any]:
@@ -132,17 +140,15 @@ async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) ->
     assert kinds[-1] == "finished"
     assert (run.workflow.state, run.workflow.error) == (State.WORKFLOW_STATE_FAILED, "the context is full")
     assert asked(worker, agent_pb2.DeleteAgentRequest) == [], "whoever resumes it needs them"
-    again = workflow_run_pb2.WorkflowRun.FromString(written[-1])
-    assert again.workflow == run.workflow
+    again = read_again(run, written)
     worker.requests.clear()
     async with running(worker, again, written=written) as performed:
         kinds = await told(performed)
     assert [request.if_version for request in worker.generated] == [3, 3], "they go on from what the log has"
     first = {hint.key.agent_id: hint.steps for hint in asked(worker, agent_pb2.SetTurnHintsRequest)[0].hints}
     assert first["wf-1.b"] == 1, "who looks ahead does so from where the run goes on"
-    again = workflow_run_pb2.WorkflowRun.FromString(written[-1])
     assert texts(worker) == [("wf-1/a/3", "b: said 2\nspeak"), ("wf-1/b/2", "a: said 4\nspeak")]
-    assert [logged.key for logged in again.events].count("finished") == 1
+    assert [logged.key for logged in written].count("finished") == 1
     assert again.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
     assert (again.workflow.error, again.workflow.turns) == ("", 4)
     assert kinds.count("agent_spoke") == 4
@@ -150,11 +156,11 @@ async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) ->
 
 async def test_a_run_that_would_ask_otherwise_is_not_gone_on_with(worker: ScriptedWorker) -> None:
     """As after an upgrade whose programs differ: answers of the log are of other questions."""
-    run, written = record(TALK), list[bytes]()
+    run, written = record(TALK), list[LoggedEvent]()
     async with running(worker, run, written=written) as performed:
         await told(performed)
     worker.requests.clear()
-    again = workflow_run_pb2.WorkflowRun.FromString(written[-1])
+    again = read_again(run, written)
     other = TALK.model_copy(deep=True)
     other.phases[0].prompts = "speak up"
     async with running(worker, again, other) as performed:
@@ -179,11 +185,11 @@ async def test_a_turn_outlasts_an_outage_under_its_name(worker: ScriptedWorker, 
         yield finished()
 
     worker.script = second_time
-    run, written = record(TALK), list[bytes]()
+    run, written = record(TALK), list[LoggedEvent]()
     async with running(worker, run, written=written) as performed:
         await told(performed)
     assert run.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
-    logged = workflow_run_pb2.WorkflowRun.FromString(written[-1]).events
+    logged = written
     assert [request_id for request_id, _ in texts(worker)] == [
         request_id for request_id in ("wf-1/a/2", "wf-1/b/1", "wf-1/a/3", "wf-1/b/2") for _ in range(2)
     ]
@@ -267,7 +273,7 @@ async def test_an_internal_fault_is_told_as_an_incident(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("a secret detail")
 
-    monkeypatch.setattr("gateway.workflows.works.speak_request", broken)
+    monkeypatch.setattr("gateway.workflows.task_runner.generate_request", broken)
     run = record(TALK)
     async with running(worker, run) as performed:
         await told(performed)

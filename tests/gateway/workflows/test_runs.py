@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -20,16 +21,17 @@ from agentmem.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from agentmem.v1 import agent_pb2, workflow_pb2, workflow_run_pb2
-from gateway.callers import Caller, Everyone
+from agentmem.v1 import agent_pb2, workflow_pb2
+from gateway.edge.callers import Caller, Everyone
 from gateway.metrics import GatewayMetrics
-from gateway.workflows.definition.load import load
-from gateway.workflows.following import follow
-from gateway.workflows.log import Event
-from gateway.workflows.records import Record
-from gateway.workflows.runs import Runs
+from gateway.workflows.definition.parser import load
+from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.records import Records, StoredRun
+from gateway.workflows.run import agent_keys
+from gateway.workflows.runs import Runs, _check_memories
 from tests.gateway.doors import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.workflows.files import definition
 
 State = workflow_pb2.WorkflowState
 WHO = Caller("n")
@@ -44,7 +46,7 @@ class Kept:
     """What a store keeps of runs. Whoever writes waits for `gate`; `refuses` is what the next writers are told."""
 
     def __init__(self) -> None:
-        self.records: dict[tuple[str, str], Record] = {}
+        self.records: dict[tuple[str, str], StoredRun] = {}
         self.gate = asyncio.Event()
         self.gate.set()
         self.writers = 0
@@ -52,35 +54,53 @@ class Kept:
         self.refuses: AgentmemError | None = None
         self.damaged = False
 
-    async def create(self, namespace: str, workflow_id: str, payload: bytes, summary: bytes) -> int:
+    async def create(self, run: StoredRun) -> None:
         try:
-            return await self.put(namespace, workflow_id, 0, payload, summary)
+            await self.append(run, ())
         except Aborted as error:
             raise AlreadyExists("it exists") from error
 
-    async def put(self, namespace: str, workflow_id: str, version: int, payload: bytes, summary: bytes) -> int:
+    async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
         await asyncio.sleep(0)
         self.writers += 1
         await self.gate.wait()
         if self.refuses is not None:
             raise self.refuses
-        known = self.records.get((namespace, workflow_id))
-        if (known.version if known else 0) != version:
+        known = self.records.get(run.key)
+        if (known.version if known else 0) != run.version:
             raise Aborted("another writer")
-        self.records[namespace, workflow_id] = Record(workflow_id, version + 1, payload, summary)
-        return version + 1
+        run.version += 1
+        run.stored_events += len(events)
+        stored = [*(known.events if known else ()), *events]
+        self.records[run.key] = replace(run, workflow=copied(run.workflow), events=stored)
 
-    async def get(self, namespace: str, workflow_id: str) -> Record | None:
+    async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
         await asyncio.sleep(0)
         if self.damaged:
             raise DataLoss("it is damaged")
-        return self.records.get((namespace, workflow_id))
+        known = self.records.get((namespace, workflow_id))
+        return known and replace(known, workflow=copied(known.workflow), events=known.events[after:])
 
-    async def page(self, namespace: str, size: int, token: str) -> tuple[list[Record], str]:
-        return [record._replace(payload=b"") for record in self.records.values()], ""
+    async def workflow(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow | None:
+        run = await self.get(namespace, workflow_id)
+        return run.workflow if run is not None else None
+
+    async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
+        return [copied(run.workflow) for run in self.records.values()], ""
+
+    async def version(self, namespace: str, workflow_id: str) -> int:
+        return self.records[namespace, workflow_id].version
 
     async def delete(self, namespace: str, workflow_id: str, version: int) -> None:
         assert self.records.pop((namespace, workflow_id)).version == version
+
+    follow = Records.follow
+
+
+def copied(workflow: workflow_pb2.Workflow) -> workflow_pb2.Workflow:
+    made = workflow_pb2.Workflow()
+    made.CopyFrom(workflow)
+    return made
 
 
 @pytest.fixture
@@ -155,9 +175,9 @@ async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorke
     ((_, workflow_id),) = runs._live
     await runs.stop(5)
     runs._closed = False
-    record = kept.records["n", workflow_id]
-    run = workflow_run_pb2.WorkflowRun.FromString(record.payload)
-    events = runs._execute(WHO, load(FILE, {}), run, record.version).log.read(1)
+    run = await kept.get("n", workflow_id)
+    assert run is not None
+    events = runs._execute(WHO, load(FILE, {}), run).log.read(1)
     cancelled = await runs.cancel("n", workflow_id)
     assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
     assert not runs._live
@@ -283,9 +303,24 @@ async def test_following_ends_where_the_other_gateway_is_gone(runs: Runs, worker
     worker.script = for_ever
     await begun(runs)
     (key,) = kept.records
-    events = follow(cast(Any, kept), *key, 0, patience=0)
+    events = kept.follow(*key, 0, patience=0)
     with pytest.raises(Unavailable, match="send the request again"):
         await all_of(events)
     del kept.records[key]
     with pytest.raises(NotFound):
-        await all_of(follow(cast(Any, kept), *key, 0))
+        await all_of(kept.follow(*key, 0))
+
+
+ALIKE = {"a": {"persist": True, "id": "x"}, "b": {"persist": True, "id": "x", "model": "demo"}}
+
+
+def test_two_agents_have_not_one_memory_whichever_model_is_the_default() -> None:
+    workflow = definition({"agents": ["a", "b"]}, agents=ALIKE)
+    _check_memories(agent_keys(workflow, "n", "wf-1", "other"), ["other", "demo"])
+    with pytest.raises(FailedPrecondition):
+        _check_memories(agent_keys(workflow, "n", "wf-1", "demo"), ["other", "demo"])
+
+
+def test_an_unknown_model_is_told_with_those_there_are() -> None:
+    with pytest.raises(NotFound, match="registered are other"):
+        _check_memories(agent_keys(definition({"agents": ["a"]}), "n", "wf-1", "demo"), ["other"])

@@ -3,7 +3,7 @@ import pytest
 
 from agentmem.checkup import State
 from inference_service.doctor import hardware
-from inference_service.doctor.backend import device, judged, products
+from inference_service.doctor.checks import backend, judge_products, matrix_products
 
 on_cpu = pytest.mark.skipif(mx.default_device().type != mx.DeviceType.cpu, reason="MLX computes on a GPU here")
 
@@ -11,19 +11,19 @@ on_cpu = pytest.mark.skipif(mx.default_device().type != mx.DeviceType.cpu, reaso
 @on_cpu
 def test_a_gpu_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "nvidia_gpus", lambda: 0)
-    (found,) = device()
-    assert found.state is State.OK and found.facts["backend"] == "cpu"
+    (found,) = backend()
+    assert found.state is State.OK and found.found.startswith("CPU: ")
     monkeypatch.setattr(hardware, "nvidia_gpus", lambda: 2)
-    (found,) = device()
+    (found,) = backend()
     assert found.state is State.WARNING and "2 NVIDIA GPUs" in found.found and "cuda13" in found.advice
     monkeypatch.setattr(hardware, "nvidia_gpus", lambda: 0)
     monkeypatch.setattr(hardware, "is_apple_silicon", lambda: True)
-    (found,) = device()
+    (found,) = backend()
     assert found.state is State.PROBLEM and "arm64" in found.advice
 
 
 def test_products_are_measured() -> None:
-    (found,) = products()
+    (found,) = matrix_products()
     assert found.facts["flops"] > 0  # type: ignore[operator]
 
 
@@ -37,10 +37,9 @@ def test_products_are_measured() -> None:
     ],
 )
 def test_what_the_figure_means_on_linux(flops: float, openblas: bool, state: State, advice: str) -> None:
-    found = judged(flops, on_cpu=True, linux=True, openblas=openblas)
+    found = judge_products(flops, depends=True, openblas=openblas)
     assert found.state is state and advice in found.advice
 
 
 def test_elsewhere_it_is_only_told() -> None:
-    assert judged(1.0, on_cpu=False, linux=True, openblas=False).state is State.OK
-    assert judged(1.0, on_cpu=True, linux=False, openblas=False).state is State.OK
+    assert judge_products(1.0, depends=False, openblas=False).state is State.OK

@@ -1,5 +1,8 @@
 from pathlib import Path
 
+import pytest
+
+from inference_service.doctor import hardware
 from inference_service.doctor.hardware import advice, installed, nvidia_gpus
 
 
@@ -19,7 +22,18 @@ def test_a_build_is_installed_here() -> None:
     assert all(build.startswith("mlx-") for build in installed())
 
 
-def test_which_build_to_install() -> None:
-    assert "cuda13" in advice(["mlx-cpu"], gpus=1, apple=False)
-    assert "arm64" in advice([], gpus=0, apple=True)
-    assert "'agentmem[cpu]'" in advice(["mlx-cuda-13"], gpus=0, apple=False)
+@pytest.mark.parametrize(
+    ("builds", "gpus", "apple", "said"),
+    [
+        (["mlx-cpu"], 1, False, "cuda13"),
+        ([], 0, True, "arm64"),
+        (["mlx-cuda-13"], 0, False, "CPU build: make setup MLX=cpu, or pip install 'agentmem[cpu]'"),
+        ([], 0, False, "install MLX: make setup"),
+    ],
+)
+def test_which_build_to_install(
+    builds: list[str], gpus: int, apple: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("installed", builds), ("nvidia_gpus", gpus), ("is_apple_silicon", apple)):
+        monkeypatch.setattr(hardware, name, lambda value=value: value)
+    assert said in advice()

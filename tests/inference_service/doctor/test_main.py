@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.checkup import Finding, State, decode
+from agentmem.checkup import Finding, State, parse
 from agentmem.service import CANNOT_SERVE
 
 
@@ -15,7 +15,7 @@ def half(*arguments: str, **environment: str) -> list[Finding]:
     """What it found; it must come to its end."""
     command = [sys.executable, "-m", "inference_service.doctor", *arguments]
     told = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **environment})
-    return [said for said in map(decode, told.stdout.splitlines()) if isinstance(said, Finding)]
+    return [said for said in map(parse, told.stdout.splitlines()) if isinstance(said, Finding)]
 
 
 def test_a_build_of_mlx_whose_libraries_are_not_there(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from agentmem.checkup import State
-from inference_service.doctor.memory import container_bytes, judged
+from inference_service.doctor import checks
+from inference_service.doctor.checks import container_bytes, memory
+from inference_service.settings import WorkerSettings
 
 GB = 10**9
 
@@ -21,8 +25,16 @@ GB = 10**9
         (30 * GB, 16 * GB, 2**60, False, State.OK),
     ],
 )
-def test_what_is_free(available: int, usable: int, container: int | None, running: bool, state: State) -> None:
-    found = judged(32 * GB, available, usable, container, running)
+def test_what_is_free(
+    available: int, usable: int, container: int | None, running: bool, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = SimpleNamespace(total=32 * GB, available=available)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: there)
+    monkeypatch.setattr(checks, "container_bytes", lambda: container)
+    monkeypatch.setattr(checks, "listens", lambda _: running)
+    monkeypatch.setattr(checks, "usable_bytes", lambda: usable)
+    monkeypatch.setattr(checks, "has_own_memory", lambda: False)
+    (found,) = memory(WorkerSettings())
     assert found.state is state
     assert ("container" in found.found) == (container is not None and container < 32 * GB)
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from agentmem.blockfile import BLOCK_TOKENS, TENSORS
-from inference_service.engine.arenas import Arena, HostTensors, part_of
-from inference_service.engine.caches import KVBuffers, Quantized
-from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.arenas import Arena, part_of
+from inference_service.engine.caches import KVBuffers
+from inference_service.engine.geometry import Geometry, HostTensors, LayerGroup
+from inference_service.engine.quantization import Quantized
 
 BLOCKS, PIECES = 9, 12
 

@@ -50,9 +50,9 @@ def prompt_of(model: LoadedModel, number: int, repeats: int) -> list[int]:
 
 def run(model: LoadedModel, ticks: int = 10_000) -> int:
     """Tick until nothing is left; how many ticks it took."""
-    for tick in range(ticks):
-        if not model.engine.tick():
-            return tick + 1
+    for step in range(ticks):
+        if not model.engine.step():
+            return step + 1
     raise AssertionError("the engine does not come to an end")
 
 

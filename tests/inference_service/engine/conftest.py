@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.loading import load
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 

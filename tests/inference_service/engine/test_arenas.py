@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, TENSORS, BlockHeader
-from inference_service.engine.arenas import Arena, host_bytes
+from inference_service.engine.arenas import Arena, Arenas, host_bytes, window_bytes
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
-from inference_service.engine.tensors import Arenas, window_bytes
 from inference_service.storage.blocks import read_block, write_block
 from tests.inference_service.engine.arena_bits import (
     BLOCKS,

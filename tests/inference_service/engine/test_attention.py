@@ -13,17 +13,16 @@ from inference_service.engine.attention import (
     FLASH_DECODING,
     FLASH_PREFILL,
     QUANTIZED_MATMUL,
-    AttentionSeam,
+    AttentionBackend,
     PathSpeeds,
     paths,
 )
-from inference_service.engine.attention.choice import MEASURED, Figures, PathChoice, like
-from inference_service.engine.attention.cuda_kernels import available
+from inference_service.engine.attention.cuda import available
 from inference_service.engine.attention.self_test import decode_error, prefill_error, tolerance
-from inference_service.engine.attention.speed import Measure
+from inference_service.engine.attention.speed import MEASURED, Figures, Measure, PathChoice, like
 from inference_service.engine.caches import QuantizedKVCache
-from inference_service.engine.caches.buffers import quantize
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import quantize
 from tests.inference_service.engine.geometries import SHAPES, geometry
 
 right_here = paths.candidates()[0]
@@ -31,7 +30,7 @@ right_here = paths.candidates()[0]
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
-    reports = AttentionSeam().self_test(shape)
+    reports = AttentionBackend().self_test(shape)
     assert [(report.phase, report.path) for report in reports] == [
         ("prefill", DEQUANTIZE_FUSED),
         ("decode", right_here),
@@ -68,7 +67,7 @@ def test_the_seam_takes_the_path_for_a_few_queries_where_it_is_right(
     monkeypatch.setattr(paths, "available", lambda: True)
     monkeypatch.setitem(paths.ONE_QUERY, FLASH_DECODING, missing)
     monkeypatch.setitem(paths.MANY_QUERIES, FLASH_PREFILL, counted)
-    shape, seam = geometry(window=window), AttentionSeam()
+    shape, seam = geometry(window=window), AttentionBackend()
     assert prefill_error(seam.attend, shape) < tolerance(mx.float32)
     assert not taken, "nothing was proved yet"
     prefill = [report.path for report in seam.self_test(shape) if report.phase == "prefill"]
@@ -86,7 +85,7 @@ def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         mx.fast, "scaled_dot_product_attention", lambda q, k, v, scale, mask, sinks: fused(q, k, v, scale=scale)
     )
     with pytest.raises(FailedPrecondition, match="prefill"):
-        AttentionSeam().self_test(geometry())
+        AttentionBackend().self_test(geometry())
 
 
 def test_a_wrong_or_missing_path_for_a_few_queries_is_not_taken_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +98,7 @@ def test_a_wrong_or_missing_path_for_a_few_queries_is_not_taken_and_said(monkeyp
         (forgets_the_last_token, "differs"),
     ):
         monkeypatch.setitem(paths.MANY_QUERIES, FLASH_PREFILL, fault)
-        seam = AttentionSeam()
+        seam = AttentionBackend()
         prefill = [report for report in seam.self_test(shape) if report.phase == "prefill"]
         assert [report.path for report in prefill] == [DEQUANTIZE_FUSED]
         assert FLASH_PREFILL in prefill[0].note
@@ -115,7 +114,7 @@ def test_a_geometry_that_has_passed_is_not_tested_again_and_one_that_failed_is(m
         return mx.zeros_like(arguments[0]) if len(calls) == 1 else fused(*arguments, **named)
 
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", counted)
-    seam = AttentionSeam()
+    seam = AttentionBackend()
     with pytest.raises(FailedPrecondition, match="prefill"):
         seam.self_test(geometry())
     reports, tested = seam.self_test(geometry()), len(calls)
@@ -162,7 +161,7 @@ def test_a_wrong_or_missing_decode_kernel_is_replaced_and_said(
 ) -> None:
     monkeypatch.setattr(paths, "available", lambda: False)
     monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, fault)
-    seam = AttentionSeam()
+    seam = AttentionBackend()
     _, decode = seam.self_test(geometry(), PathSpeeds(tmp_path / "speeds.json", measured_as({QUANTIZED_MATMUL: 0.0})))
     assert decode.path == seam.choice(geometry()).at(1, 100) == DEQUANTIZE_FUSED, "however fast the wrong one is"
     assert f"{QUANTIZED_MATMUL}: " in decode.note and words in decode.note
@@ -174,7 +173,7 @@ def test_a_model_is_refused_where_no_path_is_right(monkeypatch: pytest.MonkeyPat
     for path in list(paths.ONE_QUERY):
         monkeypatch.setitem(paths.ONE_QUERY, path, zeros)
     with pytest.raises(FailedPrecondition, match=r"quantized_matmul: .*differs.*dequantize\+fused: .*differs"):
-        AttentionSeam().self_test(geometry())
+        AttentionBackend().self_test(geometry())
 
 
 def measured_as(seconds: dict[str, float]):  # type: ignore[no-untyped-def]
@@ -198,7 +197,7 @@ def test_the_fastest_of_the_right_paths_is_taken_where_it_is_the_fastest(
         assert list(names) == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED]
         return {shape: {QUANTIZED_MATMUL: 2e-6, DEQUANTIZE_FUSED: 1e-6 * shape.rows} for shape in MEASURED}
 
-    seam = AttentionSeam()
+    seam = AttentionBackend()
     _, *decode = seam.self_test(geometry(), PathSpeeds(tmp_path / "speeds.json", measure))
     assert [seam.choice(geometry()).at(rows, 5000) for rows in (1, 2, 3, 8, 100)] == [DEQUANTIZE_FUSED] * 2 + [
         QUANTIZED_MATMUL
@@ -227,7 +226,7 @@ def test_the_seam_takes_the_path_that_was_chosen_for_such_heads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, paths.dequantized)  # CUDA has none
-    seam, taken = AttentionSeam(), []
+    seam, taken = AttentionBackend(), []
     sooner = measured_by(lambda rows: {QUANTIZED_MATMUL: rows, DEQUANTIZE_FUSED: 2.0})
     later = measured_by(lambda rows: {QUANTIZED_MATMUL: 2.0, DEQUANTIZE_FUSED: rows})
     monkeypatch.setattr(paths, "available", lambda: False)

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pytest
 from mlx_lm.generate import GenerationBatch, StopSequences
 
+from benchmarks.loading import load
 from inference_service.engine.caches import BatchQuantizedKVCache, BatchSlidingQuantizedKVCache, KVBuffers
 from inference_service.engine.geometry import Caches
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_models import (
     write_deepseek2,
@@ -26,6 +27,8 @@ from tests.tiny_models import (
     write_qwen2,
     write_qwen3,
 )
+
+pytestmark = pytest.mark.sampled(2)
 
 TOLERANCE = 1e-3
 FLIPPED_CODES = 0.005

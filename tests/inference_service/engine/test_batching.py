@@ -17,13 +17,15 @@ from inference_service.models.loading import LoadedModel
 from tests.inference_service.engine.batch_turns import Turn, begin, prompt_of, right, run
 from tests.oracle import Oracle
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def test_turns_that_come_and_go_are_each_right(model: LoadedModel, oracle: Oracle) -> None:
     turns = []
     for number, (repeats, tokens) in enumerate([(9, 6), (1, 30), (16, 12), (2, 9), (5, 20)]):
         turns.append(begin(model, prompt_of(model, number, repeats), tokens))
         for _ in range(3):
-            model.engine.tick()
+            model.engine.step()
     run(model)
     assert all(right(oracle, turn) for turn in turns)
     assert [len(turn.generated.token_ids) for turn in turns] == [6, 30, 12, 9, 20]
@@ -41,7 +43,7 @@ def test_seeds_and_penalties_do_not_depend_on_the_company(model: LoadedModel) ->
     alone = begin(model, prompt, 15, sampling)
     run(model)
     others = [begin(model, prompt_of(model, n, n), 25, Sampling(temperature=1.0, ignore_eos=True)) for n in (1, 6)]
-    model.engine.tick()
+    model.engine.step()
     accompanied = begin(model, prompt, 15, sampling)
     run(model)
     assert accompanied.generated.token_ids == alone.generated.token_ids
@@ -108,7 +110,7 @@ def test_a_first_token_does_not_wait_for_the_next_step(model: LoadedModel, oracl
     steps: list[str] = []
     model.engine.stepped = steps.append
     while not turn.events:
-        model.engine.tick()
+        model.engine.step()
     model.engine.stepped = lambda _: None
     assert set(steps) == {"prefill"}
     assert not turn.job.future.done(), "its KV comes with the step"
@@ -128,7 +130,7 @@ def test_memory_is_let_go_once_a_prompt_is_done_and_its_rows_are_regrouped(
     turn = begin(model, prompt_of(model, 0, 2), 3)
     if fails:
         monkeypatch.setattr(turn.job, "_emit", lambda _: 1 / 0)
-    model.engine.tick()
+    model.engine.step()
     assert done == (["cleared"] if fails else ["regrouped", "cleared"])
     run(model)
     assert done.count("cleared") == 1, "not after every step"
@@ -151,10 +153,10 @@ def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
 def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, oracle: Oracle) -> None:
     turns = [begin(model, prompt_of(model, n, 3 * n + 1), 30) for n in range(3)]
     while any(len(turn.events) < 4 for turn in turns):
-        model.engine.tick()
+        model.engine.step()
     seen = len(turns[1].events)
     turns[1].cancelled.set()
-    model.engine.tick()
+    model.engine.step()
     with pytest.raises(Cancelled):
         turns[1].job.future.result(0)
     assert len(turns[1].events) == seen
@@ -167,7 +169,7 @@ def test_a_future_that_was_cancelled_before_it_began_is_not_run(model: LoadedMod
     job = TurnJob(prompt_of(model, 0, 1), model.new_caches, Decoding(5), lambda _: None, threading.Event())
     assert job.future.cancel()
     model.engine.add(job)
-    assert not model.engine.tick()
+    assert not model.engine.step()
 
 
 def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
@@ -196,7 +198,7 @@ def test_a_prompt_joins_the_batch_without_a_copy_of_its_kv(model: LoadedModel) -
 
     model.engine.stepped = prefilled
     while not model.engine.running:
-        model.engine.tick()
+        model.engine.step()
     places.append(full_layers(model.engine._groups[0].prompt_cache))
     model.engine.stepped = lambda _: None
     assert places[-1] == places[-2], "the batch's first step has written where the prompt's KV is"
@@ -242,7 +244,7 @@ def test_a_turn_that_is_over_at_its_first_token_ends_also_if_the_step_fails(
     other = begin(model, prompt_of(model, 0, 2), 20)
     turn = begin(model, prompt_of(model, 1, 2), 1)
     while not turn.events:
-        model.engine.tick()
+        model.engine.step()
     assert not turn.job.future.done()
 
     def failing(_: GenerationBatch) -> Any:
@@ -262,14 +264,14 @@ def test_a_cancelled_turn_whose_caches_cannot_be_copied_is_only_cancelled(
 ) -> None:
     turns = [begin(model, prompt_of(model, n, 2), 20) for n in range(2)]
     while any(len(turn.events) < 3 for turn in turns):
-        model.engine.tick()
+        model.engine.step()
 
     def failing(*_: Any) -> Any:
         raise RuntimeError("no room")
 
     monkeypatch.setattr(GenerationBatch, "extract_cache", failing)
     turns[0].cancelled.set()
-    model.engine.tick()
+    model.engine.step()
     monkeypatch.undo()
     with pytest.raises(Cancelled):
         turns[0].job.future.result(0)

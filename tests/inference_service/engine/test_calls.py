@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from agentmem.v1 import types_pb2
+from benchmarks.loading import load
 from inference_service.domain import MessagesInput, TokenEvent
 from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from tests.scripted_model import write_scripted
 
 TOOLS = ({"type": "function", "function": {"name": "get_weather"}},)
@@ -31,12 +32,12 @@ class Answer(NamedTuple):
 
 def answer(model: LoadedModel, user: str, *, max_tokens: int = 30, stop: tuple[str, ...] = ()) -> Answer:
     chat = MessagesInput(({"role": "user", "content": user},), TOOLS)
-    prompt = model.renderer.encode(model.renderer.messages(chat, cue=True, parse_special=False))
+    prompt = model.renderer.encode(model.renderer.messages(chat, generation_prompt=True, parse_special=False))
     events: list[TokenEvent] = []
     decoding = Decoding(max_tokens, stop=stop, call_syntax=model.call_syntax, tools=TOOLS)
     job = TurnJob(prompt, model.new_caches, decoding, events.append, threading.Event())
     model.engine.add(job)
-    while model.engine.tick():
+    while model.engine.step():
         pass
     caches, generated = job.future.result(0)
     assert caches[0].offset == len(prompt) + len(generated.token_ids)

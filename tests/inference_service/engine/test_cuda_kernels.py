@@ -3,14 +3,12 @@
 import mlx.core as mx
 import pytest
 
-from inference_service.engine.attention import DEQUANTIZE_FUSED, FLASH_DECODING, FLASH_PREFILL, AttentionSeam, paths
-from inference_service.engine.attention.cuda_kernels import available
-from inference_service.engine.attention.flash_decoding import flash_decoding
-from inference_service.engine.attention.flash_prefill import flash_prefill
+from inference_service.engine.attention import DEQUANTIZE_FUSED, FLASH_DECODING, FLASH_PREFILL, AttentionBackend, paths
+from inference_service.engine.attention.cuda import available, flash_decoding, flash_prefill
 from inference_service.engine.attention.self_test import decode_error, plain_attention, tolerance
-from inference_service.engine.caches import Quantized, QuantizedKVCache
-from inference_service.engine.caches.buffers import quantize
+from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.quantization import Quantized, quantize
 from tests.inference_service.engine.geometries import OF_16_BITS, SHAPES, geometry
 
 needs_cuda = pytest.mark.skipif(not available(), reason="the kernels are for NVIDIA GPUs")
@@ -25,7 +23,7 @@ def test_the_kernels_are_right(shape: Geometry) -> None:
 @needs_cuda
 @pytest.mark.parametrize("shape", [*OF_16_BITS, geometry(dtype=mx.bfloat16, bits=8, window=3)])
 def test_the_kernel_for_a_few_queries_is_right(shape: Geometry) -> None:
-    seam = AttentionSeam()
+    seam = AttentionBackend()
     prefill = [report for report in seam.self_test(shape) if report.phase == "prefill"]
     assert [report.path for report in prefill] == [DEQUANTIZE_FUSED, FLASH_PREFILL]
 
@@ -42,7 +40,7 @@ def test_a_few_queries_of_any_number(
     exact = plain_attention(q, k, v, by, 0.125)
     named = mx.arange(tokens - n, tokens)[:, None] >= mx.arange(tokens)
     for mask in ("causal", named, mx.contiguous(mx.broadcast_to(named, (rows, 1, n, tokens)))):
-        found = flash_prefill(q, k, v, by.bits, by.group_size, 0.125, mask, None).astype(mx.float32)
+        found = flash_prefill(q, k, v, by, 0.125, mask, None).astype(mx.float32)
         assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < tolerance(dtype)
 
 
@@ -51,7 +49,7 @@ def test_scores_of_real_models_are_not_rounded() -> None:
     """Up to 50, where bfloat16 has steps of a quarter: what of them decides must come out as of float32."""
     q, (k, v), by = few_over(1, 4, 4, 20, 40, mx.bfloat16)
     exact = plain_attention(q * 12, k, v, by, 0.125)
-    found = flash_prefill(q * 12, k, v, by.bits, by.group_size, 0.125, "causal", None).astype(mx.float32)
+    found = flash_prefill(q * 12, k, v, by, 0.125, "causal", None).astype(mx.float32)
     assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < 0.01
 
 
@@ -78,7 +76,7 @@ def test_what_the_kernel_for_a_few_queries_does_not_know(dtype: mx.Dtype, k_dim:
     queries, side = mx.zeros((1, 2, 5, k_dim), dtype), mx.zeros((1, 2, 9, k_dim // 8 * 8), dtype)
     packed = Quantized(mx.zeros((1, 2, 9, k_dim // 8), mx.uint32), side[..., : k_dim // 8], side[..., : k_dim // 8])
     with pytest.raises(ValueError, match=words):
-        flash_prefill(queries, packed, packed, bits, 8, 1.0, "causal", None)
+        flash_prefill(queries, packed, packed, QuantizedKVCache(bits, 8), 1.0, "causal", None)
 
 
 @pytest.mark.parametrize(
@@ -89,5 +87,6 @@ def test_flash_decoding_refuses_what_its_kernels_do_not_know(changed: dict[str, 
     side = quantize(mx.zeros((1, 1, 4, 64)), 4, 32)
     if "scales" in changed:
         side = side._replace(scales=side.scales.astype(mx.float16))
+    by = QuantizedKVCache(bits, 32)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="flash decoding"):
-        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, bits, 32, 1.0, None, None)  # type: ignore[arg-type]
+        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, by, 1.0, None, None)

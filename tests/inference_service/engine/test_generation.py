@@ -16,13 +16,15 @@ from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
-from inference_service.engine.attention import AttentionSeam
-from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, settle
+from inference_service.engine.arenas import Arenas, window_bytes
+from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, trim_to
 from inference_service.engine.geometry import Caches, TensorShapes
-from inference_service.engine.tensors import Arenas, window_bytes
 from inference_service.models.loading import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
+
+pytestmark = pytest.mark.sampled(2)
 
 TOLERANCE = 1e-3
 
@@ -56,7 +58,7 @@ def turn(
 def finished(model: LoadedModel, job: TurnJob) -> Generated:
     """Tick until the turn is over; its caches are in the list that it was given."""
     model.engine.add(job)
-    while model.engine.tick():
+    while model.engine.step():
         pass
     caches, generated = job.future.result(0)
     assert caches is job.caches
@@ -84,7 +86,7 @@ def test_assembling_caches_is_load_and_neither_prefill_nor_decode(model: LoadedM
         return model.new_caches()
 
     job = TurnJob(
-        prompt, slow, Decoding(2), lambda _: None, threading.Event(), taken_up=lambda *times: told.append(times)
+        prompt, slow, Decoding(2), lambda _: None, threading.Event(), on_start=lambda *times: told.append(times)
     )
     began = time.monotonic()
     generated = finished(model, job)
@@ -146,7 +148,7 @@ def conversation(
         result, events = turn(model, caches, sequence, tokens=12)
         yield sequence, events, caches
         sequence = [*sequence, *result.token_ids]
-        settle(caches, len(sequence))
+        trim_to(caches, len(sequence))
         caches = between(caches, len(sequence))
         sequence += model.tokenizer.encode(f" and turn {number} 😀 house", parse_special=False)
 
@@ -200,13 +202,15 @@ def test_injected_faults_are_found(
 def test_missing_mask_is_found(
     model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attend = AttentionSeam.attend
+    attend = AttentionBackend.attend
 
-    def unmasked(self: AttentionSeam, q: Any, k: Any, v: Any, cache: Any, scale: float, mask: Any, sinks: Any) -> Any:
+    def unmasked(
+        self: AttentionBackend, q: Any, k: Any, v: Any, cache: Any, scale: float, mask: Any, sinks: Any
+    ) -> Any:
         mask = mx.ones_like(mask) if isinstance(mask, mx.array) else None
         return attend(self, q, k, v, cache, scale, mask, sinks)
 
-    monkeypatch.setattr(AttentionSeam, "attend", unmasked)
+    monkeypatch.setattr(AttentionBackend, "attend", unmasked)
     _, events = turn(model, model.new_caches(), prompt)
     assert difference(oracle, prompt, events) > 10 * TOLERANCE
 
@@ -220,8 +224,8 @@ def test_trimmed_equals_recomputed(
     kept = [*prompt, *result.token_ids][: len(prompt) - 60]
     if model.geometry.sliding is not None:
         with pytest.raises(CacheLengthError, match="window"):
-            settle(caches, 100)
-    settle(caches, len(kept))
+            trim_to(caches, 100)
+    trim_to(caches, len(kept))
     other = [*kept, *model.tokenizer.encode("something else entirely", parse_special=False)]
     _, events = turn(model, caches, other)
     assert difference(oracle, other, events) < TOLERANCE
@@ -244,7 +248,7 @@ def test_layers_of_different_length_are_refused(model: LoadedModel, prompt: list
     turn(model, caches, prompt, tokens=2)
     caches[1].trim(1)  # of layers of either kind
     with pytest.raises(CacheLengthError):
-        settle(caches, len(prompt))
+        trim_to(caches, len(prompt))
     with pytest.raises(CacheLengthError):
         turn(model, caches, [*prompt, 5, 6, 7])
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_service.engine import joining
-from inference_service.engine.joining import copy_all, runs
+from inference_service.engine import uploading
+from inference_service.engine.uploading import copy_all, runs
 
 
 @given(data=st.data())
@@ -32,18 +32,18 @@ def test_runs_are_the_same_memory(data: st.DataObject) -> None:
 @pytest.mark.parametrize("share", [1, 1000, 1 << 20])
 @given(shapes=st.lists(st.tuples(*[st.integers(1, 6)] * 3), min_size=1, max_size=4), axis=st.integers(0, 2))
 def test_every_share_is_copied(share: int, shared: bool, shapes: list[tuple[int, ...]], axis: int) -> None:
-    before, joining._SHARE = joining._SHARE, share
+    before, uploading._SHARE = uploading._SHARE, share
     try:
         sources = [np.random.default_rng(number).random(shape) for number, shape in enumerate(shapes)]
         targets = [np.zeros((*shape[::-1],)).T for shape in shapes]
         copy_all(list(zip(targets, sources, strict=True)), axis, shared=shared)
     finally:
-        joining._SHARE = before
+        uploading._SHARE = before
     assert all(np.array_equal(target, source) for target, source in zip(targets, sources, strict=True))
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_copy_that_fails_is_told(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "_SHARE", 1)
+    monkeypatch.setattr(uploading, "_SHARE", 1)
     with pytest.raises(ValueError, match="broadcast"):
         copy_all([(np.zeros((2, 3)), np.zeros((2, 3))), (np.zeros((2, 3)), np.zeros((2, 4)))], 0, shared=shared)

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 
 from inference_service.engine import quality
-from inference_service.engine.attention import AttentionSeam
+from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Geometry, group_layers
 from inference_service.engine.quality import Quality, QualityChecks, divergences, kl_divergence, measure, sample
@@ -36,7 +36,7 @@ class Loaded:
     model: nn.Module
     tokenizer: Tokenizer
     geometry: Geometry
-    seam: AttentionSeam
+    seam: AttentionBackend
 
     def measured(self, tokens: int = TOKENS, **geometry: Any) -> Quality:
         return measure(self.model, self.tokenizer, replace(self.geometry, **geometry), tokens)
@@ -45,7 +45,7 @@ class Loaded:
 def loaded(directory: Path, group_size: int = 64) -> Loaded:
     model, wrapper = mlx_lm.load(str(directory))[:2]
     model.set_dtype(mx.float32)
-    seam = AttentionSeam()
+    seam = AttentionBackend()
     seam.install(model)
     caches: list[Any] = [
         SlidingQuantizedKVCache(cache.max_size, 4, group_size)

@@ -12,12 +12,14 @@ from mlx_lm.generate import GenerationBatch
 
 from agentmem.errors import Cancelled
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine import batching, regrouping
+from inference_service.engine import batching, mlx_lm_adapter
 from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.regrouping import regrouped
+from inference_service.engine.mlx_lm_adapter import regrouped
 from inference_service.models.loading import LoadedModel
 from tests.oracle import Oracle
+
+pytestmark = pytest.mark.sampled(2)
 
 TEXT = "The boat by the sea, ü€😀 nobody knows. "
 REPEATS = (1, 6, 1, 18, 1, 16)
@@ -50,10 +52,10 @@ def run(model: LoadedModel, sampling: Sampling) -> tuple[list[Turn], list[list[d
     """Six turns that come one after the other; and the groups after each tick, as the tokens of each row."""
     turns: list[Turn] = []
     groups = []
-    for tick in range(10_000):
-        if tick % 4 == 0 and len(turns) < len(REPEATS):
+    for step in range(10_000):
+        if step % 4 == 0 and len(turns) < len(REPEATS):
             turns.append(begin(model, len(turns), sampling))
-        more = model.engine.tick()
+        more = model.engine.step()
         running = model.engine._running
         groups.append([{uid: running[uid].tokens for uid in group.uids} for group in model.engine._groups])
         if not more and len(turns) == len(REPEATS):
@@ -139,7 +141,7 @@ def test_a_failure_while_rows_are_moved_loses_nobody(
     monkeypatch.setattr(batching, "regrouped", watched)
     match call:
         case "regrouped":
-            monkeypatch.setattr(regrouping, "_group", failing(regrouping._group))
+            monkeypatch.setattr(mlx_lm_adapter, "_group", failing(mlx_lm_adapter._group))
         case "eval":
             monkeypatch.setattr(mx, "eval", failing(mx.eval))
         case _:
@@ -188,12 +190,12 @@ def test_a_step_that_fails_harms_only_its_own_group(
 def test_a_row_that_is_cancelled_leaves_its_group(light: LoadedModel, oracle: Oracle) -> None:
     turns = [begin(light, number, Sampling(ignore_eos=True)) for number in (0, 3, 2)]
     while any(len(events) < 3 for _, events in turns):
-        light.engine.tick()
+        light.engine.step()
     assert len(light.engine._groups) == 2
     turns[1][0].cancelled.set()
-    light.engine.tick()
+    light.engine.step()
     assert [len(group) for group in light.engine._groups] == [2]
-    while light.engine.tick():
+    while light.engine.step():
         pass
     with pytest.raises(Cancelled):
         turns[1][0].future.result(0)
@@ -216,7 +218,7 @@ def wrong_padding(part: GenerationBatch) -> None:
 def test_injected_faults_are_found(
     light: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, fault: Callable[[GenerationBatch], None]
 ) -> None:
-    original = regrouping._part
+    original = mlx_lm_adapter._part
 
     def part(group: GenerationBatch, uids: frozenset[int]) -> GenerationBatch:
         moved = original(group, uids)
@@ -224,7 +226,7 @@ def test_injected_faults_are_found(
             fault(moved)
         return moved
 
-    monkeypatch.setattr(regrouping, "_part", part)
+    monkeypatch.setattr(mlx_lm_adapter, "_part", part)
     turns, _ = run(light, Sampling(ignore_eos=True))
     assert difference(oracle, turns) > 1e-2
 
@@ -233,7 +235,7 @@ def test_the_groups_that_rows_come_from_are_not_touched(light: LoadedModel) -> N
     for number in (0, 2, 3, 5):
         begin(light, number, Sampling(ignore_eos=True))
     while light.engine.running < 4:
-        light.engine.tick()
+        light.engine.step()
     short, long = sorted(light.engine._groups, key=lambda group: light.engine._running[group.uids[0]].tokens)
 
     def state() -> list[Any]:
@@ -253,5 +255,5 @@ def test_the_groups_that_rows_come_from_are_not_touched(light: LoadedModel) -> N
     assert sorted(mixed.uids) == sorted([short.uids[1], long.uids[0]])
     assert len(rest.next()) == 4
     assert state() == before
-    while light.engine.tick():
+    while light.engine.step():
         pass

@@ -11,10 +11,8 @@ from safetensors.numpy import load
 
 from agentmem.blockfile import TENSORS
 from inference_service.engine import uploading
-from inference_service.engine.arenas import HostTensors
-from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry
-from inference_service.engine.joining import runs
-from inference_service.engine.uploading import uploaded
+from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry, HostTensors
+from inference_service.engine.uploading import runs, uploaded
 from tests.inference_service.engine.arena_bits import as_file, bits, cut, geometry, random_tensors
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
-from inference_service.engine.windows import captured
+from inference_service.engine.prefill import captured
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss, write_llama
 
@@ -61,7 +62,7 @@ def job_of(
 
 
 def finished(model: LoadedModel, job: TurnJob) -> Caches:
-    while model.engine.tick():
+    while model.engine.step():
         pass
     return job.future.result(0)[0]
 
@@ -160,11 +161,11 @@ def test_a_turn_that_starts_again_captures_again(
     events: list[TokenEvent] = []
     job = job_of(model, prompt, CHECKPOINTS, events=events)
     while len(events) < 3:
-        model.engine.tick()
+        model.engine.step()
     before = dict(job.windows)
     with monkeypatch.context() as patch:
         patch.setattr(batching.GenerationBatch, "next", lambda _: 1 / 0)
-        model.engine.tick()
+        model.engine.step()
     assert job.alone
     finished(model, job)
     assert len(events) == 24

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from agentmem.identity import Ledger, common_length
 from agentmem.v1.types_pb2 import MATCH_DIVERGE, MATCH_NEW, MISS_REASON_UNSPECIFIED
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits, common_length
+from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Plan, Planner
-from inference_service.text.rendered import Rendered
+from inference_service.text.prompt import Rendered
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import CHATML, SPECIALS, hugging_face
 
-ANY = Limits(min_tokens=1)
+ANY = MatchLimits(min_tokens=1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class World:
         return ledger
 
 
-def world(make: Callable[[], Tokenizer], template: str = CHATML, limits: Limits = ANY) -> World:
+def world(make: Callable[[], Tokenizer], template: str = CHATML, limits: MatchLimits = ANY) -> World:
     tokenizer = make()
     renderer = Renderer(tokenizer, hugging_face(template).apply_chat_template)
     return World(tokenizer, renderer, Planner(tokenizer, renderer, limits))
@@ -42,12 +42,12 @@ def world(make: Callable[[], Tokenizer], template: str = CHATML, limits: Limits 
 
 def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
     """What every plan for text must hold."""
-    assert of.tokenizer.decode(plan.sequence) == prompt.text
-    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
-    assert plan.sequence == (*ledger.token_ids[: plan.keep_tokens], *plan.new_ids)
-    assert plan.new_ids
-    assert plan.checkpoints == checkpoints_by_hand(of, prompt, plan.sequence)
-    remembered = Ledger().followed_by(plan.sequence, of.tokenizer.pieces(plan.sequence), "")
+    sequence = plan.sequence.tolist()
+    assert of.tokenizer.decode(sequence) == prompt.text
+    assert sequence == [*ledger.token_ids[: plan.keep_tokens].tolist(), *plan.new_ids.tolist()]
+    assert len(plan.new_ids)
+    assert plan.checkpoints == checkpoints_by_hand(of, prompt, sequence)
+    remembered = Ledger().followed_by(sequence, of.tokenizer.pieces(sequence), "")
     assert tuple(of.planner.specials(remembered)) == prompt.specials, "a look-alike is no special token, or the reverse"
     if plan.kind in (MATCH_NEW, MATCH_DIVERGE):
         assert plan.keep_tokens == 0
@@ -58,7 +58,7 @@ def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
         assert plan.keep_tokens == min(shared, len(plan.sequence) - 1), "not all that is there is used"
 
 
-def checkpoints_by_hand(of: World, prompt: Rendered, sequence: tuple[int, ...]) -> tuple[int, ...]:
+def checkpoints_by_hand(of: World, prompt: Rendered, sequence: list[int]) -> tuple[int, ...]:
     """The last position of each checkpoint's whole tokens, tried one by one."""
     places = {
         max(n for n in range(len(sequence) + 1) if len(of.tokenizer.decode(sequence[:n])) <= at)

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentmem.identity import Ledger, common_length
 from agentmem.v1.types_pb2 import (
     MATCH_DIVERGE,
     MATCH_EXACT,
@@ -13,19 +14,18 @@ from agentmem.v1.types_pb2 import (
     MISS_REASON_DIVERGED,
     MISS_REASON_UNSPECIFIED,
 )
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits, Matched, common_length, match_text, match_tokens
-from inference_service.text.rendered import Rendered, Span
+from inference_service.memory.match import Matched, match_text, match_tokens
+from inference_service.text.prompt import Rendered, Span
 
-ANY = Limits(min_tokens=1)
+ANY = 1
 
 
 def ledger_of(*pieces: bytes) -> Ledger:
     return Ledger().followed_by(range(len(pieces)), pieces, "h")
 
 
-def match(pieces: list[bytes], prompt: bytes, limits: Limits = ANY) -> Matched:
-    return match_text(ledger_of(*pieces), [], Rendered(prompt), limits)
+def match(pieces: list[bytes], prompt: bytes, min_tokens: int = ANY) -> Matched:
+    return match_text(ledger_of(*pieces), [], Rendered(prompt), min_tokens)
 
 
 @pytest.mark.parametrize(
@@ -54,25 +54,15 @@ def test_no_ledger_is_new() -> None:
 
 @pytest.mark.parametrize(("min_tokens", "kind"), [(1, MATCH_PARTIAL), (2, MATCH_PARTIAL), (3, MATCH_DIVERGE)])
 def test_a_short_common_beginning_is_not_worth_keeping(min_tokens: int, kind: int) -> None:
-    matched = match([b"ab", b"cd", b"ef"], b"abcdxx", Limits(min_tokens))
+    matched = match([b"ab", b"cd", b"ef"], b"abcdxx", min_tokens)
     assert matched.kind == kind
     assert matched.keep_tokens == (2 if kind == MATCH_PARTIAL else 0)
     assert matched.reason == (MISS_REASON_UNSPECIFIED if kind == MATCH_PARTIAL else MISS_REASON_BELOW_MIN)
 
 
 def test_a_ledger_that_goes_on_is_kept_however_short_it_is() -> None:
-    limits = Limits(min_tokens=1000, min_ratio=1.0)
-    assert match([b"ab"], b"abc", limits) == Matched(MATCH_EXTEND, 1)
-    assert match([b"ab"], b"ab", limits) == Matched(MATCH_EXACT, 0)
-
-
-@pytest.mark.parametrize(("min_ratio", "kind"), [(0.0, MATCH_PARTIAL), (0.8, MATCH_PARTIAL), (0.81, MATCH_DIVERGE)])
-def test_share_of_the_ledger(min_ratio: float, kind: int) -> None:
-    pieces = [b"ab"] * 5
-    matched = match(pieces, b"ab" * 4 + b"xx", Limits(1, min_ratio))
-    assert matched.kind == kind
-    assert matched.reason == (MISS_REASON_UNSPECIFIED if kind == MATCH_PARTIAL else MISS_REASON_DIVERGED)
-    assert match_tokens(ledger_of(*pieces), (0, 1, 2, 3, 99), Limits(1, min_ratio)).kind == kind
+    assert match([b"ab"], b"abc", 1000) == Matched(MATCH_EXTEND, 1)
+    assert match([b"ab"], b"ab", 1000) == Matched(MATCH_EXACT, 0)
 
 
 def test_special_token_and_its_spelling_are_not_the_same() -> None:
@@ -126,8 +116,8 @@ def test_kept_tokens_lie_wholly_in_the_common_text(pieces: list[bytes], prompt: 
     ledger = ledger_of(*pieces)
     ledger_specials = [s for s in data.draw(sides) if s.end <= len(ledger.text)]
     prompt_specials = [s for s in data.draw(sides) if s.end <= len(prompt)]
-    limits = Limits(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([0.0, 0.5])))
-    matched = match_text(ledger, ledger_specials, Rendered(prompt, tuple(prompt_specials)), limits)
+    min_tokens = data.draw(st.integers(1, 4))
+    matched = match_text(ledger, ledger_specials, Rendered(prompt, tuple(prompt_specials)), min_tokens)
     kept = ledger.kept(matched.keep_tokens)
     assert prompt.startswith(kept.text)
     end = len(kept.text)
@@ -144,7 +134,7 @@ def test_kept_tokens_lie_wholly_in_the_common_text(pieces: list[bytes], prompt: 
         assert ledger_specials == prompt_specials
         assert matched.keep_tokens == len(ledger) - 1
     if matched.kind == MATCH_PARTIAL:
-        assert matched.keep_tokens >= limits.min_tokens
+        assert matched.keep_tokens >= min_tokens
 
 
 ids = st.lists(st.integers(0, 2), max_size=8).map(tuple)
@@ -171,8 +161,4 @@ def test_common_length(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 )
 def test_kinds_of_token_prompts(prompt: list[int], kind: int, keep: int, reason: int) -> None:
     ledger = Ledger().followed_by([1, 2, 3], [b"a", b"b", b"c"], "h")
-    assert match_tokens(ledger, tuple(prompt), Limits(min_tokens=2)) == Matched(kind, keep, reason)
-
-
-def test_default_limits() -> None:
-    assert Limits() == Limits(min_tokens=16, min_ratio=0.0)
+    assert match_tokens(ledger, tuple(prompt), 2) == Matched(kind, keep, reason)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from agentmem.errors import InvalidArgument
+from agentmem.identity import Ledger
 from agentmem.v1.types_pb2 import (
     MATCH_DIVERGE,
     MATCH_EXACT,
@@ -20,9 +21,8 @@ from agentmem.v1.types_pb2 import (
     MISS_REASON_DIVERGED,
 )
 from inference_service.domain import MessagesInput
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits
-from inference_service.text.rendered import Rendered, Span
+from inference_service.memory.match import MatchLimits
+from inference_service.text.prompt import Rendered, Span
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.memory.planning import World, check, hostile, texts, whole_characters, world
 from tests.inference_service.real_tokenizers import (
@@ -67,14 +67,14 @@ def test_any_chat(data: st.DataObject) -> None:
         if data.draw(st.booleans()) and len(messages) > 1:
             index = data.draw(st.integers(0, len(messages) - 1))
             messages[index] = {**messages[index], "content": data.draw(hostile)}
-        prompt = of.renderer.messages(MessagesInput(tuple(messages)), cue=True, parse_special=False)
+        prompt = of.renderer.messages(MessagesInput(tuple(messages)), generation_prompt=True, parse_special=False)
         plan = of.planner.for_text(ledger, prompt, heal_extension=False)
         check(of, ledger, prompt, plan)
-        assert plan.checkpoints, "the cue's at least"
-        assert plan.sequence.count(of.tokenizer.special_id(BOS)) == 1
+        assert plan.checkpoints, "the generation prompt's at least"
+        assert plan.sequence.tolist().count(of.tokenizer.special_id(BOS)) == 1
         answer = data.draw(st.lists(st.integers(3, of.tokenizer.vocab_size - 1), max_size=6))
         answer += [of.tokenizer.special_id(END)] * data.draw(st.integers(0, 1))
-        ledger = of.ledger(list(plan.sequence), answer)
+        ledger = of.ledger(plan.sequence.tolist(), answer)
         said = whole_characters(of.tokenizer.decode(answer)).removesuffix(END)
         messages.append({"role": "assistant", "content": said})
 
@@ -92,7 +92,7 @@ def test_a_raw_prompt_that_goes_on_anywhere_is_tokenized_as_if_whole(
         return
     plan = of.planner.for_text(ledger, prompt, heal_extension=True)
     check(of, ledger, prompt, plan)
-    assert list(plan.sequence) == of.renderer.encode(prompt)
+    assert plan.sequence.tolist() == of.renderer.encode(prompt)
 
 
 def test_the_same_character_in_two_tokens_is_there() -> None:
@@ -124,7 +124,7 @@ def test_where_only_the_ledger_or_only_the_prompt_splits(
     ledger = of.ledger(of.renderer.text(common + remembered, parse_special=False))
     prompt = of.renderer.text(common + new, parse_special=False)
     plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    assert list(plan.sequence) == of.renderer.encode(prompt)
+    assert plan.sequence.tolist() == of.renderer.encode(prompt)
 
 
 @pytest.mark.parametrize("cut", range(300, 330))
@@ -134,7 +134,7 @@ def test_digits_that_are_grouped_from_far_away(cut: int) -> None:
     ledger = of.ledger(of.renderer.text(text, parse_special=False))
     prompt = of.renderer.text(text[:cut] + "0 or so", parse_special=False)
     plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    assert list(plan.sequence) == of.renderer.encode(prompt)
+    assert plan.sequence.tolist() == of.renderer.encode(prompt)
 
 
 def test_mid_word_extension_is_healed_and_a_boundary_costs_nothing() -> None:
@@ -165,7 +165,7 @@ def test_runs_longer_than_any_window(run: str) -> None:
             prompt = of.renderer.text(beginning + more, parse_special=False)
             plan = of.planner.for_text(ledger, prompt, heal_extension=True)
             check(of, ledger, prompt, plan)
-            assert list(plan.sequence) == of.renderer.encode(prompt)
+            assert plan.sequence.tolist() == of.renderer.encode(prompt)
 
 
 def test_long_text_is_cut_at_the_right_place() -> None:
@@ -175,7 +175,7 @@ def test_long_text_is_cut_at_the_right_place() -> None:
     for cut in range(4000, 4040):
         prompt = of.renderer.text(text[:cut] + "ink", parse_special=False)
         plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-        assert list(plan.sequence) == of.renderer.encode(prompt)
+        assert plan.sequence.tolist() == of.renderer.encode(prompt)
         assert len(prompt.text) - 64 < ledger.offsets[plan.keep_tokens - 1], "only a word is given back"
 
 
@@ -232,7 +232,11 @@ def test_exact_prompt_runs_the_last_token_again() -> None:
     prompt = of.renderer.text("the colour of the boat", parse_special=False)
     ledger = of.ledger(prompt)
     plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    assert (plan.kind, plan.keep_tokens, plan.sequence) == (MATCH_EXACT, len(ledger) - 1, ledger.token_ids)
+    assert (plan.kind, plan.keep_tokens, plan.sequence.tolist()) == (
+        MATCH_EXACT,
+        len(ledger) - 1,
+        ledger.token_ids.tolist(),
+    )
 
 
 def test_beginning_of_the_ledger_runs_its_last_token_again() -> None:
@@ -240,12 +244,12 @@ def test_beginning_of_the_ledger_runs_its_last_token_again() -> None:
     ledger = of.ledger(of.renderer.text("the colour of the boat", parse_special=False))
     plan = of.planner.for_text(ledger, of.renderer.text("the colour of", parse_special=False), heal_extension=True)
     assert plan.kind == MATCH_PARTIAL
-    assert plan.sequence == ledger.token_ids[: len(plan.sequence)]
+    assert plan.sequence.tolist() == ledger.token_ids.tolist()[: len(plan.sequence)]
     assert plan.keep_tokens == len(plan.sequence) - 1
 
 
 def test_new_and_diverged() -> None:
-    of = world(byte_level_with_bos, limits=Limits(min_tokens=4))
+    of = world(byte_level_with_bos, limits=MatchLimits(min_tokens=4))
     prompt = of.renderer.text("the colour of the boat", parse_special=False)
     new = of.planner.for_text(Ledger(), prompt, heal_extension=True)
     assert (new.kind, new.keep_tokens, new.reason) == (MATCH_NEW, 0, MISS_REASON_ABSENT)
@@ -274,12 +278,12 @@ def test_prompts_as_tokens(ids: list[int], data: st.DataObject) -> None:
     of = world(byte_level_with_bos)
     ledger = of.ledger(data.draw(st.one_of(st.just(ids), st.lists(st.integers(0, 400), max_size=8))))
     kept = data.draw(st.integers(0, len(ledger)))
-    sequence = (*ledger.token_ids[:kept], *ids)
+    sequence = [*ledger.token_ids.tolist()[:kept], *ids]
     plan = of.planner.for_tokens(ledger, sequence)
-    assert plan.sequence == sequence
-    assert plan.sequence == (*ledger.token_ids[: plan.keep_tokens], *plan.new_ids)
-    assert plan.new_ids
-    assert plan.keep_tokens in (0, min(len(sequence) - 1, _common(ledger.token_ids, sequence)))
+    assert plan.sequence.tolist() == sequence
+    assert plan.sequence.tolist() == [*ledger.token_ids.tolist()[: plan.keep_tokens], *plan.new_ids.tolist()]
+    assert len(plan.new_ids)
+    assert plan.keep_tokens in (0, min(len(sequence) - 1, _common(ledger.token_ids.tolist(), sequence)))
 
 
 def _common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
@@ -293,11 +297,11 @@ def test_append_gives_nothing_back(make: Callable[[], Tokenizer], first: str, ad
     ledger = of.ledger(of.renderer.text(first, parse_special=False), [of.tokenizer.vocab_size - 1])
     plan = of.planner.for_append(ledger, of.renderer.appended_text(addition, parse_special=False))
     assert plan.kind == MATCH_EXTEND
-    assert plan.sequence[: len(ledger)] == ledger.token_ids
-    assert plan.new_ids
+    assert plan.sequence.tolist()[: len(ledger)] == ledger.token_ids.tolist()
+    assert len(plan.new_ids)
     assert plan.keep_tokens == len(ledger)
-    assert not of.tokenizer.special_ids & set(plan.new_ids)
-    added = of.tokenizer.decode(plan.new_ids).decode()
+    assert not of.tokenizer.special_ids & set(plan.new_ids.tolist())
+    added = of.tokenizer.decode(plan.new_ids.tolist()).decode()
     assert unicodedata.normalize("NFC", added) == unicodedata.normalize("NFC", addition), "and nothing comes between"
 
 
@@ -305,7 +309,7 @@ def test_append_that_adds_nothing_runs_the_last_token_again() -> None:
     of = world(byte_level_with_bos)
     ledger = of.ledger(of.renderer.text("hello", parse_special=False))
     plan = of.planner.for_append(ledger, Rendered(b""))
-    assert plan.sequence == ledger.token_ids
+    assert plan.sequence.tolist() == ledger.token_ids.tolist()
     assert plan.keep_tokens == len(ledger) - 1
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agentmem.identity import Ledger
 from inference_service.domain import MessagesInput
-from inference_service.memory.ledger import Ledger
-from inference_service.text.rendered import Rendered
+from inference_service.text.prompt import Rendered
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.memory.planning import texts, world
 from tests.inference_service.real_tokenizers import byte_level_with_bos, llama3_like, nfc, sentence_piece
@@ -24,13 +24,15 @@ def test_chats_with_one_system_prompt_share_its_tokens(
     of = world(make)
     plans = [
         of.planner.for_text(
-            Ledger(), of.renderer.messages(chat(system, *said), cue=True, parse_special=False), heal_extension=False
+            Ledger(),
+            of.renderer.messages(chat(system, *said), generation_prompt=True, parse_special=False),
+            heal_extension=False,
         )
         for said in ([one], [other], [other, answer, one])
     ]
     (first, _), *rest = (plan.checkpoints for plan in plans)
     assert all(checkpoints[0] == first for checkpoints in rest)
-    assert len({plan.sequence[:first] for plan in plans}) == 1
+    assert len({tuple(plan.sequence.tolist()[:first]) for plan in plans}) == 1
 
 
 def chat(system: str, *said: str) -> MessagesInput:
@@ -56,19 +58,19 @@ def test_a_token_across_a_checkpoint_is_not_before_it() -> None:
     assert plan.checkpoints == (before, before + 1)
 
 
-@given(first=texts, content=texts, cue=st.booleans())
-def test_what_is_appended_counts_from_the_ledgers_beginning(first: str, content: str, cue: bool) -> None:
+@given(first=texts, content=texts, generation_prompt=st.booleans())
+def test_what_is_appended_counts_from_the_ledgers_beginning(first: str, content: str, generation_prompt: bool) -> None:
     of = world(byte_level_with_bos)
     ledger = of.ledger(of.renderer.text(first, parse_special=False))
     before, new = Rendered(ledger.text, tuple(of.planner.specials(ledger))), chat(content, content)
-    _, addition = of.renderer.continuation(before, new, cue=cue, parse_special=False)
+    _, addition = of.renderer.continuation(before, new, generation_prompt=generation_prompt, parse_special=False)
     plan = of.planner.for_append(ledger, addition)
-    if not cue:
+    if not generation_prompt:
         assert plan.checkpoints == ()
         return
     (at,) = plan.checkpoints
     assert at > len(ledger)
-    assert of.tokenizer.decode(plan.sequence[len(ledger) : at]) == addition.text[: addition.checkpoints[0]]
+    assert of.tokenizer.decode(plan.sequence.tolist()[len(ledger) : at]) == addition.text[: addition.checkpoints[0]]
 
 
 @pytest.mark.parametrize("make", [nfc, sentence_piece])

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import example, given
 
 from agentmem.v1.types_pb2 import MATCH_DIVERGE, MATCH_EXACT, MATCH_EXTEND
-from inference_service.memory.match import Limits
+from inference_service.memory.match import MatchLimits
 from tests.inference_service.memory.planning import texts, world
 from tests.inference_service.real_tokenizers import nfc, sentence_piece
 
@@ -18,10 +18,10 @@ def test_normalizing_tokenizer_loses_nothing(first: str, second: str) -> None:
     ledger = of.ledger(of.renderer.text(first, parse_special=False))
     prompt = of.renderer.text(first + second, parse_special=False)
     plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    decoded = of.tokenizer.decode(plan.sequence).decode()
+    decoded = of.tokenizer.decode(plan.sequence.tolist()).decode()
     assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", first + second)
-    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
-    assert plan.new_ids
+    assert plan.sequence.tolist()[: plan.keep_tokens] == ledger.token_ids.tolist()[: plan.keep_tokens]
+    assert len(plan.new_ids)
 
 
 @given(first=texts, second=texts.filter(bool))
@@ -30,13 +30,13 @@ def test_sentence_piece_is_whole_tokenization_always(first: str, second: str) ->
     ledger = of.ledger(of.renderer.text(first, parse_special=False))
     prompt = of.renderer.text(first + second, parse_special=False)
     plan = of.planner.for_text(ledger, prompt, heal_extension=True)
-    assert list(plan.sequence) == of.renderer.encode(prompt)
-    assert plan.sequence[: plan.keep_tokens] == ledger.token_ids[: plan.keep_tokens]
-    assert plan.new_ids
+    assert plan.sequence.tolist() == of.renderer.encode(prompt)
+    assert plan.sequence.tolist()[: plan.keep_tokens] == ledger.token_ids.tolist()[: plan.keep_tokens]
+    assert len(plan.new_ids)
 
 
 def test_sentence_piece_says_what_it_keeps() -> None:
-    of = world(sentence_piece, limits=Limits(min_tokens=3))
+    of = world(sentence_piece, limits=MatchLimits(min_tokens=3))
     first = "The colour of the boat is green"
     ledger = of.ledger(of.renderer.text(first, parse_special=False))
     longer = of.planner.for_text(ledger, of.renderer.text(f"{first}🙂", parse_special=False), heal_extension=True)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_service.memory.ledger import Ledger
+from agentmem.identity import Ledger
 from inference_service.memory.retokenizing import retokenized
-from inference_service.text.rendered import Rendered, Span
+from inference_service.text.prompt import Rendered, Span
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import (
@@ -34,7 +34,9 @@ def ledger_of(*pieces: bytes) -> Ledger:
 def specials(ledger: Ledger, tokenizer: Tokenizer) -> list[tuple[int, int]]:
     """Where the ledger's special tokens are."""
     spans = pairwise((0, *ledger.offsets))
-    return [span for span, token in zip(spans, ledger.token_ids, strict=True) if token in tokenizer.special_ids]
+    return [
+        span for span, token in zip(spans, ledger.token_ids.tolist(), strict=True) if token in tokenizer.special_ids
+    ]
 
 
 def test_only_what_was_special_is_special() -> None:
@@ -45,8 +47,8 @@ def test_only_what_was_special_is_special() -> None:
     token_ids = Renderer(OLD, None).encode(rendered)
     again = retokenized(Ledger().followed_by(token_ids, OLD.pieces(token_ids), "an older tokenizer"), OLD)
     assert (again.text, again.tokenizer_hash, again.turns) == (text, OLD.hash, ())
-    assert [t in OLD.special_ids for t in again.token_ids].count(True) == 1
-    assert again.token_ids[-1] == OLD.special_id(END)
+    assert [t in OLD.special_ids for t in again.token_ids.tolist()].count(True) == 1
+    assert again.token_ids.tolist()[-1] == OLD.special_id(END)
 
 
 _TEXT = st.text(alphabet=st.sampled_from("ab \n.é東😀\u0301<|>"), max_size=8).map(str.encode)
@@ -63,7 +65,7 @@ def test_the_text_is_the_same(tokenizer: Tokenizer, pieces: list[bytes]) -> None
     spans = pairwise((0, *ledger.offsets))
     there = [span for span in spans if tokenizer.is_special(ledger.text[slice(*span)])]
     assert specials(again, tokenizer) == there
-    assert retokenized(again, tokenizer).token_ids == again.token_ids
+    assert retokenized(again, tokenizer).token_ids.tolist() == again.token_ids.tolist()
 
 
 def test_a_tokenizer_that_rewrites_text_makes_its_own_of_it() -> None:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentmem.identity import Ledger
 from inference_service.domain import MessagesInput
 from inference_service.memory import trimming
-from inference_service.memory.ledger import Ledger
 from inference_service.memory.plan import Plan
 from inference_service.memory.trimming import Bounds, bounds, room_for_answer
-from inference_service.text.rendered import Rendered
+from inference_service.text.prompt import Rendered
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.memory.planning import World, world
 from tests.inference_service.real_tokenizers import (
@@ -22,7 +22,7 @@ from tests.inference_service.real_tokenizers import (
     byte_level_with_bos,
     llama3_like,
 )
-from tests.inference_service.text.test_checkpoints import FOLDS
+from tests.inference_service.text.test_rendering_checkpoints import FOLDS
 
 INST = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}<|im_end|>"
@@ -53,16 +53,16 @@ class Talk:
         user = MessagesInput((message("user", question),))
         if not self.said:
             chat = MessagesInput((*system_message(self.system), *user.messages))
-            return self.of.renderer.messages(chat, cue=True, parse_special=False)
+            return self.of.renderer.messages(chat, generation_prompt=True, parse_special=False)
         before = Rendered(self.ledger.text, tuple(self.of.planner.specials(self.ledger)))
-        return self.of.renderer.continuation(before, user, cue=True, parse_special=False).addition
+        return self.of.renderer.continuation(before, user, generation_prompt=True, parse_special=False).addition
 
     def turn(self, question: str, answer: str, *, ended: bool) -> None:
         opening = len(self.ledger.text) and self.ledger.opening_bytes
         plan = self.of.planner.for_append(self.ledger, self.asked(question))
         generated = self.of.tokenizer.encode(answer, parse_special=False, continues=True)
         generated += [self.of.tokenizer.special_id(END)] if ended else []
-        added = (*plan.sequence[len(self.ledger) :], *generated)
+        added = (*plan.sequence.tolist()[len(self.ledger) :], *generated)
         if not self.said:
             chat = MessagesInput((*system_message(self.system), message("user", question)))
             opening = len(self.of.renderer.opening(chat, parse_special=False))
@@ -75,11 +75,11 @@ class Talk:
         """The chat without its first turns."""
         said = [each for q, a in self.said[first:] for each in (message("user", q), message("assistant", a))]
         chat = MessagesInput((*system_message(self.system), *said, message("user", question)))
-        return self.of.renderer.messages(chat, cue=True, parse_special=False).text
+        return self.of.renderer.messages(chat, generation_prompt=True, parse_special=False).text
 
 
 def decoded(of: World, plan: Plan) -> bytes:
-    return of.tokenizer.decode(plan.sequence)
+    return of.tokenizer.decode(plan.sequence.tolist())
 
 
 def check(talk: Talk, plan: Plan, question: str, limits: Bounds) -> int:
@@ -90,14 +90,17 @@ def check(talk: Talk, plan: Plan, question: str, limits: Bounds) -> int:
     assert 0 < first <= len(talk.said)
     assert decoded(of, plan) == talk.rendered_from(first, question)
     assert len(plan.sequence) <= limits.most
-    assert plan.sequence[: plan.keep_tokens] == talk.ledger.token_ids[: plan.keep_tokens]
+    assert plan.sequence.tolist()[: plan.keep_tokens] == talk.ledger.token_ids.tolist()[: plan.keep_tokens]
     assert decoded(of, plan)[: trim.opening_bytes] == talk.ledger.text[: talk.ledger.opening_bytes]
     assert [turn.generated_tokens for turn in trim.carried_turns] == [
         turn.generated_tokens for turn in talk.ledger.turns[first:]
     ]
     for new, old in zip(trim.carried_turns, talk.ledger.turns[first:], strict=True):
         generated = slice(old.end_token - old.generated_tokens, old.end_token)
-        assert plan.sequence[new.end_token - new.generated_tokens : new.end_token] == talk.ledger.token_ids[generated]
+        assert (
+            plan.sequence.tolist()[new.end_token - new.generated_tokens : new.end_token]
+            == talk.ledger.token_ids.tolist()[generated]
+        )
     return first
 
 
@@ -143,7 +146,7 @@ def test_a_trimmed_memory_is_trimmed_again(data: st.DataObject) -> None:
             plan = trimmed
         generated = talk.of.tokenizer.encode("yes", parse_special=False)
         kept = talk.ledger.kept(plan.keep_tokens)
-        added = (*plan.sequence[plan.keep_tokens :], *generated)
+        added = (*plan.sequence.tolist()[plan.keep_tokens :], *generated)
         carried = plan.trim.carried_turns if plan.trim is not None else ()
         pieces = talk.of.tokenizer.pieces(added)
         opening = talk.of.renderer.opening(MessagesInput((message("system", "Be kind."),)), parse_special=False)
@@ -196,7 +199,7 @@ def test_what_a_tool_returned_stays_with_the_turn_that_asked_for_it() -> None:
         talk.turn(f"question {number}", f"answer {number}", ended=True)
     before = Rendered(talk.ledger.text, tuple(talk.of.planner.specials(talk.ledger)))
     result = MessagesInput((message("tool", "12 degrees " * 5),))
-    addition = talk.of.renderer.continuation(before, result, cue=True, parse_special=False).addition
+    addition = talk.of.renderer.continuation(before, result, generation_prompt=True, parse_special=False).addition
     whole = talk.of.planner.for_append(talk.ledger, addition)
     plan = talk.of.planner.trimmed(talk.ledger, whole, bounds(len(whole.sequence), 1))
     assert plan is not None
@@ -221,7 +224,7 @@ def test_a_ledger_that_does_not_know_its_opening_has_what_is_before_the_first_qu
 def test_a_system_prompt_that_was_taken_in_alone_is_an_opening(make: Callable[[], Tokenizer]) -> None:
     of = world(make)
     chat = MessagesInput((message("system", "Be kind."),))
-    text = of.renderer.messages(chat, cue=False, parse_special=False).text
+    text = of.renderer.messages(chat, generation_prompt=False, parse_special=False).text
     assert text.startswith(of.renderer.opening(chat, parse_special=False))
     assert text.endswith(of.renderer.opening(chat, parse_special=False)[-len("Be kind.<|im_end|>") :])
 
@@ -258,7 +261,7 @@ class _Welcomed(Talk):
         if self.said:
             return super().asked(question)
         opened = (*system_message(self.system), message("assistant", "Welcome!"), message("user", question))
-        return self.of.renderer.messages(MessagesInput(opened), cue=True, parse_special=False)
+        return self.of.renderer.messages(MessagesInput(opened), generation_prompt=True, parse_special=False)
 
 
 def test_what_stays_behind_another_message_has_its_users_header() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import chain_hashes
+from agentmem.identity import Ledger, TurnPlace
 from agentmem.v1.cache_store_pb2 import StoredFile
 from inference_service.engine.caches import SlidingQuantizedKVCache
-from inference_service.memory.ledger import Ledger, TurnPlace
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import (
     WindowCandidate,
@@ -118,7 +118,7 @@ def test_names_are_those_of_what_the_sequence_shares(case: Case) -> None:
     assert len(set(names)) == len(names)
     for position, name, parent, usable in case.candidates:
         theirs = usable < position
-        held = (case.ledger.token_ids if theirs else case.sequence)[:position]
+        held = (tuple(case.ledger.token_ids.tolist()) if theirs else case.sequence)[:position]
         assert len(held) == position
         hashes = [b"", *chain_hashes(FINGERPRINT, NAMESPACE, held)]
         assert (parent, name) == (hashes[-2], hashes[-1])
@@ -193,15 +193,17 @@ def positions(candidates: Sequence[WindowCandidate]) -> dict[int, int]:
 
 def test_an_agent_that_goes_on_looks_where_its_turns_ended() -> None:
     ledger = agent(((*SYSTEM, *question(500), *CUE), (70, 71)), ((*question(600), *CUE), (72, 73)))
-    sequence = (*ledger.token_ids, *question(700), *CUE)
-    cue = len(sequence) - len(CUE)
-    found = positions(window_candidates(FINGERPRINT, NAMESPACE, ledger, len(ledger), sequence, (302, cue)))
+    sequence = (*ledger.token_ids.tolist(), *question(700), *CUE)
+    generation_prompt = len(sequence) - len(CUE)
+    found = positions(
+        window_candidates(FINGERPRINT, NAMESPACE, ledger, len(ledger), sequence, (302, generation_prompt))
+    )
     first = len(SYSTEM) + 22
-    assert set(found) == {302, first, first + 5, first + 27, first + 32, cue}
+    assert set(found) == {302, first, first + 5, first + 27, first + 32, generation_prompt}
     assert all(position == usable for position, usable in found.items())
 
 
-def test_an_answer_that_history_spells_differently_is_left_before_its_cue() -> None:
+def test_an_answer_that_history_spells_differently_is_left_before_its_generation_prompt() -> None:
     before = (*SYSTEM, *question(500))
     ledger = agent(((*before, *CUE), tuple(range(900, 980))))
     sequence = (*before, *CUE[:2], 7, 7, *question(600), *CUE)
@@ -219,7 +221,7 @@ def test_an_answer_that_history_spells_differently_is_left_before_its_cue() -> N
 
 
 def test_a_new_agent_finds_the_system_prompt_and_what_others_said() -> None:
-    """Also a whole chat that another agent had: there its cues are all that is known."""
+    """Also a whole chat that another agent had: there its generation prompts are all that is known."""
     sequence = (*SYSTEM, *question(500), *CUE[:2], 70, *question(600), *CUE)
     checkpoints = (len(SYSTEM) + 2, len(sequence) - len(CUE))
     found = window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, checkpoints)
@@ -232,7 +234,10 @@ def test_a_new_agent_finds_the_system_prompt_and_what_others_said() -> None:
 def test_a_chat_edited_in_its_middle_looks_near_the_edit() -> None:
     ledger = agent(*(((*question(100 * i), *CUE), (i,)) for i in range(50)))
     size = len(ledger) // 50
-    sequence = (*ledger.token_ids[: 20 * size + 4], *(t for i in range(30) for t in (*question(7000 + i), *CUE)))
+    sequence = (
+        *ledger.token_ids.tolist()[: 20 * size + 4],
+        *(t for i in range(30) for t in (*question(7000 + i), *CUE)),
+    )
     found = positions(window_candidates(FINGERPRINT, NAMESPACE, ledger, 20 * size + 4, sequence, (len(sequence) - 3,)))
     assert {size * n for n in range(13, 21)} <= set(found)
     assert found[21 * size] == 20 * size + 4
@@ -256,7 +261,7 @@ def test_nothing_kept_and_nothing_known() -> None:
 
 def test_the_same_prompt_again_trims_the_turn() -> None:
     ledger = agent(((1, 2, 3), ()))
-    (candidate,) = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids, ())
+    (candidate,) = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), ())
     assert (candidate.position, candidate.usable_tokens) == (3, 2)
     assert choose_window([candidate], {candidate.name: 3}, 64, 100) == (candidate, 2)
 

@@ -30,8 +30,8 @@ from agentmem.errors import AgentmemError  # noqa: E402
 from agentmem.hints import TurnHints  # noqa: E402
 from agentmem.models import RegisteredModel  # noqa: E402
 from inference_service.engine.thread import EngineThread  # noqa: E402
-from inference_service.models.fetching import fetch, go_offline  # noqa: E402
-from inference_service.models.loader import Loader  # noqa: E402
+from inference_service.models.loading import Loader  # noqa: E402
+from inference_service.models.sources import fetch, go_offline  # noqa: E402
 from inference_service.settings import WorkerSettings  # noqa: E402
 
 
@@ -39,13 +39,13 @@ class Enough(RuntimeError):
     """The caller of fetch has had enough; of a kind that huggingface_hub raises, too."""
 
 
-async def _outline(source: str) -> dict[str, Any]:
+async def _info(source: str) -> dict[str, Any]:
     engine = EngineThread()
     engine.start()
     with tempfile.TemporaryDirectory() as data:
         loader = Loader(engine, WorkerSettings(data=Path(data)), TurnHints())
         try:
-            return {"architecture": (await loader.outline(RegisteredModel("m", source))).architecture}
+            return {"architecture": (await loader.info(RegisteredModel("m", source))).architecture}
         except AgentmemError as error:
             return {"error": type(error).__name__, "message": str(error)}
         finally:
@@ -64,8 +64,8 @@ def _done(source: str, do: str = "fetch", offline: bool = False, stop_at: float 
     if do == "go_offline":
         go_offline()
         return {}
-    if do == "outline":
-        return asyncio.run(_outline(source))
+    if do == "info":
+        return asyncio.run(_info(source))
     if do == "load":
         model, _ = mlx_lm.load(source, lazy=True)[:2]
         return {"layers": len(model.layers)}

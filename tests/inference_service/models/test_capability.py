@@ -9,8 +9,8 @@ import mlx.nn as nn
 import pytest
 
 from agentmem.errors import FailedPrecondition, Unavailable
-from inference_service.engine.attention import AttentionSeam
-from inference_service.models.capability import Quantization, judged, refusing
+from inference_service.engine.attention import AttentionBackend
+from inference_service.models.capability import QuantizationSettings, judged, refusing
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -48,10 +48,10 @@ def refusal(model_type: str, **more: Any) -> str:
     """What is said of a tiny network of this type."""
     module = import_module(f"mlx_lm.models.{model_type}")
     network = module.Model(module.ModelArgs.from_dict({"model_type": model_type, **SIZES, **more}))
-    seam = AttentionSeam()
+    seam = AttentionBackend()
     seam.install(network)
     with pytest.raises(FailedPrecondition) as caught:
-        judged("m", network, seam, Quantization())
+        judged("m", network, seam, QuantizationSettings())
     return caught.value.message
 
 
@@ -76,7 +76,7 @@ class _Other(nn.Module):
 
 def test_a_network_without_memory_is_refused() -> None:
     with pytest.raises(FailedPrecondition, match="no layers that keep anything"):
-        judged("m", _Other(), AttentionSeam(), Quantization())
+        judged("m", _Other(), AttentionBackend(), QuantizationSettings())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inference_service.models.registry import registry
+from inference_service.models.sources import registry
 from tests.inference_service.models.test_capability import QWEN3_NEXT, SIZES
 from tests.model_hub import Hub, Repository, model_hub
 
@@ -146,7 +146,7 @@ def test_a_download_that_fails_goes_on_with_what_is_missing(tell: Fetcher, hub: 
     repository = hub.repositories["org/later"] = Repository(files, fail_files={"model-2.safetensors": 503})
     came = tell("org/later")
     assert (came["error"], came["shares"][-1] < 1) == ("Unavailable", True)
-    assert "'org/later': 127.0.0.1 answered 503; files that came whole are kept" in came["message"]
+    assert "'org/later': 127.0.0.1 answered 503; complete files are kept" in came["message"]
     assert not list(home.rglob("*.incomplete"))
     came = tell("org/later", offline=True)
     assert came["error"] == "FailedPrecondition" and "is not whole in" in came["message"]
@@ -267,14 +267,14 @@ def test_loading_a_directory_needs_no_network(tell: Fetcher, hub: Hub) -> None:
 def test_a_model_that_cannot_run_is_refused_by_its_config_before_a_download(tell: Fetcher, hub: Hub) -> None:
     config = {"model_type": "qwen3_next", **SIZES, **QWEN3_NEXT}
     hub.repositories["org/hybrid"] = Repository(model(b"x" * 1000) | {"config.json": json.dumps(config).encode()})
-    came = tell("org/hybrid", do="outline")
+    came = tell("org/hybrid", do="info")
     assert (came["error"], hub.fetched("model-1.safetensors")) == ("FailedPrecondition", [])
     assert "layers 0, 2 of 4 (Qwen3NextDecoderLayer, ArraysCache) keep a recurrent state" in came["message"]
 
 
 def test_nothing_speaks_against_a_model_that_is_not_here(tell: Fetcher, hub: Hub) -> None:
     hub.repositories["org/absent"] = Repository(demo_files())
-    came = tell("org/absent", do="outline")
+    came = tell("org/absent", do="info")
     assert (came["error"], hub.fetched("model.safetensors")) == ("NotFetched", []), came["message"]
     assert "load it" in came["message"]
 

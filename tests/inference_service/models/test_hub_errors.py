@@ -5,7 +5,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, XetDownloadError
 
 from agentmem.errors import FailedPrecondition, Unavailable
-from inference_service.models.hub_errors import HUB_ERRORS, hub_host, refusal
+from inference_service.models.sources import HUB_ERRORS, hub_host, refusal
 
 SECRET = "https://user:hf_secret@cdn.example/x?signature=abc"
 
@@ -21,7 +21,7 @@ SECRET = "https://user:hf_secret@cdn.example/x?signature=abc"
             r"cannot be used \(Permission",
         ),
         (OSError(errno.EROFS, "Read-only file system"), FailedPrecondition, "cannot be used"),
-        (OSError(f"Consistency check failed {SECRET}"), Unavailable, "broke off; files that came whole are kept"),
+        (OSError(f"Consistency check failed {SECRET}"), Unavailable, "broke off; complete files are kept"),
         (ConnectionResetError(errno.ECONNRESET, SECRET), Unavailable, "broke off"),
         (LocalEntryNotFoundError(SECRET), Unavailable, "cannot be reached"),
         (XetDownloadError(SECRET), Unavailable, "broke off"),

@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from mlx_lm.models import llama
 
 from agentmem.errors import FailedPrecondition
 from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
+from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.thread import EngineThread
-from inference_service.models.loader import Loader
-from inference_service.models.opening import Outline
+from inference_service.models import loading
+from inference_service.models.loading import Loader
+from inference_service.models.opening import ModelInfo
 from inference_service.settings import WorkerSettings
 from tests.tiny_models import STRIPS_THINKING, write_llama, write_tokenizer
 
@@ -24,29 +27,42 @@ async def loader(tmp_path: Path) -> AsyncIterator[Loader]:
     await engine.stop(5)
 
 
-async def outline(loader: Loader, directory: Path) -> Outline:
-    return await loader.outline(RegisteredModel("m", str(directory)))
+async def info(loader: Loader, directory: Path) -> ModelInfo:
+    return await loader.info(RegisteredModel("m", str(directory)))
 
 
 async def test_the_tokenizer_is_read_again_only_where_a_file_is_another(loader: Loader, tmp_path: Path) -> None:
     model = write_llama(tmp_path / "model")
-    first = await outline(loader, model)
-    assert (await outline(loader, model)).tokenizer is first.tokenizer
+    first = await info(loader, model)
+    assert (await info(loader, model)).tokenizer is first.tokenizer
     write_tokenizer(model, STRIPS_THINKING)
-    changed = await outline(loader, model)
-    assert changed.text is not first.text
+    changed = await info(loader, model)
+    assert changed.tokenizer is not first.tokenizer
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 512}))
-    assert (await outline(loader, model)).context_length == 512
+    assert (await info(loader, model)).context_length == 512
 
 
 async def test_weights_that_were_cut_or_removed_since_are_refused(loader: Loader, tmp_path: Path) -> None:
     model = write_llama(tmp_path / "model")
-    await outline(loader, model)
+    await info(loader, model)
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(FailedPrecondition, match="damaged or cut short"):
-        await outline(loader, model)
+        await info(loader, model)
     weights.unlink()
     with pytest.raises(FailedPrecondition, match="cannot be loaded from"):
-        await outline(loader, model)
+        await info(loader, model)
+
+
+async def test_a_look_at_a_hubs_model_leaves_the_loaded_ones_their_attention(
+    loader: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share a module of mlx-lm: a backend of its own would take the place of the one that chose their paths."""
+    directory = write_llama(tmp_path / "model")
+    await info(loader, directory)
+    config = json.loads((directory / "config.json").read_text())
+    monkeypatch.setattr(loading, "fetch_config", lambda _source: config)
+    with pytest.raises(loading.NotFetched):
+        await loader.info(RegisteredModel("hub", "owner/name"))
+    assert getattr(llama, ATTENTION_NAME).backend is loading.ATTENTION

@@ -11,12 +11,13 @@ import pytest
 import tokenizers
 
 from agentmem.errors import FailedPrecondition
+from benchmarks.loading import load
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models import opening
-from inference_service.models.capability import Quantization
+from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from inference_service.models.opening import ModelSpec, open_text
 from tests.scripted_model import write_scripted
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba, write_qwen2
@@ -50,7 +51,7 @@ def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) ->
 
 
 def test_kv_in_8_bits_and_groups_of_32(tmp_path: Path, hashes: ContentHashes) -> None:
-    model = loaded(write_llama(tmp_path / "m"), hashes, quantization=Quantization(8, 32))
+    model = loaded(write_llama(tmp_path / "m"), hashes, quantization=QuantizationSettings(8, 32))
     assert (model.geometry.bits, model.geometry.group_size) == (8, 32)
     assert model.geometry.block_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 16))
     assert model.geometry.block_shapes(5)["v.scales"] == ("F32", (2, 2, 5, 2))
@@ -60,7 +61,7 @@ def test_fingerprint_names_content_and_quantization(tmp_path: Path, hashes: Cont
     first = loaded(write_llama(tmp_path / "a", seed=1), hashes).fingerprint
     assert loaded(write_llama(tmp_path / "same", seed=1), hashes).fingerprint == first
     assert loaded(write_llama(tmp_path / "b", seed=2), hashes).fingerprint != first, "equal shapes, other weights"
-    assert loaded(tmp_path / "a", hashes, quantization=Quantization(8, 64)).fingerprint != first
+    assert loaded(tmp_path / "a", hashes, quantization=QuantizationSettings(8, 64)).fingerprint != first
     assert loaded(tmp_path / "a", hashes, dtype="bfloat16").fingerprint != first
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     (tmp_path / "a" / "config.json").write_text(json.dumps({**config, "rope_theta": 5000.0}))
@@ -108,7 +109,7 @@ def test_other_caches_are_refused_by_name(tmp_path: Path, hashes: ContentHashes)
 def test_heads_that_groups_do_not_divide_are_filled_up(
     tmp_path: Path, hashes: ContentHashes, width: int, asked: int | None, group_size: int, kept: int
 ) -> None:
-    model = loaded(write_llama(tmp_path / "m", head_dim=width), hashes, quantization=Quantization(4, asked))
+    model = loaded(write_llama(tmp_path / "m", head_dim=width), hashes, quantization=QuantizationSettings(4, asked))
     assert (model.geometry.group_size, model.geometry.full.k_dim, model.geometry.full.v_dim) == (group_size, kept, kept)
 
 
@@ -166,4 +167,6 @@ def test_a_model_without_template_says_so(tmp_path: Path, hashes: ContentHashes)
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     model = loaded(directory, hashes)
     with pytest.raises(FailedPrecondition, match="no chat template"):
-        model.renderer.messages(MessagesInput(({"role": "user", "content": "hi"},)), cue=True, parse_special=False)
+        model.renderer.messages(
+            MessagesInput(({"role": "user", "content": "hi"},)), generation_prompt=True, parse_special=False
+        )

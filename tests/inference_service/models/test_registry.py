@@ -4,7 +4,7 @@ import pytest
 
 from agentmem.models import DEMO, RegisteredModel
 from agentmem.settings import SettingsError
-from inference_service.models.registry import registry
+from inference_service.models.sources import registry
 from tests.agentmem.test_model_file import adapter, written
 
 
@@ -70,5 +70,5 @@ def test_adapters_and_the_file(tmp_path: Path) -> None:
     assert found["a+y"].source == found[DEMO].source != DEMO
     with pytest.raises(SettingsError, match="--adapter"):
         registry([], ["x"])
-    with pytest.raises(SettingsError, match="--models: "):
+    with pytest.raises(SettingsError, match=": cannot be read"):
         registry([], file=tmp_path / "none.toml")

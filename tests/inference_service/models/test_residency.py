@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition
-from inference_service.models.residency import Limits, Needs, Resident, kv_bytes, make_room
+from inference_service.models.residency import MemoryLimits, Needs, Resident, kv_bytes, make_room
 
 GIB = 1 << 30
 
@@ -15,43 +15,45 @@ def needs(weights: int, activations: int = 0, least: int = 0, useful: int = 0) -
 
 
 def test_the_one_that_is_there_goes() -> None:
-    assert make_room("b", needs(4), [Resident("a", 10, 1.0)], Limits(10)) == ["a"]
-    assert make_room("b", needs(4), [], Limits(10)) == []
+    assert make_room("b", needs(4), [Resident("a", 10, 1.0)], MemoryLimits(10)) == ["a"]
+    assert make_room("b", needs(4), [], MemoryLimits(10)) == []
 
 
 def test_several_stay_where_there_is_room() -> None:
     residents = [Resident("a", 3, 2.0), Resident("b", 3, 1.0)]
-    assert make_room("c", needs(4), residents, Limits(10, 3)) == []
-    assert make_room("c", needs(4), residents, Limits(10, 2)) == ["b"], "least recently used"
-    assert make_room("c", needs(5), residents, Limits(10, 3)) == ["b"]
-    assert make_room("c", needs(8), residents, Limits(10, 3)) == ["b", "a"]
+    assert make_room("c", needs(4), residents, MemoryLimits(10, 3)) == []
+    assert make_room("c", needs(4), residents, MemoryLimits(10, 2)) == ["b"], "least recently used"
+    assert make_room("c", needs(5), residents, MemoryLimits(10, 3)) == ["b"]
+    assert make_room("c", needs(8), residents, MemoryLimits(10, 3)) == ["b", "a"]
 
 
 def test_others_rather_go_than_that_the_pool_is_of_no_use() -> None:
-    assert make_room("b", needs(4, useful=4), [Resident("a", 3, 1.0)], Limits(10, 2)) == ["a"]
-    assert make_room("b", needs(4, useful=9), [], Limits(10)) == [], "but it may be, where nobody is left to go"
+    assert make_room("b", needs(4, useful=4), [Resident("a", 3, 1.0)], MemoryLimits(10, 2)) == ["a"]
+    assert make_room("b", needs(4, useful=9), [], MemoryLimits(10)) == [], "but it may be, where nobody is left to go"
 
 
 def test_pinned_ones_stay() -> None:
     pinned = Resident("a", 3, 1.0, pinned=True)
-    assert make_room("c", needs(4), [pinned, Resident("b", 3, 2.0)], Limits(10, 2)) == ["b"]
+    assert make_room("c", needs(4), [pinned, Resident("b", 3, 2.0)], MemoryLimits(10, 2)) == ["b"]
     with pytest.raises(FailedPrecondition, match="'a' is pinned; unpin one, or raise --loaded-models"):
-        make_room("c", needs(4), [pinned], Limits(10))
+        make_room("c", needs(4), [pinned], MemoryLimits(10))
 
 
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(FailedPrecondition) as caught:
-        make_room("big", needs(12 * GIB, GIB, GIB), [Resident("a", 2 * GIB, 1.0, pinned=True)], Limits(10 * GIB, 2))
+        make_room(
+            "big", needs(12 * GIB, GIB, GIB), [Resident("a", 2 * GIB, 1.0, pinned=True)], MemoryLimits(10 * GIB, 2)
+        )
     said = str(caught.value)
     assert "weights take 12.9 GB, computing 1.1 GB and the least KV 1.1 GB" in said
     assert "models may take 10.7 GB, of which pinned models ('a') take 2.1 GB; 6.4 GB are missing" in said
 
 
 def test_memory_for_kv_is_shared_with_those_that_may_still_come() -> None:
-    assert kv_bytes(needs(2, 1), [], Limits(10)) == 7
-    assert kv_bytes(needs(2, 1), [], Limits(10, 2)) == 3
-    assert kv_bytes(needs(2, 1), [Resident("a", 4, 0.0)], Limits(10, 2)) == 3
-    assert kv_bytes(needs(2, 1), [Resident("a", 9, 0.0)], Limits(10, 2)) == 0
+    assert kv_bytes(needs(2, 1), [], MemoryLimits(10)) == 7
+    assert kv_bytes(needs(2, 1), [], MemoryLimits(10, 2)) == 3
+    assert kv_bytes(needs(2, 1), [Resident("a", 4, 0.0)], MemoryLimits(10, 2)) == 3
+    assert kv_bytes(needs(2, 1), [Resident("a", 9, 0.0)], MemoryLimits(10, 2)) == 0
 
 
 RESIDENTS = st.lists(st.tuples(st.integers(0, 10), st.floats(0, 100), st.booleans()), max_size=6).map(
@@ -63,7 +65,7 @@ RESIDENTS = st.lists(st.tuples(st.integers(0, 10), st.floats(0, 100), st.boolean
 def test_what_is_decided_fits_and_spares_whom_it_can(
     residents: list[Resident], weights: int, least: int, more: int, usable: int, most: int
 ) -> None:
-    wanted, limits = needs(weights, least=least, useful=least + more), Limits(usable, most)
+    wanted, limits = needs(weights, least=least, useful=least + more), MemoryLimits(usable, most)
 
     def fits(staying: list[Resident], useful: bool) -> bool:
         kv = wanted.useful_kv_bytes if useful else wanted.least_kv_bytes

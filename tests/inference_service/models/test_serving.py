@@ -12,14 +12,12 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
-from agentmem.keys import AgentKey
-from inference_service.memory.ledger import Ledger, Version
-from inference_service.models.loader import Loader
-from inference_service.models.loading import LoadedModel
-from inference_service.models.residency import Limits
-from inference_service.models.seats import State
-from inference_service.pool.hot import HotState
-from inference_service.pool.kv import Table
+from agentmem.identity import Ledger, Version
+from agentmem.validation import AgentKey
+from inference_service.models.loading import LoadedModel, Loader
+from inference_service.models.residency import MemoryLimits
+from inference_service.models.slots import State
+from inference_service.pool.kv import HotState, Table
 from tests.inference_service.models.world import World, serving
 from tests.tiny_models import write_llama, write_mamba
 
@@ -29,7 +27,7 @@ async def test_a_request_for_another_model_swaps(directories: dict[str, str], da
         assert await world.once("a") == "a"
         assert await world.once("b") == "b"
         assert (world.models.loaded("a"), world.state("a")) == (None, State.MODEL_STATE_REGISTERED)
-        assert [model.model_id for model in world.models.all_loaded] == ["b"]
+        assert [model.model_id for model in world.all_loaded] == ["b"]
         assert await world.once("a") == "a"
         assert world.events.told == [
             *(("arrived", "a"), ("leaving", "a"), ("swap", "a")),
@@ -73,11 +71,11 @@ async def test_running_requests_end_first_and_new_ones_for_the_old_model_wait_th
 async def test_a_model_stays_for_its_minimum(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data, residency=300) as world:
         waiting = asyncio.create_task(world.once("b"))
-        await world.until(lambda: world.models.seats["b"].opening is not None)
+        await world.until(lambda: world.models.slots["b"].opened is not None)
         await asyncio.sleep(0.05)
         assert await world.once("a") == "a", "it serves meanwhile"
         assert world.state("a") == State.MODEL_STATE_LOADED
-        world.models.seats["a"].loaded_at = came = time.monotonic() - 299.8
+        world.models.slots["a"].loaded_at = came = time.monotonic() - 299.8
         await world.once("a")  # who leaves has the others look again
         assert await waiting == "b"
         assert time.monotonic() - came >= 300
@@ -96,7 +94,7 @@ async def test_models_are_loaded_in_the_order_in_which_they_were_asked_for(
         tasks = []
         for name in ("c", "b", "c", "d", "b"):
             tasks.append(asyncio.create_task(ask(name)))
-            await world.until(lambda name=name: world.models.seats[name].opening is not None)
+            await world.until(lambda name=name: world.models.slots[name].opened is not None)
         await running.aclose()
         await asyncio.gather(*tasks)
         assert order == ["c", "c", "b", "b", "d"]
@@ -143,11 +141,11 @@ async def _load(world: World, name: str) -> None:
 async def test_several_stay_loaded_and_the_least_recently_used_goes(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data, models=2) as world:
         await world.once("b")
-        assert {model.model_id for model in world.models.all_loaded} == {"a", "b"}
+        assert {model.model_id for model in world.all_loaded} == {"a", "b"}
         await world.once("a")
         await world.once("c")
-        assert {model.model_id for model in world.models.all_loaded} == {"a", "c"}
-        taken = sum(model.taken_bytes for model in world.models.all_loaded)
+        assert {model.model_id for model in world.all_loaded} == {"a", "c"}
+        taken = sum(model.taken_bytes for model in world.all_loaded)
         assert taken <= world.loader.limits.usable_bytes
 
 
@@ -176,7 +174,7 @@ async def test_load_tells_its_stages_and_unload_what_it_freed(directories: dict[
     async with serving(directories, data) as world:
         stages = [at async for at in world.models.load("b")]
         names = list(dict.fromkeys(at.stage for at in stages))
-        assert names == ["wait", "fetch", "read", "self-test", "pool", "ready"]
+        assert names == ["wait", "fetch", "read", "self-test", "pool"]
         assert all(0 <= at.share <= 1 for at in stages)
         assert [at async for at in world.models.load("b")] == []
         b = world.models.loaded("b")
@@ -184,7 +182,7 @@ async def test_load_tells_its_stages_and_unload_what_it_freed(directories: dict[
         expected = b.weight_bytes + b.arenas.nbytes
         assert await world.models.unload("b") == expected > 0
         assert await world.models.unload("b") == 0
-        assert world.models.all_loaded == []
+        assert world.all_loaded == []
 
 
 async def test_an_unload_that_is_called_off_leaves_the_model(directories: dict[str, str], data: Path) -> None:
@@ -204,14 +202,14 @@ async def test_a_look_is_not_worth_a_swap(directories: dict[str, str], data: Pat
                 pass
         async with world.models.hold("a") as model:
             assert model.model_id == "a"
-        outline = await world.models.outline("b")
-        assert (outline.architecture, outline.geometry.layers, outline.context_length) == ("llama", 2, 4096)
+        info = await world.models.info("b")
+        assert (info.architecture, info.geometry.layers, info.context_length) == ("llama", 2, 4096)
         assert world.models.loaded("b") is None
 
 
 async def test_unknown_models_are_told_what_there_is(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data) as world:
-        for ask in (world.once, world.models.unload, world.models.outline):
+        for ask in (world.once, world.models.unload, world.models.info):
             with pytest.raises(NotFound, match="registered are a, b, c, d"):
                 await ask("e")
 
@@ -256,8 +254,8 @@ async def test_what_cannot_be_loaded_leaves_the_old_model_serving(
             with pytest.raises(FailedPrecondition, match=said):
                 await world.once("bad")
             assert world.models.loaded("a") is before, "nobody had to go for that"
-        seat = world.models.seats["bad"]
-        assert seat.state == State.MODEL_STATE_FAILED and seat.error
+        slot = world.models.slots["bad"]
+        assert slot.state == State.MODEL_STATE_FAILED and slot.error
         assert world.events.told == [("arrived", "a"), ("failed", "bad")]
         assert await world.once("a") == "a"
 
@@ -269,10 +267,10 @@ async def test_a_load_that_fails_midway_brings_the_old_model_back(
         failing: list[Exception] = [RuntimeError("[malloc] no memory"), FailedPrecondition("self-test")]
         load = Loader.load
 
-        async def fails_once(self: Loader, opening: Any, *rest: Any) -> LoadedModel:
-            if opening.model.outline.spec.model_id == "b" and failing:
+        async def fails_once(self: Loader, opened: Any, *rest: Any) -> LoadedModel:
+            if opened.info.model_id == "b" and failing:
                 raise failing.pop()
-            return await load(self, opening, *rest)
+            return await load(self, opened, *rest)
 
         monkeypatch.setattr(Loader, "load", fails_once)
         for _ in range(2):
@@ -286,7 +284,7 @@ async def test_what_does_not_fit_is_refused_before_anybody_goes(directories: dic
     async with serving(directories, data) as world:
         loaded = world.models.loaded("a")
         assert loaded is not None
-        world.loader.limits = Limits(loaded.weight_bytes)
+        world.loader.limits = MemoryLimits(loaded.weight_bytes)
         with pytest.raises(FailedPrecondition, match=r"'b' does not fit: .* are missing"):
             await world.once("b")
         assert world.models.loaded("a") is loaded
@@ -297,13 +295,13 @@ async def test_files_that_change_during_a_load_are_noticed(
 ) -> None:
     changing = write_llama(tmp_path / "m", seed=3)
     async with serving({"a": directories["a"], "b": str(changing)}, data) as world:
-        from inference_service.models import loader as module
+        from inference_service.models import loading as module
 
         reading = module.read_weights
 
-        def while_reading(opened: Any) -> Any:
-            yield from reading(opened)
-            if opened.outline.spec.model_id == "b":
+        def while_reading(info: Any, network: Any) -> Any:
+            yield from reading(info, network)
+            if info.model_id == "b":
                 write_llama(tmp_path / "other", seed=4)
                 (tmp_path / "other" / "model.safetensors").replace(changing / "model.safetensors")
 

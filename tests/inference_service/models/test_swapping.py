@@ -13,10 +13,10 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
-from inference_service.models import loader as loader_module
-from inference_service.models import swapping
-from inference_service.models.loader import Loader
-from inference_service.models.seats import Seat, State
+from inference_service.models import loading as loader_module
+from inference_service.models import serving as serving_module
+from inference_service.models.loading import Loader
+from inference_service.models.slots import ModelSlot, Progress, State
 from tests.inference_service.models.world import World, serving
 from tests.tiny_models import write_llama
 
@@ -25,7 +25,7 @@ async def test_a_place_that_becomes_free_is_taken_at_once(directories: dict[str,
     """Nobody waits for the minimum of a model that is gone."""
     async with serving(directories, data, residency=300) as world:
         b = asyncio.create_task(world.once("b"))
-        await world.until(lambda: world.models.seats["b"].opening is not None)
+        await world.until(lambda: world.models.slots["b"].opened is not None)
         await world.models.unload("a")
         async with asyncio.timeout(60):
             assert await b == "b"
@@ -36,21 +36,21 @@ async def test_an_idle_model_that_is_used_again_before_it_leaves_stays(
 ) -> None:
     """Its time was over when something else was being moved, and is not when that is done."""
     looks: list[bool] = []
-    outlived = swapping._outlived
+    idle_too_long = ModelSlot.idle_too_long.fget
 
-    def look(seat: Seat) -> bool:
-        over = outlived(seat)
-        if seat.model_id == "a":
+    def look(slot: ModelSlot) -> bool:
+        over = bool(idle_too_long(slot))
+        if slot.model_id == "a":
             looks.append(over)
         return over
 
-    monkeypatch.setattr(swapping, "_outlived", look)
-    monkeypatch.setattr(swapping, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(ModelSlot, "idle_too_long", property(look))
+    monkeypatch.setattr(serving_module, "_LOOK_SECONDS", 0.01)
     async with serving(directories, data, models=2, options={"a": {"ttl": 300}}) as world, AsyncExitStack() as running:
         await running.enter_async_context(world.models.use("b"))
         moving = asyncio.create_task(world.models.unload("b"))
         await world.until(lambda: world.state("b") == State.MODEL_STATE_DRAINING)
-        world.models.seats["a"].last_used -= 301
+        world.models.slots["a"].last_used -= 301
         await world.until(lambda: looks[-1:] == [True])
         before = len(looks)
         await world.once("a")
@@ -64,31 +64,31 @@ async def test_an_idle_model_that_is_used_again_before_it_leaves_stays(
 async def test_a_model_that_comes_at_the_last_moment_is_entered(directories: dict[str, str], data: Path) -> None:
     """The time is over in the same step of the loop in which the model comes."""
     async with serving(directories, data, wait=0.2) as world:
-        seat, a = world.models.seats["b"], world.models.loaded("a")
+        slot, a = world.models.slots["b"], world.models.loaded("a")
 
         def comes() -> None:
-            seat.loaded, seat.state = a, State.MODEL_STATE_LOADED
-            seat.admit()
+            assert a is not None
+            slot.serve(a)
 
         waiting = asyncio.create_task(world.once("b"))
         await asyncio.sleep(0)
         time.sleep(0.21)  # noqa: ASYNC251 - nothing runs meanwhile, so the loop finds the time over in the step that begins now.
         asyncio.get_running_loop().call_soon(comes)
         assert await waiting == "a", "it stands in for b"
-        assert (seat.users, seat.wanted, seat.tickets) == (0, False, [])
-        seat.loaded, seat.state = None, State.MODEL_STATE_LOADING
+        assert (slot.users, slot.wanted, slot.waiters) == (0, False, [])
+        slot.loaded, slot.state = None, State.MODEL_STATE_LOADING
 
 
 async def test_a_load_of_what_comes_meanwhile_ends(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data) as world:
-        seat, a = world.models.seats["b"], world.models.loaded("a")
+        slot, a = world.models.slots["b"], world.models.loaded("a")
         stages = world.models.load("b")
         await anext(stages)
-        seat.loaded, seat.state = a, State.MODEL_STATE_LOADED  # before the load has asked for it
+        slot.loaded, slot.state = a, State.MODEL_STATE_LOADED  # before the load has asked for it
         async with asyncio.timeout(60):
             assert [stage async for stage in stages] == []
-        assert seat.users == 0
-        seat.loaded, seat.state = None, State.MODEL_STATE_REGISTERED
+        assert slot.users == 0
+        slot.loaded, slot.state = None, State.MODEL_STATE_REGISTERED
 
 
 async def test_a_watcher_that_leaves_leaves_nothing_behind(directories: dict[str, str], data: Path) -> None:
@@ -107,7 +107,23 @@ async def test_a_watcher_that_leaves_leaves_nothing_behind(directories: dict[str
         await world.until(lambda: world.state("b") == State.MODEL_STATE_REGISTERED)
         await asyncio.sleep(0)
         assert asyncio.all_tasks() <= before
-        assert not world.models.seats["b"].watchers
+
+
+async def test_a_slow_reader_of_a_load_gets_its_latest_progress_and_nothing_queues(
+    directories: dict[str, str], data: Path
+) -> None:
+    async with serving(directories, data) as world:
+        slot, loading = world.models.slots["b"], asyncio.get_running_loop().create_future()
+        steps = slot.follow(loading)
+        assert await anext(steps) == Progress(), "what is so already comes at once"
+        for done in range(10_000):
+            slot.report("fetch", done / 10_000)
+        assert await anext(steps) == Progress("fetch", 0.9999)
+        following = asyncio.ensure_future(anext(steps, None))
+        await asyncio.sleep(0)
+        assert not following.done(), "there was nothing in between"
+        loading.set_result(None)
+        assert await following is None
 
 
 async def test_a_refused_request_of_a_draining_model_is_told_why(directories: dict[str, str], data: Path) -> None:
@@ -154,7 +170,7 @@ async def test_a_model_that_cannot_leave_in_order_leaves_nobody_waiting(
         else:
             assert answers[1] == "a"
             assert await world.once("b") == "b"
-            assert len(world.models.all_loaded) == 1
+            assert len(world.all_loaded) == 1
 
 
 def _exit() -> None:
@@ -168,9 +184,9 @@ async def test_a_failed_load_brings_nobody_back_whose_place_others_want(
         await running.enter_async_context(world.models.use("a"))
         _fail_loads(monkeypatch, "b")
         b = asyncio.create_task(world.once("b"))
-        await world.until(lambda: world.models.seats["b"].opening is not None)  # Who is opened first goes first.
+        await world.until(lambda: world.models.slots["b"].opened is not None)  # Who is opened first goes first.
         c = asyncio.create_task(world.once("c"))
-        await world.until(lambda: world.models.seats["c"].opening is not None)
+        await world.until(lambda: world.models.slots["c"].opened is not None)
         await running.aclose()
         with pytest.raises(FailedPrecondition):
             await b
@@ -184,10 +200,10 @@ async def test_a_failed_load_brings_nobody_back_whose_place_others_want(
 def _fail_loads(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     load = Loader.load
 
-    async def fails(self: Loader, opening: Any, *rest: Any) -> Any:
-        if opening.model.outline.spec.model_id == failing:
+    async def fails(self: Loader, opened: Any, *rest: Any) -> Any:
+        if opened.info.model_id == failing:
             raise FailedPrecondition("injected")
-        return await load(self, opening, *rest)
+        return await load(self, opened, *rest)
 
     monkeypatch.setattr(Loader, "load", fails)
 
@@ -295,13 +311,13 @@ async def test_a_file_that_vanishes_is_the_models_fault(
 ) -> None:
     gone = write_llama(tmp_path / "m", seed=5)
     async with serving({"a": directories["a"], "b": str(gone)}, data) as world:
-        fingerprint_of = loader_module.fingerprint_of
+        model_fingerprint = loader_module.model_fingerprint
 
         def after_it_has_gone(*arguments: Any) -> str:
             (gone / "model.safetensors").unlink(missing_ok=True)
-            return fingerprint_of(*arguments)
+            return model_fingerprint(*arguments)
 
-        monkeypatch.setattr(loader_module, "fingerprint_of", after_it_has_gone)
+        monkeypatch.setattr(loader_module, "model_fingerprint", after_it_has_gone)
         with pytest.raises(FailedPrecondition, match="cannot be read"):
             await world.once("b")
         assert await world.once("a") == "a"

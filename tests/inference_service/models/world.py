@@ -10,11 +10,9 @@ from typing import Any
 from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
-from inference_service.models.loader import Loader
-from inference_service.models.loading import LoadedModel
-from inference_service.models.seats import State
+from inference_service.models.loading import LoadedModel, Loader
 from inference_service.models.serving import Models
-from inference_service.models.swapping import Swapper
+from inference_service.models.slots import State
 from inference_service.settings import WorkerSettings
 
 
@@ -45,8 +43,12 @@ class World:
     loader: Loader
     hints: TurnHints
 
+    @property
+    def all_loaded(self) -> list[LoadedModel]:
+        return [slot.loaded for slot in self.models.slots.values() if slot.loaded is not None]
+
     def state(self, model_id: str) -> "State.ValueType":
-        return self.models.seats[model_id].state
+        return self.models.slots[model_id].state
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
@@ -75,7 +77,7 @@ async def serving(
     registered = {
         name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
     }
-    served = Models(registered, Swapper(engine, loader, events, residency), wait)
+    served = Models(registered, engine, loader, events, swap_wait=wait, min_residency=residency)
     try:
         if start:
             await served.start()

@@ -4,11 +4,10 @@ import asyncio
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.hints import TurnHints
-from agentmem.keys import AgentKey
-from inference_service.memory.ledger import Ledger, Version
-from inference_service.pool.admission import Admission, Demand, Room
-from inference_service.pool.hot import HotAgents, HotState
-from inference_service.pool.kv import KVPool, Space, Table
+from agentmem.identity import Ledger, Version
+from agentmem.validation import AgentKey
+from inference_service.pool.admission import Admission, MemoryRequest, Reservation
+from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
 
 LONG = 600.0
 """Patience that no test exhausts."""
@@ -38,7 +37,7 @@ class Memory:
         self.hot.put(key(name), state)
         return state
 
-    def keep(self, name: str, room: Room, tokens: int, *ids: int) -> None:
+    def keep(self, name: str, room: Reservation, tokens: int, *ids: int) -> None:
         """What a turn does at its end: its blocks and pieces come from its room, but for those that are shared."""
         chain = names(*ids)
         shared = []
@@ -68,9 +67,9 @@ def key(name: str) -> AgentKey:
     return AgentKey("ns", name, "m")
 
 
-def blocks(count: int, *ids: int, keeps: bool = True, of: str = "stranger") -> Demand:
+def blocks(count: int, *ids: int, keeps: bool = True, of: str = "stranger") -> MemoryRequest:
     """A turn that can grow to so many blocks and whose prompt begins with full blocks of `ids`."""
-    return Demand(key(of), names(*ids), BLOCK_TOKENS * count, keeps)
+    return MemoryRequest(key(of), names(*ids), BLOCK_TOKENS * count, keeps)
 
 
 async def settle() -> None:
@@ -79,5 +78,5 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def enter(memory: Memory, demand: Demand, patience: float = LONG) -> "asyncio.Task[Room]":
-    return asyncio.create_task(memory.admission.enter(demand, patience))
+def enter(memory: Memory, demand: MemoryRequest, patience: float = LONG) -> "asyncio.Task[Reservation]":
+    return asyncio.create_task(memory.admission.reserve(demand, patience))

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.hints import TurnHints
-from agentmem.keys import AgentKey
-from inference_service.memory.ledger import Ledger, Version
+from agentmem.identity import Ledger, Version
+from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
-from inference_service.pool.hot import HotAgents, HotState
-from inference_service.pool.kv import KVPool, Space, Table
+from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
 
 
 def key(name: str) -> AgentKey:
@@ -158,6 +157,6 @@ def test_for_an_agent_goes_who_goes_before_it(pool: KVPool) -> None:
     for name in "abcd":
         hot.put(key(name), state(pool))
     hints.set({key("a"): 1, key("b"): 7, key("d"): None, key("next"): 2})
-    assert hot.yielding(key("next")) == [key(name) for name in "dcb"]
-    assert hot.yielding(key("nobody")) == [key(name) for name in "dc"]
-    assert hot.yielding(key("a")) == [key(name) for name in "dcb"], "who is here does not go for itself"
+    assert hot.evictable_before(key("next")) == [key(name) for name in "dcb"]
+    assert hot.evictable_before(key("nobody")) == [key(name) for name in "dc"]
+    assert hot.evictable_before(key("a")) == [key(name) for name in "dcb"], "who is here does not go for itself"

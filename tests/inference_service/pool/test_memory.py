@@ -6,13 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.hints import TurnHints
-from agentmem.keys import AgentKey
+from agentmem.validation import AgentKey
 from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.pool.admission import Demand
+from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space, Table
-from inference_service.pool.memory import ModelMemory
-from inference_service.pool.sizing import Sizes
+from inference_service.pool.memory import ModelMemory, Sizes
 
 FULL = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
 SLIDING = LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024)
@@ -79,8 +78,8 @@ def test_a_release_too_often_is_said_and_does_not_stop_the_cleaning_up(caplog: p
 
 async def test_nothing_is_checked_while_somebody_has_room() -> None:
     made = memory()
-    room = await made.admission.enter(Demand(AgentKey("n", "a", "m"), (), 1, keeps=True), patience=0)
+    room = await made.admission.reserve(MemoryRequest(AgentKey("n", "a", "m"), (), 1, keeps=True), seconds=0)
     made.check_integrity([])
-    made.admission.leave(room)
+    made.admission.release(room)
     made.check_integrity([])
     assert not made.pool.broken.is_set()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agentmem.blockfile import BLOCK_TOKENS
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.pool.kv import Space
-from inference_service.pool.sizing import MOST_CONTEXTS, TYPICAL_TOKENS, Sizes, agents_that_fit, sizes
+from inference_service.pool.memory import MOST_CONTEXTS, TYPICAL_TOKENS, Sizes, agents_that_fit, sizes
 from inference_service.settings import WorkerSettings
 
 GIB = 1 << 30

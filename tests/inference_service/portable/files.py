@@ -8,9 +8,9 @@ import xxhash
 from hypothesis import strategies as st
 
 from agentmem.blockfile import TENSORS
-from agentmem.keys import AgentKey
+from agentmem.identity import Ledger, TurnPlace
 from agentmem.v1 import types_pb2
-from inference_service.memory.ledger import Ledger, TurnPlace
+from agentmem.validation import AgentKey
 from inference_service.portable import header
 from inference_service.portable.format import SLACK, KVGeometry, LayerShape, Manifest
 

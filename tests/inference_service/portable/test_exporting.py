@@ -12,18 +12,17 @@ import pytest
 
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import NotFound
-from agentmem.keys import AgentKey
+from agentmem.identity import FileName, Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.memory.ledger import Ledger, TurnPlace, Version
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.portable.exporting import Exporter
 from inference_service.portable.format import Manifest
-from inference_service.portable.receiving import Received, receive
-from inference_service.portable.spool import Spool
-from inference_service.portable.tensors import read
-from inference_service.storage.client import FileName, Opened
+from inference_service.portable.importing import Received, receive
+from inference_service.portable.spool import Spool, read
+from inference_service.storage.client import Opened
 
 from .files import block, ledger
 

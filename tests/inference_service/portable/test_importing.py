@@ -6,12 +6,11 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import DataLoss, FailedPrecondition, PermissionDenied
-from agentmem.keys import AgentKey
+from agentmem.identity import Ledger, TurnPlace
+from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.memory.ledger import Ledger, TurnPlace
-from inference_service.portable.format import KVGeometry, LayerShape, Manifest
+from inference_service.portable.format import KVGeometry, LayerShape, Manifest, kv_geometry, layers_of
 from inference_service.portable.importing import check_fit, check_namespace
-from inference_service.portable.shapes import kv_geometry, layers_of
 
 HERE = Geometry(4, mx.bfloat16, 4, 64, LayerGroup((1, 3), 2, 192, 128), LayerGroup((0, 2), 1, 64, 64, window=512))
 SLIDING, FULL = LayerShape(1, 64, 64, 512), LayerShape(2, 192, 128)

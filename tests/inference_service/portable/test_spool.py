@@ -38,19 +38,19 @@ async def test_places_are_few_and_come_back(tmp_path: Path) -> None:
     spool = Spool(tmp_path, limit=2)
 
     async def fail() -> None:
-        async with spool.room():
+        async with spool.slot():
             with pytest.raises(ResourceExhausted, match="2 agents"):
                 await enter(spool)
             raise ZeroDivisionError
 
-    async with spool.room():
+    async with spool.slot():
         with pytest.raises(ZeroDivisionError):
             await fail()
         await enter(spool)
 
 
 async def enter(spool: Spool) -> None:
-    async with spool.room():
+    async with spool.slot():
         pass
 
 

@@ -8,16 +8,16 @@ import mlx.core as mx
 import pytest
 
 from agentmem.blockfile import CHUNK_BYTES, BlockHeader
-from agentmem.keys import AgentKey
+from agentmem.identity import NO_VERSION, FileName
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT
+from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.memory.ledger import NO_VERSION
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.storage.blocks import BlockMiss
-from inference_service.storage.client import FileName, StoreClient
-from inference_service.storage.transfer import PathTransfer, StreamTransfer, Target, Transfer
+from inference_service.storage.client import StoreClient
+from inference_service.storage.transport import PathTransport, StreamTransport, Target, Transport
 from tests.inference_service.storage.test_blocks import random_tensors, window_tensors
 
 KEY = AgentKey("ns", "a", "m")
@@ -35,15 +35,15 @@ class World:
     data: Path
     store: StoreClient
 
-    def transfer(self, kind: str) -> Transfer:
-        return PathTransfer() if kind == "path" else StreamTransfer(self.store)
+    def transport(self, kind: str) -> Transport:
+        return PathTransport() if kind == "path" else StreamTransport(self.store)
 
     async def write(self, kind: str, header: BlockHeader, seed: int = 0) -> dict[str, bytes]:
         """A file with random tensors, published; the tensors."""
         name, tensors = FileName.of(header), tensors_of(header, seed)
         paths = await self.store.stage("ns", [name])
         target = Target(KEY, NO_VERSION, paths[name])
-        file, published = await self.transfer(kind).write(target, header, tensors, GEOMETRY)
+        file, published = await self.transport(kind).write(target, header, tensors, GEOMETRY)
         await self.store.publish(KEY, NO_VERSION, [] if published else [file], [], header.fingerprint)
         return tensors
 
@@ -55,7 +55,7 @@ class World:
     async def missed(self, kind: str, header: BlockHeader, file: pb.StoredFile) -> tuple[int, str, bool]:
         """Why a file can't be used."""
         with pytest.raises(BlockMiss) as caught:
-            await self.transfer(kind).read(header, file, GEOMETRY)
+            await self.transport(kind).read(header, file, GEOMETRY)
         return caught.value.reason, caught.value.fault, caught.value.damaged
 
 

@@ -1,6 +1,5 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import grpc
@@ -9,11 +8,11 @@ import pytest
 from agentmem import errors
 from agentmem.blockfile import NO_PARENT, BlockHeader
 from agentmem.channels import connect
-from agentmem.keys import AgentKey
+from agentmem.identity import NO_VERSION, FileName, Ledger, TurnPlace, Version
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
-from inference_service.memory.ledger import NO_VERSION, Ledger, TurnPlace, Version
-from inference_service.storage.client import Commit, FileName, Opened, StoreClient, version_to_proto
+from agentmem.validation import AgentKey
+from inference_service.storage.client import Opened, StoreClient
 
 KEY = AgentKey("ns", "agent", "org/model")
 BLOCK, WINDOW = cache_store_pb2.FILE_KIND_BLOCK, cache_store_pb2.FILE_KIND_WINDOW
@@ -24,37 +23,36 @@ class ScriptedStore(cache_store_pb2_grpc.CacheStoreServiceServicer, agent_pb2_gr
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.seconds: list[float] = []
         self.answer: Any = None
 
-    def _reply(self, request: Any) -> Any:
+    def _reply(self, request: Any, context: Any) -> Any:
         self.asked.append(request)
+        self.seconds.append(context.time_remaining())
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
     async def OpenCache(self, request: Any, context: Any) -> Any:
-        return self._reply(request)
+        return self._reply(request, context)
 
     async def CommitTurn(self, request: Any, context: Any) -> Any:
-        return self._reply(request)
+        return self._reply(request, context)
 
     async def StageBlocks(self, request: Any, context: Any) -> Any:
-        return self._reply(request)
+        return self._reply(request, context)
 
     async def PublishBlocks(self, request: Any, context: Any) -> Any:
-        return self._reply(request)
+        return self._reply(request, context)
 
     async def QuarantineBlock(self, request: Any, context: Any) -> Any:
-        return self._reply(request)
+        return self._reply(request, context)
 
     async def GetAgent(self, request: Any, context: Any) -> Any:
-        return self._reply(request)
-
-    async def ListAgents(self, request: Any, context: Any) -> Any:
-        return self._reply(request)
+        return self._reply(request, context)
 
     async def DeleteAgent(self, request: Any, context: Any) -> Any:
-        return self._reply(request)
+        return self._reply(request, context)
 
 
 @pytest.fixture
@@ -96,7 +94,7 @@ async def test_open(client: StoreClient, store: ScriptedStore) -> None:
     )
     opened = await client.open(KEY, Version("u", 2), "r", [b"h1", b"h2"], [b"h1", b"h3"])
     assert opened.version == Version("u", 3)
-    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1, 2, b"m"),))
+    assert opened.ledger == Ledger((1, 2), b"ab\xf0", (1, 3), "t", (TurnPlace(2, 1, 2, b"m", 3),))
     assert opened.files == {b"h1": file}
     assert opened.windows == {b"h1": window}
     assert opened.evicted == {b"h2"}
@@ -125,26 +123,11 @@ async def test_open_tells_an_absent_ledger_from_an_empty_one(client: StoreClient
 
 async def test_commit(client: StoreClient, store: ScriptedStore) -> None:
     store.answer = cache_store_pb2.CommitTurnResponse(version=types_pb2.AgentVersion(uid="u", version=4))
-    pieces = [b"a", b"", b"bc", b"\xf0"]
-    record = cache_store_pb2.TurnRecord()
-    record.delta.text = "x"
-    commit = Commit(Version("u", 3), 7, (5, 6, 7, 8), pieces, "t", 2, "r", b"digest", record, ends_turn_hint=True)
-    assert await client.commit(KEY, commit) == (Version("u", 4), None)
-    (asked,) = store.asked
-    assert asked.key == KEY.to_proto()
-    assert asked.base == version_to_proto(Version("u", 3))
-    assert (asked.keep_tokens, list(asked.token_ids), asked.text) == (7, [5, 6, 7, 8], b"abc\xf0")
-    assert list(asked.offsets) == list(accumulate(map(len, pieces)))
-    assert (asked.tokenizer_hash, asked.generated_tokens, asked.request_id, asked.request_digest) == (
-        "t",
-        2,
-        "r",
-        b"digest",
-    )
-    assert asked.record == record
-    assert asked.ends_turn_hint
+    commit = cache_store_pb2.CommitTurnRequest(key=KEY.to_proto(), base=Version("u", 3).to_proto(), token_ids=[5, 6])
+    assert await client.commit(commit) == (Version("u", 4), None)
+    assert store.asked == [commit]
     store.answer.replayed.request_digest = b"other"
-    _, replayed = await client.commit(KEY, commit)
+    _, replayed = await client.commit(commit)
     assert replayed is not None
     assert replayed.request_digest == b"other"
 
@@ -169,7 +152,7 @@ async def test_stage_publish_quarantine(client: StoreClient, store: ScriptedStor
     await client.publish(KEY, Version("u", 1), [file], asked, "print")
     assert store.asked.pop() == cache_store_pb2.PublishBlocksRequest(
         key=KEY.to_proto(),
-        version=version_to_proto(Version("u", 1)),
+        version=Version("u", 1).to_proto(),
         files=[file],
         references=names,
         fingerprint="print",
@@ -189,14 +172,12 @@ def test_names_of_headers() -> None:
 
 async def test_storage_half_of_agents(client: StoreClient, store: ScriptedStore) -> None:
     store.answer = agent_pb2.GetAgentResponse(agent=agent_pb2.Agent(tokens=3))
-    assert (await client.get_agent(agent_pb2.GetAgentRequest(key=KEY.to_proto()))).agent.tokens == 3
-    store.answer = agent_pb2.ListAgentsResponse(next_page_token="x")
-    assert (await client.list_agents(agent_pb2.ListAgentsRequest(namespace="ns"))).next_page_token == "x"
+    get, delete = agent_pb2.GetAgentRequest(key=KEY.to_proto()), agent_pb2.DeleteAgentRequest(key=KEY.to_proto())
+    assert (await client.call(client.agents.GetAgent, get)).agent.tokens == 3
     store.answer = agent_pb2.DeleteAgentResponse()
-    assert (
-        await client.delete_agent(agent_pb2.DeleteAgentRequest(key=KEY.to_proto())) == agent_pb2.DeleteAgentResponse()
-    )
-    assert len(store.asked) == 3
+    assert await client.call(client.agents.DeleteAgent, delete) == agent_pb2.DeleteAgentResponse()
+    assert store.asked == [get, delete]
+    assert 25 < store.seconds[0] < 31 and 590 < store.seconds[1] < 601, "erasing may wait for the object store"
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem.blockfile import TENSORS
-from inference_service.engine.arenas import HostTensors
-from inference_service.engine.joining import runs
+from agentmem.identity import FileName
+from inference_service.engine.geometry import HostTensors
+from inference_service.engine.uploading import runs
 from inference_service.metrics import WorkerMetrics
-from inference_service.storage import transfer
+from inference_service.storage import transport
 from inference_service.storage.blocks import BlockMiss, read_block
-from inference_service.storage.choosing import Transfers
-from inference_service.storage.client import FileName
-from inference_service.storage.transfer import READERS_AT_ONCE, File
+from inference_service.storage.transport import READERS_AT_ONCE, File
+from inference_service.storage.transport_selector import TransportSelector
 from inference_service.turns.fetching import Fetcher
 from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, KINDS, World, blocks, flip, window
 
@@ -40,11 +40,11 @@ async def stored(world: World) -> tuple[list[File], list[dict[str, bytes]]]:
 async def test_all_of_them_in_their_order(world: World, kind: str) -> None:
     files, tensors = await stored(world)
     for order in ([0, 1, 2, 3], [3, 1], [2], []):
-        found = await world.transfer(kind).read_all([files[n] for n in order], GEOMETRY)
+        found = await world.transport(kind).read_all([files[n] for n in order], GEOMETRY)
         assert [held(each) for each in found] == [tensors[n] for n in order]
     many = [0, 1, 2, 3] * READERS_AT_ONCE
     for found in await asyncio.gather(
-        *(world.transfer(kind).read_all([files[n] for n in many], GEOMETRY) for _ in range(2))
+        *(world.transport(kind).read_all([files[n] for n in many], GEOMETRY) for _ in range(2))
     ):
         assert [held(each) for each in found] == [tensors[n] for n in many]
 
@@ -52,7 +52,7 @@ async def test_all_of_them_in_their_order(world: World, kind: str) -> None:
 async def test_tensors_of_whole_blocks_lie_at_equal_distances(world: World) -> None:
     """However long the files' headers are: the engine takes them out in one go."""
     [first, second, tail, _], _ = await stored(world)
-    found = await world.transfer("path").read_all([first, second, second, first, tail], GEOMETRY)
+    found = await world.transport("path").read_all([first, second, second, first, tail], GEOMETRY)
     for name in TENSORS:
         assert [run.shape[0] for run in runs([each[name] for each in found])] == [4, 1]
 
@@ -60,11 +60,11 @@ async def test_tensors_of_whole_blocks_lie_at_equal_distances(world: World) -> N
 async def test_a_long_window_does_not_widen_the_rows_of_blocks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     files, _ = await stored(world)
     taken: list[int] = []
-    memory = transfer.host_memory
-    monkeypatch.setattr(transfer, "host_memory", lambda size: (taken.append(size), memory(size))[1])
-    monkeypatch.setattr(transfer, "most_bytes", lambda *_: 1 << 30)
+    memory = transport.host_memory
+    monkeypatch.setattr(transport, "host_memory", lambda size: (taken.append(size), memory(size))[1])
+    monkeypatch.setattr(transport, "most_bytes", lambda *_: 1 << 30)
     files[-1][1].size_bytes *= 100  # As if: a window has memory of its own, as long as its file.
-    found = await world.transfer("path").read_all(files, GEOMETRY)
+    found = await world.transport("path").read_all(files, GEOMETRY)
     assert [isinstance(each, BlockMiss) for each in found] == [False, False, False, False]
     blocks_bytes = sum(file.size_bytes for _, file in files[:-1])
     assert sum(taken) < 2 * blocks_bytes
@@ -81,7 +81,7 @@ async def test_damage_anywhere_is_a_miss_of_that_file_alone(
     for bad in ({0}, {1}, {2}, {3}, {0, 2}, {0, 1, 2, 3}):
         for n in bad:
             damage(paths[n])
-        found = await world.transfer(kind).read_all(files, GEOMETRY)
+        found = await world.transport(kind).read_all(files, GEOMETRY)
         for n, each in enumerate(found):
             if n in bad:
                 assert isinstance(each, BlockMiss)
@@ -99,10 +99,10 @@ async def test_what_is_no_fault_of_a_file_is_no_miss(world: World, monkeypatch: 
     def failing(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(transfer, "read_block", failing)
-    monkeypatch.setattr(transfer, "verified", failing)
+    monkeypatch.setattr(transport, "read_block", failing)
+    monkeypatch.setattr(transport, "verified", failing)
     with pytest.raises(ZeroDivisionError):
-        await world.transfer(kind).read_all(files, GEOMETRY)
+        await world.transport(kind).read_all(files, GEOMETRY)
 
 
 async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
@@ -120,8 +120,8 @@ async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
         arrays.extend(weakref.ref(array) for array in found.values())
         return found
 
-    monkeypatch.setattr(transfer, "read_block", slow)
-    path = world.transfer("path")
+    monkeypatch.setattr(transport, "read_block", slow)
+    path = world.transport("path")
     reading = asyncio.create_task(path.read_all(files * 50, GEOMETRY))
     assert await asyncio.to_thread(begun.acquire, timeout=30)
     reading.cancel()
@@ -129,7 +129,7 @@ async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
         await reading
     del reading
     go_on.set()
-    monkeypatch.setattr(transfer, "read_block", read_block)
+    monkeypatch.setattr(transport, "read_block", read_block)
     found = await path.read_all(files, GEOMETRY)
     assert [held(each) for each in found] == tensors, "others read on as if nothing had been"
     async with asyncio.timeout(30):
@@ -142,7 +142,7 @@ async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
 async def test_several_bad_files_of_one_restore_are_all_refused(world: World) -> None:
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    fetcher = Fetcher(world.store, Transfers(world.store, "path", metrics), metrics)
+    fetcher = Fetcher(world.store, TransportSelector(world.store, "path", metrics), metrics)
     files, tensors = await stored(world)
     for n in (1, 3):
         flip(Path(files[n][1].path))

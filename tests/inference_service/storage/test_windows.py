@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentmem.identity import Ledger
+from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine.arenas import HostTensors
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.geometry import Caches
-from inference_service.memory.ledger import Ledger
+from inference_service.engine.geometry import Caches, HostTensors
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import WindowCandidate, choose_window, window_candidates, window_headers
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from inference_service.storage.blocks import read_block, write_block
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss
@@ -74,7 +74,7 @@ def run(model: LoadedModel, caches: Caches, tokens: list[int], generated: int) -
     decoding = Decoding(generated, sampling=Sampling(ignore_eos=True), top_logprobs=0) if generated else None
     job = TurnJob(tokens, lambda: caches, decoding, events.append, threading.Event())
     model.engine.add(job)
-    while model.engine.tick():
+    while model.engine.step():
         pass
     job.future.result(0)
     return events

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inference_service.text.answering import AnswerStream, Said
+from inference_service.text.answering import AnswerDelta, AnswerStream
 from inference_service.text.streaming import TextStream
 from inference_service.text.tool_calls import CallSyntax, Form
 
@@ -127,14 +127,14 @@ def test_without_a_syntax_or_a_call_it_is_the_text_stream(text: str, places: lis
 
 def test_what_may_begin_a_call_is_held_back_and_a_call_comes_whole() -> None:
     stream = AnswerStream((), CLOSED)
-    assert stream.feed(b"so <") == Said(text="so")
-    assert stream.feed(b"b>") == Said(text=" <b>")
-    assert stream.feed(b"\n<c>4") == Said(text="")
-    assert stream.feed(b"2<") == Said(text="")
+    assert stream.feed(b"so <") == AnswerDelta(text="so")
+    assert stream.feed(b"b>") == AnswerDelta(text=" <b>")
+    assert stream.feed(b"\n<c>4") == AnswerDelta(text="")
+    assert stream.feed(b"2<") == AnswerDelta(text="")
     _, text, (call,) = stream.feed(b"/c>\nand")
     assert (text, call.name) == ("and", "f42")
-    assert stream.feed(b"<c>1") == Said(text="")
-    assert stream.finish(ended=False) == Said(text="<c>1")
+    assert stream.feed(b"<c>1") == AnswerDelta(text="")
+    assert stream.finish(ended=False) == AnswerDelta(text="<c>1")
 
 
 @pytest.mark.parametrize(

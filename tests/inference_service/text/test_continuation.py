@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.identity import Ledger
 from agentmem.v1 import types_pb2
 from inference_service.domain import MessagesInput
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits
+from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Plan, Planner
-from inference_service.text.rendered import Rendered, Span
+from inference_service.text.prompt import Rendered, Span
 from tests import npm_tokenizers
 from tests.inference_service.chat_templates import (
     APERTUS,
@@ -96,7 +96,7 @@ CALLING = {
 def appended(family: Family, prompt: str, generated: str, *messages: Message) -> tuple[str, Plan]:
     """All that the model sees after an append to a ledger of a prompt and what was generated, and the plan."""
     of = model(family)
-    planner = Planner(of.tokenizer, of.renderer, Limits())
+    planner = Planner(of.tokenizer, of.renderer, MatchLimits())
     ledger = Ledger()
     for text in (prompt, generated):
         ids = of.tokenizer.encode(text, parse_special=True)
@@ -105,15 +105,21 @@ def appended(family: Family, prompt: str, generated: str, *messages: Message) ->
         )
     before = Rendered(ledger.text, tuple(planner.specials(ledger)))
     kept, addition = of.renderer.continuation(
-        before, MessagesInput(messages), cue=True, parse_special=False, answered=ledger.ends_with_an_answer
+        before,
+        MessagesInput(messages),
+        generation_prompt=True,
+        parse_special=False,
+        answered=ledger.ends_with_an_answer,
     )
     plan = planner.for_append(ledger, addition, kept)
     return of.tokenizer.decode(plan.sequence).decode(), plan
 
 
-def added(template: str, ledger: Rendered, new: MessagesInput, *, cue: bool = True) -> Rendered:
+def added(template: str, ledger: Rendered, new: MessagesInput, *, generation_prompt: bool = True) -> Rendered:
     """What is added to a ledger of which all stays."""
-    kept, addition = renderer(template).continuation(ledger, new, cue=cue, parse_special=False)
+    kept, addition = renderer(template).continuation(
+        ledger, new, generation_prompt=generation_prompt, parse_special=False
+    )
     assert kept == len(ledger.text)
     return addition
 
@@ -169,7 +175,7 @@ def test_results_of_tools_follow_their_call(family: Family, new: tuple[Message, 
 )
 def test_an_append_to_context_that_was_taken_in(family: Family, before: tuple[Message, ...]) -> None:
     new = (ANSWER, NEXT) if before[-1] is USER else (NEXT,)
-    text, _ = appended(family, model(family).whole([*before], cue=False), "", *new)
+    text, _ = appended(family, model(family).whole([*before], generation_prompt=False), "", *new)
     assert text == model(family).whole([*before, *new])
 
 
@@ -192,7 +198,7 @@ def test_a_turn_after_a_call_that_no_tool_answered() -> None:
 
 def test_white_space_of_an_answer_is_no_end_of_its_turn() -> None:
     template = "{% for m in messages %}{{ m.content }}{{ '\\n\\n' }}{% endfor %}"
-    text = added(template, remembered("hello\n\nhi\n"), chat(("user", "and now?")), cue=False).text
+    text = added(template, remembered("hello\n\nhi\n"), chat(("user", "and now?")), generation_prompt=False).text
     assert text == b"\n\nand now?\n\n"
 
 
@@ -237,14 +243,14 @@ NO_ANSWERS = "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% 
 @pytest.mark.parametrize("template", [HOISTS, ROUNDS, NO_ANSWERS], ids=["hoists", "counts", "no answers"])
 def test_an_addition_that_cannot_be_known_is_refused(template: str) -> None:
     with pytest.raises(FailedPrecondition, match="send the whole chat"):
-        added(template, remembered("x"), chat(("system", "y"), ("user", "z")), cue=False)
+        added(template, remembered("x"), chat(("system", "y"), ("user", "z")), generation_prompt=False)
 
 
 def test_an_end_of_turn_only_at_the_end() -> None:
     template = "{% for m in messages %}{{ m.content }}{% if loop.last %}<|im_end|>{% endif %}{% endfor %}"
     of = renderer(template)
     for ledger, kept in (("x", 1), ("x" + END, 1)):
-        found = of.continuation(remembered(ledger), chat(("user", "y")), cue=False, parse_special=False)
+        found = of.continuation(remembered(ledger), chat(("user", "y")), generation_prompt=False, parse_special=False)
         assert found == (kept, remembered("y" + END))
 
 
@@ -262,19 +268,21 @@ def remembered(text: str, *, literal: bool = False) -> Rendered:
 
 
 @pytest.mark.parametrize("template", [CHATML, STRIPS_THINKING, STRICT_ROLES, ALTERNATING])
-@given(first=plain.filter(bool), content=plain, cue=st.booleans())
-def test_continuation_is_the_difference(template: str, first: str, content: str, cue: bool) -> None:
+@given(first=plain.filter(bool), content=plain, generation_prompt=st.booleans())
+def test_continuation_is_the_difference(template: str, first: str, content: str, generation_prompt: bool) -> None:
     history = chat(("user", first), ("assistant", "hi there"))
     new = chat(("user", content))
-    before = plain_rendering(history, template, cue=False)
-    after = plain_rendering(MessagesInput((*history.messages, *new.messages)), template, cue=cue)
-    addition = added(template, remembered(before), new, cue=cue)
+    before = plain_rendering(history, template, generation_prompt=False)
+    after = plain_rendering(
+        MessagesInput((*history.messages, *new.messages)), template, generation_prompt=generation_prompt
+    )
+    addition = added(template, remembered(before), new, generation_prompt=generation_prompt)
     assert before + addition.text.decode() == after
 
 
 @pytest.mark.parametrize("missing", [f"{END}\n", "\n", ""])
 def test_missing_end_of_turn_is_added_as_far_as_it_is_missing(missing: str) -> None:
-    whole = plain_rendering(chat(*FIRST), cue=False)
+    whole = plain_rendering(chat(*FIRST), generation_prompt=False)
     ledger = whole.removesuffix(missing)
     addition = added(CHATML, remembered(ledger), chat(("user", "next")))
     assert addition.text.decode() == f"{missing}{START}user\nnext{END}\n{START}assistant\n"
@@ -284,7 +292,7 @@ def test_missing_end_of_turn_is_added_as_far_as_it_is_missing(missing: str) -> N
 @pytest.mark.parametrize("size", range(1, len(END)))
 def test_beginning_of_a_special_token_is_not_a_part_of_it(size: int) -> None:
     ledger = remembered(f"{BOS}{START}assistant\nhi{END[:size]}")
-    addition = added(CHATML, ledger, chat(("user", "next")), cue=False)
+    addition = added(CHATML, ledger, chat(("user", "next")), generation_prompt=False)
     assert addition.text.decode() == f"{END}\n{START}user\nnext{END}\n"
     assert renderer().encode(addition).count(END_ID) == 2
 
@@ -292,13 +300,13 @@ def test_beginning_of_a_special_token_is_not_a_part_of_it(size: int) -> None:
 @pytest.mark.parametrize("tail", [END, f"{END}\n"])
 def test_look_alike_at_the_end_of_the_ledger_does_not_end_the_turn(tail: str) -> None:
     ledger = remembered(f"{BOS}{START}") + remembered(f"assistant\nhi{tail}", literal=True)
-    addition = added(CHATML, ledger, chat(("user", "next")), cue=False)
+    addition = added(CHATML, ledger, chat(("user", "next")), generation_prompt=False)
     assert addition.text.decode().startswith(f"{END}\n{START}user")
 
 
 def test_ledger_that_ends_inside_a_character() -> None:
     ledger = Rendered(b"hi \xf0\x9f")
-    addition = added(CHATML, ledger, chat(("user", "x")), cue=False)
+    addition = added(CHATML, ledger, chat(("user", "x")), generation_prompt=False)
     assert addition.text.decode() == f"{END}\n{START}user\nx{END}\n"
 
 
@@ -315,8 +323,8 @@ def test_continuation_keeps_look_alikes_ordinary_and_adds_no_bos(chat: MessagesI
 
 def test_continuation_of_nothing_is_the_whole_chat() -> None:
     new = chat(("user", "x"))
-    whole = renderer().messages(new, cue=True, parse_special=False)
-    assert renderer().continuation(Rendered(b""), new, cue=True, parse_special=False) == (0, whole)
+    whole = renderer().messages(new, generation_prompt=True, parse_special=False)
+    assert renderer().continuation(Rendered(b""), new, generation_prompt=True, parse_special=False) == (0, whole)
 
 
 def test_continuation_under_a_template_that_rewrites_what_came_before() -> None:

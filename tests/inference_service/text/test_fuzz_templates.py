@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.identity import Ledger
 from inference_service.domain import MessagesInput
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits
+from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Planner
-from inference_service.text import template_clock
-from inference_service.text.rendered import Rendered
+from inference_service.text.prompt import Rendered
 from inference_service.text.rendering import Renderer
+from inference_service.text.template import rendering_at
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import byte_level_backend
 
@@ -46,10 +46,10 @@ class Traits(NamedTuple):
     content: str
     system: str
     alternates: bool
-    cue: bool
-    """Whether the cue is there only if asked for."""
+    asks: bool
+    """Whether the generation prompt is there only if asked for."""
     ending: str
-    """What ends a chat without a cue."""
+    """What ends a chat without a generation prompt."""
     counts: bool
 
     @property
@@ -74,14 +74,14 @@ class Traits(NamedTuple):
             "refused": "{{ raise_exception('System role not supported') }}",
         }[self.system]
         odd = "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('must alternate') }}{% endif %}"
-        cue = begin % self.opener.format(role="assistant")
+        ask = begin % self.opener.format(role="assistant")
         return (
             f"{self.beginning}{hoisted if self.system == 'hoisted' else ''}{{% for m in messages %}}"
             f"{odd if self.alternates else ''}"
             f"{{% if {name} == 'system' %}}{system}"
             f"{{% elif {name} == 'assistant' %}}{opener}{content}{answer_closer}"
             f"{{% else %}}{opener}{number}{content}{closed(self.user_closer)}{{% endif %}}{{% endfor %}}"
-            f"{f'{{% if add_generation_prompt %}}{cue}{{% else %}}{self.ending}{{% endif %}}' if self.cue else cue}"
+            f"{f'{{% if add_generation_prompt %}}{ask}{{% else %}}{self.ending}{{% endif %}}' if self.asks else ask}"
         )
 
     @property
@@ -101,7 +101,7 @@ def traits(**fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Traits]:
         "content": st.sampled_from(["m.content", "m.content | trim", "m['content'].strip()", "m.content ~ ''"]),
         "system": st.sampled_from(["in place", "in place", "hoisted", "refused"]),
         "alternates": st.booleans(),
-        "cue": st.booleans(),
+        "asks": st.booleans(),
         "ending": st.sampled_from(["", "", "</s>", "\\n"]),
         "counts": st.sampled_from([False, False, False, True]),
     }
@@ -130,11 +130,11 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(backend, [backend.token_to_id(stop) for stop in STOPS])
 
 
-def whole(template: str, chat: list[Message], *, cue: bool = True) -> str | None:
+def whole(template: str, chat: list[Message], *, generation_prompt: bool = True) -> str | None:
     """What transformers makes of it; None where the template refuses."""
     try:
         rendered = transformers().apply_chat_template(
-            chat, chat_template=template, add_generation_prompt=cue, tokenize=False
+            chat, chat_template=template, add_generation_prompt=generation_prompt, tokenize=False
         )
     except Exception:  # noqa: BLE001 - whatever a template raises
         return None
@@ -160,7 +160,7 @@ def test_an_append_is_the_whole_chat(
     of: Traits, before: list[Message], answer: str, new: list[Message], stop: str
 ) -> None:
     template = of.template
-    with template_clock.at(MONDAY):
+    with rendering_at(MONDAY):
         prompt = whole(template, before)
         chat = whole(template, [*before, {"role": "assistant", "content": answer}, *new])
         assume(prompt is not None and chat is not None and chat.startswith(prompt + answer))
@@ -169,11 +169,11 @@ def test_an_append_is_the_whole_chat(
         for text, generated in ((prompt, False), (answer + stop, True)):
             ids = tokenizer().encode(text, parse_special=True)
             ledger = ledger.followed_by(ids, tokenizer().pieces(ids), "", len(ids) if generated else 0)
-        planner = Planner(tokenizer(), renderer(template), Limits())
+        planner = Planner(tokenizer(), renderer(template), MatchLimits())
         remembered = Rendered(ledger.text, tuple(planner.specials(ledger)))
         try:
             kept, addition = renderer(template).continuation(
-                remembered, MessagesInput(tuple(new)), cue=True, parse_special=False
+                remembered, MessagesInput(tuple(new)), generation_prompt=True, parse_special=False
             )
         except (FailedPrecondition, InvalidArgument):
             event("refused")
@@ -204,16 +204,16 @@ def test_an_append_to_context_that_was_taken_in_is_the_whole_chat(
     of: Traits, before: list[Message], new: list[Message]
 ) -> None:
     template = of.template
-    with template_clock.at(MONDAY):
-        context, chat = whole(template, before, cue=False), whole(template, [*before, *new])
+    with rendering_at(MONDAY):
+        context, chat = whole(template, before, generation_prompt=False), whole(template, [*before, *new])
         assert context is not None
         ids = tokenizer().encode(context, parse_special=True)
         ledger = Ledger().followed_by(ids, tokenizer().pieces(ids), "", 0)
-        planner = Planner(tokenizer(), renderer(template), Limits())
+        planner = Planner(tokenizer(), renderer(template), MatchLimits())
         kept, addition = renderer(template).continuation(
             Rendered(ledger.text, tuple(planner.specials(ledger))),
             MessagesInput(tuple(new)),
-            cue=True,
+            generation_prompt=True,
             parse_special=False,
             answered=False,
         )
@@ -221,14 +221,23 @@ def test_an_append_to_context_that_was_taken_in_is_the_whole_chat(
 
 
 @fuzz
-@given(of=traits(), chat=messages(st.one_of(words, hostile), ("user", "assistant", "system"), 4), cue=st.booleans())
-def test_what_is_said_is_no_special_token(of: Traits, chat: list[Message], cue: bool) -> None:
+@given(
+    of=traits(),
+    chat=messages(st.one_of(words, hostile), ("user", "assistant", "system"), 4),
+    generation_prompt=st.booleans(),
+)
+def test_what_is_said_is_no_special_token(of: Traits, chat: list[Message], generation_prompt: bool) -> None:
     template = of.template
     harmless = [{**message, "content": "x"} for message in chat]
-    with template_clock.at(MONDAY):
-        expected, plain = whole(template, chat, cue=cue), whole(template, harmless, cue=cue)
+    with rendering_at(MONDAY):
+        expected, plain = (
+            whole(template, chat, generation_prompt=generation_prompt),
+            whole(template, harmless, generation_prompt=generation_prompt),
+        )
         try:
-            rendered = renderer(template).messages(MessagesInput(tuple(chat)), cue=cue, parse_special=False)
+            rendered = renderer(template).messages(
+                MessagesInput(tuple(chat)), generation_prompt=generation_prompt, parse_special=False
+            )
         except InvalidArgument:
             assert expected is None
             return
@@ -266,4 +275,4 @@ def test_broken_templates_are_refused_or_render(template: str) -> None:
         partial(renderer(template).continuation, Rendered(b"x"), chat),
     ):
         with suppress(FailedPrecondition, InvalidArgument):
-            render(cue=True, parse_special=False)
+            render(generation_prompt=True, parse_special=False)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.text import grammar as module
-from inference_service.text.call_grammar import MAX_INDENT
 from inference_service.text.grammar import Grammar, Grammars
+from inference_service.text.lark import MAX_INDENT
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import byte_level, byte_level_backend, llama3_like, nfc, sentence_piece
 from tests.json_schemas import HOSTILE, SCHEMAS, Schema, fits

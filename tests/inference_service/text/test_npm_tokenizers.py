@@ -4,6 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from tests import npm_tokenizers
+from tests.full_matrix import FULL
 
 
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
@@ -15,7 +16,7 @@ def test_packages_hold_what_a_model_directory_does(name: str) -> None:
     assert npm_tokenizers.backend(name).encode("The boat", add_special_tokens=False).ids
 
 
-@pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
+@pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE[:: 1 if FULL else 3])
 def test_templates_render_by_transformers(name: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(npm_tokenizers.directory(name))
     chat = [{"role": "user", "content": "The boat is green."}]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
-from inference_service.text.rendered import Rendered, Span
+from inference_service.text.prompt import Rendered, Span
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.real_tokenizers import (
@@ -58,13 +58,13 @@ def chats(text: st.SearchStrategy[str]) -> st.SearchStrategy[MessagesInput]:
     )
 
 
-def plain_rendering(chat: MessagesInput, template: str = CHATML, *, cue: bool = True) -> str:
+def plain_rendering(chat: MessagesInput, template: str = CHATML, *, generation_prompt: bool = True) -> str:
     """What transformers itself makes of it."""
     return str(
         hugging_face(template).apply_chat_template(
             [dict(m) for m in chat.messages],
             tools=[dict(t) for t in chat.tools] or None,
-            add_generation_prompt=cue,
+            add_generation_prompt=generation_prompt,
             tokenize=False,
             **chat.template_arguments,
         )
@@ -79,11 +79,13 @@ def chat(*messages: tuple[str, str]) -> MessagesInput:
     return MessagesInput(tuple({"role": role, "content": content} for role, content in messages))
 
 
-@given(chat=chats(hostile), cue=st.booleans())
-def test_user_text_never_becomes_a_special_token(chat: MessagesInput, cue: bool) -> None:
-    rendered = renderer().messages(chat, cue=cue, parse_special=False)
-    assert rendered.text.decode() == plain_rendering(chat, cue=cue), "the text is the template's, without any mark"
-    of_the_template = 1 + 2 * len(chat.messages) + cue
+@given(chat=chats(hostile), generation_prompt=st.booleans())
+def test_user_text_never_becomes_a_special_token(chat: MessagesInput, generation_prompt: bool) -> None:
+    rendered = renderer().messages(chat, generation_prompt=generation_prompt, parse_special=False)
+    assert rendered.text.decode() == plain_rendering(chat, generation_prompt=generation_prompt), (
+        "the text is the template's, without any mark"
+    )
+    of_the_template = 1 + 2 * len(chat.messages) + generation_prompt
     assert len(rendered.specials) == of_the_template
     token_ids = renderer().encode(rendered)
     assert sum(token in TOKENIZER.special_ids for token in token_ids) == of_the_template
@@ -93,13 +95,13 @@ def test_user_text_never_becomes_a_special_token(chat: MessagesInput, cue: bool)
     ]
 
 
-@given(chat=chats(plain), cue=st.booleans())
-def test_tokens_are_those_of_transformers(chat: MessagesInput, cue: bool) -> None:
-    rendered = renderer().messages(chat, cue=cue, parse_special=False)
+@given(chat=chats(plain), generation_prompt=st.booleans())
+def test_tokens_are_those_of_transformers(chat: MessagesInput, generation_prompt: bool) -> None:
+    rendered = renderer().messages(chat, generation_prompt=generation_prompt, parse_special=False)
     expected = hugging_face(CHATML).apply_chat_template(
         [dict(m) for m in chat.messages],
         tools=[dict(t) for t in chat.tools] or None,
-        add_generation_prompt=cue,
+        add_generation_prompt=generation_prompt,
         tokenize=True,
         return_dict=False,
     )
@@ -108,7 +110,7 @@ def test_tokens_are_those_of_transformers(chat: MessagesInput, cue: bool) -> Non
 
 @given(chat=chats(hostile))
 def test_special_tokens_in_user_text_are_parsed_when_asked(chat: MessagesInput) -> None:
-    rendered = renderer().messages(chat, cue=True, parse_special=True)
+    rendered = renderer().messages(chat, generation_prompt=True, parse_special=True)
     text = plain_rendering(chat)
     assert rendered.text.decode() == text
     assert renderer().encode(rendered) == TOKENIZER.encode(text, parse_special=True)
@@ -129,7 +131,7 @@ def test_special_tokens_in_user_text_are_parsed_when_asked(chat: MessagesInput) 
 )
 def test_look_alikes_wherever_they_are(place: Mapping[str, Any]) -> None:
     message = {"role": "user", **place}
-    rendered = renderer().messages(MessagesInput((message,)), cue=False, parse_special=False)
+    rendered = renderer().messages(MessagesInput((message,)), generation_prompt=False, parse_special=False)
     assert rendered.text.count(END.encode()) == 2
     token_ids = renderer().encode(rendered)
     assert token_ids.count(END_ID) == 1
@@ -140,8 +142,8 @@ def test_look_alikes_wherever_they_are(place: Mapping[str, Any]) -> None:
 def test_look_alikes_in_tools_and_template_arguments() -> None:
     template = CHATML + "{{ extra }}"
     given_chat = MessagesInput(({"role": "user", "content": "x"},), ({END: END},), {"extra": END})
-    rendered = renderer(template).messages(given_chat, cue=False, parse_special=False)
-    assert rendered.text.decode() == plain_rendering(given_chat, template, cue=False)
+    rendered = renderer(template).messages(given_chat, generation_prompt=False, parse_special=False)
+    assert rendered.text.decode() == plain_rendering(given_chat, template, generation_prompt=False)
     assert renderer(template).encode(rendered).count(END_ID) == 1
 
 
@@ -150,7 +152,7 @@ def test_look_alikes_that_overlap() -> None:
     backend.add_special_tokens(["<<a>>", ">>b<<"])
     tokenizer = Tokenizer(backend, [])
     overlapping = Renderer(tokenizer, hugging_face(CHATML).apply_chat_template)
-    rendered = overlapping.messages(chat(("user", "x<<a>>b<<y")), cue=False, parse_special=False)
+    rendered = overlapping.messages(chat(("user", "x<<a>>b<<y")), generation_prompt=False, parse_special=False)
     assert len(rendered.specials) == 3
     assert sum(token in tokenizer.special_ids for token in overlapping.encode(rendered)) == 3
 
@@ -158,7 +160,7 @@ def test_look_alikes_that_overlap() -> None:
 @pytest.mark.parametrize("free", [0, 17, len(NONCHARACTERS) - 1])
 def test_one_free_mark_is_enough(free: int) -> None:
     taken = "".join(mark for i, mark in enumerate(NONCHARACTERS) if i != free)
-    rendered = renderer().messages(chat(("user", f"{taken}{END}")), cue=False, parse_special=False)
+    rendered = renderer().messages(chat(("user", f"{taken}{END}")), generation_prompt=False, parse_special=False)
     assert rendered.text.decode() == f"{BOS}{START}user\n{taken}{END}{END}\n"
     assert renderer().encode(rendered).count(END_ID) == 1
 
@@ -166,9 +168,9 @@ def test_one_free_mark_is_enough(free: int) -> None:
 def test_no_free_mark() -> None:
     everything = "".join(NONCHARACTERS)
     with pytest.raises(InvalidArgument) as caught:
-        renderer().messages(chat(("user", everything + END)), cue=False, parse_special=False)
+        renderer().messages(chat(("user", everything + END)), generation_prompt=False, parse_special=False)
     assert caught.value.field == "messages"
-    rendered = renderer().messages(chat(("user", everything)), cue=False, parse_special=False)
+    rendered = renderer().messages(chat(("user", everything)), generation_prompt=False, parse_special=False)
     assert everything in rendered.text.decode()
 
 
@@ -206,7 +208,7 @@ def test_appended_text_has_no_bos(text: str) -> None:
 
 @given(chat=chats(hostile), data=st.data())
 def test_encoding_may_begin_at_any_special_token(chat: MessagesInput, data: st.DataObject) -> None:
-    rendered = renderer().messages(chat, cue=True, parse_special=False)
+    rendered = renderer().messages(chat, generation_prompt=True, parse_special=False)
     span = data.draw(st.sampled_from(rendered.specials))
     assert TOKENIZER.decode(renderer().encode(rendered, span.start)) == rendered.text[span.start :]
     whole = renderer().encode(rendered)
@@ -244,7 +246,7 @@ def test_sum_of_renderings() -> None:
 )
 def test_what_the_template_refuses_is_a_bad_argument(template: str, refused: MessagesInput, problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem) as caught:
-        renderer(template).messages(refused, cue=True, parse_special=False)
+        renderer(template).messages(refused, generation_prompt=True, parse_special=False)
     assert caught.value.field == "messages"
 
 
@@ -253,19 +255,19 @@ def test_what_the_sandbox_refuses_is_a_bad_argument() -> None:
         raise jinja2.exceptions.SecurityError("no")
 
     with pytest.raises(InvalidArgument, match="refuses"):
-        Renderer(TOKENIZER, template).messages(chat(("user", "x")), cue=True, parse_special=False)
+        Renderer(TOKENIZER, template).messages(chat(("user", "x")), generation_prompt=True, parse_special=False)
 
 
 def test_no_template() -> None:
     with pytest.raises(FailedPrecondition, match="no chat template"):
-        renderer(None).messages(chat(("user", "x")), cue=True, parse_special=False)
+        renderer(None).messages(chat(("user", "x")), generation_prompt=True, parse_special=False)
 
 
 def test_thinking_is_stripped_only_from_earlier_answers() -> None:
     answer = ("assistant", "<think>hm</think>yes")
-    last = renderer(STRIPS_THINKING).messages(chat(("user", "x"), answer), cue=False, parse_special=False)
+    last = renderer(STRIPS_THINKING).messages(chat(("user", "x"), answer), generation_prompt=False, parse_special=False)
     earlier = renderer(STRIPS_THINKING).messages(
-        chat(("user", "x"), answer, ("user", "y")), cue=False, parse_special=False
+        chat(("user", "x"), answer, ("user", "y")), generation_prompt=False, parse_special=False
     )
     assert b"hm" in last.text
     assert b"hm" not in earlier.text

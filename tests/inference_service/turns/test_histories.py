@@ -1,9 +1,9 @@
 """How many templates go on from what a model wrote, when the chat comes back as clients send it.
 
 Each family is a template with the traits of models that are much used: what it leaves out of earlier turns, how it ends
-them, what its cue opens. The model writes an answer, with reasoning before it where the family has a way to; the client
-sends the chat back with the answer as it got it. Few templates render what was written; the memory is gone on from all
-the same.
+them, what its generation prompt opens. The model writes an answer, with reasoning before it where the family has a way
+to; the client sends the chat back with the answer as it got it. Few templates render what was written; the memory is
+gone on from all the same.
 """
 
 from dataclasses import dataclass, replace
@@ -15,16 +15,16 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentmem.conversations import message_hashes
+from agentmem.identity import Ledger
 from agentmem.v1 import types_pb2
 from inference_service.domain import MessagesInput
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits
+from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Plan, Planner
-from inference_service.text.answering import Said, told_apart
+from inference_service.text.answering import AnswerDelta, split_answer
 from inference_service.text.reasoning import ReasoningFormat, harmony, tagged
 from inference_service.text.rendering import Renderer
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.turns.inputs import plan_input
+from inference_service.turns.inputs import InputPlanner
 from tests import npm_tokenizers
 from tests.inference_service.chat_templates import APERTUS, COMMAND, GLM, GPT_OSS, LLAMA, MISTRAL, PHI, Family
 from tests.inference_service.real_tokenizers import CHATML, QWEN3_LIKE, SPECIALS, byte_level_backend
@@ -51,14 +51,14 @@ class Way:
         return self.family.name
 
 
-def _chatml(name: str, assistant: str, cue: str, before: str = "") -> Family:
-    """ChatML in which an assistant's message is `assistant`, and the cue ends with `cue`."""
+def _chatml(name: str, assistant: str, generation_prompt: str, before: str = "") -> Family:
+    """ChatML in which an assistant's message is `assistant`, and what asks for one ends with `generation_prompt`."""
     template = (
         before + "{% set ns = namespace(asked=-1) %}{% for m in messages %}{% if m.role == 'user' %}"
         "{% set ns.asked = loop.index0 %}{% endif %}{% endfor %}"
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}" + assistant + "{% else %}"
         "{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n" + cue + "{% endif %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n" + generation_prompt + "{% endif %}"
     )
     return Family(name, template, _IM, ("<|im_end|>",))
 
@@ -69,7 +69,7 @@ _LATE = (
 _AFTER = "{{ m.content.split('</think>')[-1].lstrip('\n') }}"
 _EMPTY = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
 _OPENED = {"thinks": "{thought}\n</think>\n\n{said}", "says": "\n</think>\n\n{said}", "tags": TAGS}
-"""Where the cue begins the reasoning."""
+"""Where the generation prompt begins the reasoning."""
 _THOUGHT = "<think>\n{thought}\n</think>\n\n{said}"
 _OFF = (("enable_thinking", False),)
 
@@ -153,7 +153,7 @@ def model(way: Way) -> Model:
 def _model(tokenizer: Tokenizer, template: Any, tags: tuple[str, str] | None, *, is_harmony: bool = False) -> Model:
     reasoning = harmony(tokenizer) if is_harmony else tagged(*tags, tokenizer) if tags else None
     renderer = Renderer(tokenizer, template, reasoning=reasoning)
-    return Model(tokenizer, renderer, Planner(tokenizer, renderer, Limits()), reasoning)
+    return Model(tokenizer, renderer, Planner(tokenizer, renderer, MatchLimits()), reasoning)
 
 
 class Agent:
@@ -166,23 +166,23 @@ class Agent:
         self.computed = 0
 
     def plan(self, chat: MessagesInput) -> Plan:
-        return plan_input(self._of.planner, self._of.renderer, chat, self.ledger, parse_special=False, cue=True)
+        return InputPlanner(self._of.planner, self.ledger, parse_special=False, generation_prompt=True).plan(chat)
 
-    def turn(self, written: str, chat: MessagesInput) -> Said:
+    def turn(self, written: str, chat: MessagesInput) -> AnswerDelta:
         """A turn in which the model writes that; what a client gets."""
         plan = self.plan(chat)
         tokenizer = self._of.tokenizer
         generated = tokenizer.encode(written, parse_special=True)
-        said = Said(text=written)
+        said = AnswerDelta(text=written)
         if self._of.reasoning is not None:
-            said = told_apart(self._of.reasoning, tokenizer, plan.sequence, generated)
+            said = split_answer(self._of.reasoning, tokenizer, plan.sequence.tolist(), generated)
         else:
-            said = Said(
+            said = AnswerDelta(
                 text="".join(tokenizer.token_bytes(i).decode() for i in generated if i not in tokenizer.special_ids)
             )
         answer = {"role": "assistant", "content": said.text}
         hashes = message_hashes((*chat.messages, answer), chat.tools, chat.template_arguments)
-        added = (*plan.new_ids, *generated)
+        added = (*plan.new_ids.tolist(), *generated)
         self.computed += len(plan.new_ids)
         self.ledger = self.ledger.kept(plan.keep_tokens).followed_by(
             added, tokenizer.pieces(added), tokenizer.hash, len(generated), message_hashes=hashes
@@ -246,7 +246,7 @@ def test_what_follows_is_what_the_template_puts_there(way: Way, thinking: bool, 
     of = model(way)
     agent, plan = second_plan(way, types_pb2.HISTORY_MEMORY, thinking=thinking, sent_back=sent_back)
     _, rendered = second_plan(way, types_pb2.HISTORY_TEMPLATE, thinking=thinking, sent_back=sent_back)
-    text, whole = (of.tokenizer.decode(each.sequence).decode() for each in (plan, rendered))
+    text, whole = (of.tokenizer.decode(each.sequence.tolist()).decode() for each in (plan, rendered))
     kept = agent.ledger.kept(plan.keep_tokens).text.decode()
     assert text.startswith(kept) and SAID in kept and (THOUGHT in kept) == thinking
     assert text.count(QUESTION) == text.count(NEXT) == 1
@@ -313,7 +313,7 @@ def test_what_the_template_is_told_of_the_beginning_counts() -> None:
     assert agent.plan(asked(*messages)).keep_tokens == len(agent.ledger)
     high = agent.plan(asked(*messages, effort="high"))
     assert high.keep_tokens < len(agent.ledger)
-    assert model(way).tokenizer.decode(high.sequence).startswith(b"Reasoning: high")
+    assert model(way).tokenizer.decode(high.sequence.tolist()).startswith(b"Reasoning: high")
 
 
 def test_a_memory_that_no_longer_fits_is_rendered() -> None:
@@ -323,9 +323,9 @@ def test_a_memory_that_no_longer_fits_is_rendered() -> None:
     again = asked(user(QUESTION), {"role": "assistant", "content": said.text}, user(NEXT))
     needed = len(agent.plan(again).sequence)
     for most, kept in ((needed, True), (needed - 1, False)):
-        planner = Planner(of.tokenizer, of.renderer, Limits(most_tokens=most))
-        plan = plan_input(planner, of.renderer, again, agent.ledger, parse_special=False, cue=True)
-        assert (THOUGHT.encode() in of.tokenizer.decode(plan.sequence)) == kept
+        planner = Planner(of.tokenizer, of.renderer, MatchLimits(most_tokens=most))
+        plan = InputPlanner(planner, agent.ledger, parse_special=False, generation_prompt=True).plan(again)
+        assert (THOUGHT.encode() in of.tokenizer.decode(plan.sequence.tolist())) == kept
 
 
 def test_an_answer_that_lost_a_token_to_a_stop_string_is_rendered() -> None:
@@ -337,7 +337,7 @@ def test_an_answer_that_lost_a_token_to_a_stop_string_is_rendered() -> None:
     turn = agent.ledger.turns[0]._replace(message_hash=hashes[-1])
     agent.ledger = replace(agent.ledger, turns=(turn,))
     plan = agent.plan(asked(user(QUESTION), told, user(NEXT)))
-    assert b"The boat is gr<|im_end|>" in of.tokenizer.decode(plan.sequence)
+    assert b"The boat is gr<|im_end|>" in of.tokenizer.decode(plan.sequence.tolist())
 
 
 @cache
@@ -354,7 +354,7 @@ def test_real_templates(name: str, thinking: bool) -> None:
     agent = Agent(of, asked())
     written = _THOUGHT.format(thought=THOUGHT, said=SAID) if thinking else SAID
     said = agent.turn(f"{written}{whole.eos_token}", asked(user(QUESTION)))
-    assert said == Said(THOUGHT if thinking else "", SAID)
+    assert said == AnswerDelta(THOUGHT if thinking else "", SAID)
     plan = agent.plan(asked(user(QUESTION), {"role": "assistant", "content": said.text}, user(NEXT)))
     assert extends(agent, plan)
-    assert whole.decode(plan.sequence).count(NEXT) == 1
+    assert whole.decode(plan.sequence.tolist()).count(NEXT) == 1

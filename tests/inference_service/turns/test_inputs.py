@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.keys import AgentKey
+from agentmem.identity import Ledger
 from agentmem.v1.inference_pb2 import (
     MEMORY_MODE_APPEND,
     MEMORY_MODE_AUTO,
@@ -14,11 +14,11 @@ from agentmem.v1.inference_pb2 import (
     MemoryMode,
 )
 from agentmem.v1.types_pb2 import MATCH_DIVERGE, MATCH_EXTEND, MATCH_PARTIAL
+from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
-from inference_service.memory.ledger import Ledger
-from inference_service.memory.match import Limits
+from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Plan
-from inference_service.turns.inputs import check_kept, plan_turn
+from inference_service.turns.inputs import InputPlanner
 from tests.inference_service.memory.planning import World, world
 from tests.inference_service.real_tokenizers import CHATML, byte_level_with_bos
 
@@ -42,26 +42,31 @@ def chat(*messages: tuple[str, str], tools: tuple[dict[str, object], ...] = ()) 
 
 @pytest.fixture(scope="module", params=[CHATML, SYSTEM_IN_FIRST], ids=["chatml", "system-in-first"])
 def of(request: pytest.FixtureRequest) -> World:
-    return world(byte_level_with_bos, request.param, Limits())
+    return world(byte_level_with_bos, request.param, MatchLimits())
 
 
 def remembered(of: World, *messages: tuple[str, str], tools: tuple[dict[str, object], ...] = ()) -> Ledger:
     """What is there after a turn: the chat, the answer and its end."""
-    prompt = of.renderer.messages(chat(*messages, tools=tools), cue=True, parse_special=False)
+    prompt = of.renderer.messages(chat(*messages, tools=tools), generation_prompt=True, parse_special=False)
     said = of.tokenizer.encode("Noted.<|im_end|>", parse_special=True)
     return of.ledger(prompt, said)
 
 
 def plan(of: World, ledger: Ledger, given: TurnInput, mode: MemoryMode.ValueType) -> tuple[Plan, bool]:
     request = TurnRequest(AgentKey("n", "a", "m"), given, b"", memory_mode=mode)
-    made, appended = plan_turn(of.planner, of.renderer, request, ledger)
+    inputs = InputPlanner(of.planner, ledger, parse_special=False, generation_prompt=True)
+    made, appended = inputs.plan_turn(request)
     if not appended:
-        check_kept(of.renderer, request, ledger, made)
+        inputs.check_kept(request, made)
     return made, appended
 
 
+def same(one: Plan, other: Plan) -> bool:
+    return {**vars(one), "sequence": one.sequence.tolist()} == {**vars(other), "sequence": other.sequence.tolist()}
+
+
 def text(of: World, made: Plan) -> str:
-    return of.tokenizer.decode(made.sequence).decode()
+    return of.tokenizer.decode(made.sequence.tolist()).decode()
 
 
 @pytest.mark.parametrize("mode", [MEMORY_MODE_AUTO, MEMORY_MODE_APPEND])
@@ -70,7 +75,7 @@ def test_what_is_new_follows_all_that_is_there(of: World, mode: MemoryMode.Value
     ledger = remembered(of, SYSTEM, FACT)
     made, appended = plan(of, ledger, chat(*system, QUESTION), mode)  # type: ignore[arg-type]
     assert appended and made.kind == MATCH_EXTEND
-    assert made.sequence[: len(ledger)] == ledger.token_ids
+    assert made.sequence.tolist()[: len(ledger)] == ledger.token_ids.tolist()
     assert text(of, made) == ledger.text.decode() + (
         "\n<|im_start|>user\nWhat is the colour of the boat?<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -80,16 +85,17 @@ def test_what_is_new_is_planned_as_an_append_is(of: World) -> None:
     ledger = remembered(of, FACT)
     for given in (chat(QUESTION), TextInput(" And now?")):
         made, _ = plan(of, ledger, given, MEMORY_MODE_APPEND)
-        assert (made, True) == plan(of, ledger, AppendInput(given), MEMORY_MODE_AUTO)
+        as_append, appended = plan(of, ledger, AppendInput(given), MEMORY_MODE_AUTO)
+        assert appended and same(made, as_append)
     made, appended = plan(of, ledger, TokensInput((5, 6)), MEMORY_MODE_APPEND)
-    assert appended and made.sequence == (*ledger.token_ids, 5, 6)
+    assert appended and made.sequence.tolist() == [*ledger.token_ids.tolist(), 5, 6]
 
 
 @pytest.mark.parametrize("mode", [MEMORY_MODE_AUTO, MEMORY_MODE_APPEND, MEMORY_MODE_REPLACE, MEMORY_MODE_REFUSE])
 def test_a_first_turn_is_the_same_under_each(of: World, mode: MemoryMode.ValueType) -> None:
     for given in (chat(SYSTEM, QUESTION), chat(SYSTEM, FACT, NOTED, QUESTION), TextInput("x")):
         made, appended = plan(of, Ledger(), given, mode)
-        assert (made, False) == (plan(of, Ledger(), given, MEMORY_MODE_REPLACE)[0], appended)
+        assert not appended and same(made, plan(of, Ledger(), given, MEMORY_MODE_REPLACE)[0])
 
 
 @pytest.mark.parametrize("mode", [MEMORY_MODE_AUTO, MEMORY_MODE_REPLACE, MEMORY_MODE_REFUSE])
@@ -148,13 +154,13 @@ def test_an_edited_answer_is_gone_on_from(of: World) -> None:
         given = chat(first, ("assistant", "Well."), QUESTION)
         made, appended = plan(of, remembered(of, first), given, MEMORY_MODE_AUTO)
         assert not appended
-        assert made.sequence == plan(of, Ledger(), given, MEMORY_MODE_AUTO)[0].sequence
+        assert made.sequence.tolist() == plan(of, Ledger(), given, MEMORY_MODE_AUTO)[0].sequence.tolist()
         with pytest.raises(FailedPrecondition, match="does not continue"):
             plan(of, remembered(of, first), given, MEMORY_MODE_REFUSE)
 
 
 def test_a_chat_that_the_memory_begins_is_whole(of: World) -> None:
-    ledger = of.ledger(of.renderer.messages(chat(SYSTEM, FACT), cue=False, parse_special=False))
+    ledger = of.ledger(of.renderer.messages(chat(SYSTEM, FACT), generation_prompt=False, parse_special=False))
     made, appended = plan(of, ledger, chat(SYSTEM, FACT, QUESTION), MEMORY_MODE_AUTO)
     assert (made.kind, appended) == (MATCH_EXTEND, False)
 

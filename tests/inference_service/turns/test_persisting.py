@@ -16,22 +16,21 @@ from prometheus_client import CollectorRegistry
 from agentmem import tracing
 from agentmem.blockfile import digest
 from agentmem.errors import Unavailable
-from agentmem.keys import AgentKey
+from agentmem.identity import FileName, Version
 from agentmem.v1 import cache_store_pb2
+from agentmem.validation import AgentKey
+from inference_service.engine.arenas import Arenas, window_bytes
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
-from inference_service.engine.tensors import Arenas, window_bytes
+from inference_service.engine.prefill import captured
 from inference_service.engine.thread import EngineThread
-from inference_service.engine.windows import captured
-from inference_service.memory.ledger import Version
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.metrics import WorkerMetrics
 from inference_service.pool.kv import KVPool, Space, Table
-from inference_service.storage import transfer
+from inference_service.storage import transport
 from inference_service.storage.blocks import read_block
-from inference_service.storage.choosing import Transfers
-from inference_service.storage.client import FileName
+from inference_service.storage.transport_selector import TransportSelector
 from inference_service.turns.persisting import Persister, State
 
 KEY = AgentKey("n", "a", "m")
@@ -117,7 +116,7 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
         model_id="m", geometry=GEOMETRY, fingerprint="f", arenas=arenas, memory=SimpleNamespace(pool=pool)
     )
     metrics = WorkerMetrics(registry)
-    persister = Persister(engine, cast(Any, store), Transfers(cast(Any, store), "path", metrics), metrics)
+    persister = Persister(engine, cast(Any, store), TransportSelector(cast(Any, store), "path", metrics), metrics)
     try:
         yield World(store, registry, engine, model, persister)
         await persister.flush(10)
@@ -215,17 +214,17 @@ async def test_a_branch_that_was_left_is_written_too_and_can_be_waited_for(tmp_p
             w.persister.publish(state)
             w.release(state)
             await asyncio.sleep(0)
-        await w.persister.settle(KEY, 0.01)
+        await w.persister.wait_written(KEY, 0.01)
         assert not w.store.published, "waits no longer than that"
-        settling = asyncio.create_task(w.persister.settle(KEY))
-        await w.persister.settle(KEY._replace(agent_id="other"))
+        settling = asyncio.create_task(w.persister.wait_written(KEY))
+        await w.persister.wait_written(KEY._replace(agent_id="other"))
         w.store.gate.set()
         await settling
         assert [version.number for version, _, _ in w.store.published] == [1, 2, 3]
 
 
 def _third_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    write, calls = transfer.write_block, []
+    write, calls = transport.write_block, []
 
     def full(path: str, *arguments: Any) -> Any:
         calls.append(path)
@@ -234,7 +233,7 @@ def _third_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(path, *arguments)
 
-    monkeypatch.setattr(transfer, "write_block", full)
+    monkeypatch.setattr(transport, "write_block", full)
 
 
 async def test_what_is_forgotten_is_not_written_and_what_is_being_written_is_waited_for(tmp_path: Path) -> None:

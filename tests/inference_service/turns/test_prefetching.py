@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.errors import Cancelled, FailedPrecondition, NotFound
-from agentmem.keys import AgentKey
+from agentmem.validation import AgentKey
 from tests.inference_service.turns.world import Worker, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 

@@ -13,11 +13,11 @@ import pytest
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import Cancelled, FailedPrecondition, ResourceExhausted
-from agentmem.keys import AgentKey
+from agentmem.identity import NO_VERSION, Ledger
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import AgentKey
 from inference_service.engine.generation import TurnJob
-from inference_service.memory.ledger import NO_VERSION, Ledger
-from inference_service.turns.planned import Prepared
+from inference_service.turns.turn import Turn
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
@@ -74,7 +74,7 @@ async def test_a_cancelled_turn_holds_on_to_nothing(llama: Path, tmp_path: Path,
             with pytest.raises(Cancelled):
                 await answer(worker.start("a", prompt(300), 500), cancel_after=events)
             await worker.idle()
-            assert not [each for each in gc.get_objects() if isinstance(each, Prepared | TurnJob)]
+            assert not [each for each in gc.get_objects() if isinstance(each, Turn | TurnJob)]
         finally:
             gc.enable()
             gc.collect()
@@ -174,7 +174,8 @@ async def test_many_agents_in_little_memory(tmp_path: Path, write: Callable[[Pat
     async def agent(name: str, worker: Worker) -> None:
         for _ in range(4):
             _, ledger = worker.store.ledgers.get(AgentKey("n", name, "m"), (NO_VERSION, Ledger()))
-            before = ledger.token_ids[: dice.choice([len(ledger), len(ledger), dice.randrange(len(ledger) + 1)])]
+            kept = dice.choice([len(ledger), len(ledger), dice.randrange(len(ledger) + 1)])
+            before = ledger.token_ids[:kept].tolist()
             fresh = prompt(dice.randrange(1, 120), dice.randrange(1 << 30))
             ids = [*(before or shared[: dice.choice([0, len(shared), len(shared)])]), *fresh][:500]
             kind = dice.choice(kinds) if name else {}

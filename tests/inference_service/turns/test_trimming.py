@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from agentmem.errors import Cancelled, FailedPrecondition
-from agentmem.keys import AgentKey
+from agentmem.identity import Ledger
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, MessagesInput, Sampling, TextInput
-from inference_service.memory.ledger import Ledger
-from inference_service.turns import preparing, summarizing
+from inference_service.turns import restoring, summarizing
 from tests.inference_service.turns.world import Answer, Worker, answer, working
 from tests.oracle import Oracle
 from tests.scripted_model import write_scripted, write_thinking
@@ -109,14 +109,14 @@ async def test_an_agent_goes_on_past_its_context(directory: Path, tmp_path: Path
 
 async def test_old_kv_behind_the_cut_is_noticed(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that takes the KV of the ledger's positions for that of what stands there now."""
-    oracle, real = Oracle(llama), preparing.look_up
+    oracle, real = Oracle(llama), restoring.look_up
 
-    def mistaken(fingerprint: str, namespace: str, ledger_ids: Any, keep: int, sequence: Any) -> Any:
+    def mistaken(fingerprint: str, namespace: str, ledger_ids: Any, keep: int, sequence: Any, *rest: Any) -> Any:
         keep = min(len(ledger_ids), len(sequence) - 1) if len(ledger_ids) > len(sequence) else keep
-        return real(fingerprint, namespace, ledger_ids, keep, (*ledger_ids[:keep], *sequence[keep:]))
+        return real(fingerprint, namespace, ledger_ids, keep, [*ledger_ids[:keep], *sequence[keep:]], *rest)
 
     async with working(llama, tmp_path, blocks=12) as worker:
-        monkeypatch.setattr(preparing, "look_up", mistaken)
+        monkeypatch.setattr(restoring, "look_up", mistaken)
         _, said = await until_trimmed(worker)
         assert not is_what_the_oracle_says(oracle, worker, said)
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,31 +15,34 @@ from prometheus_client import CollectorRegistry
 
 from agentmem.errors import Aborted
 from agentmem.hints import TurnHints
-from agentmem.keys import AgentKey
+from agentmem.identity import NO_VERSION, FileName, Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
+from agentmem.validation import AgentKey
+from benchmarks.loading import load
 from inference_service.domain import Sampling, TokensInput, TurnInput, TurnRequest
-from inference_service.engine.tensors import Arenas
+from inference_service.engine.arenas import Arenas
 from inference_service.engine.thread import EngineThread
-from inference_service.memory.ledger import NO_VERSION, Ledger, Version
-from inference_service.memory.match import Limits
+from inference_service.memory.match import MatchLimits
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel, load
+from inference_service.models.loading import LoadedModel
 from inference_service.pool.kv import Space
-from inference_service.pool.memory import ModelMemory
-from inference_service.pool.sizing import Sizes
-from inference_service.storage.choosing import Transfers
-from inference_service.storage.client import Commit, FileName, Opened
+from inference_service.pool.memory import ModelMemory, Sizes
+from inference_service.storage.client import Opened
+from inference_service.storage.transport_selector import TransportSelector
+from inference_service.threads import WorkerThreads
+from inference_service.turns.committing import Committer
 from inference_service.turns.fetching import Fetcher
-from inference_service.turns.keeping import Keeper
-from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
+from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.prefetching import Prefetched, Prefetcher
-from inference_service.turns.preparing import Preparer
+from inference_service.turns.reserving import AgentLocks, Reservations
 from inference_service.turns.restoring import Restorer
-from inference_service.turns.rooms import Rooms
 from inference_service.turns.runner import TurnRunner
-from inference_service.turns.running import RunningTurn
+from inference_service.turns.stream import TurnStream
+from inference_service.turns.summarizing import Summarizer
+from inference_service.turns.turn_log import TurnLog
 
 BLOCKS, PIECES = 5, 12
 _TO_THE_END = Sampling(ignore_eos=True)
@@ -82,13 +86,16 @@ class Store(NoSnapshots):
         ledger_sent = None if version == known != NO_VERSION else ledger
         return Opened(version, ledger_sent, blocks, windows, turn=turn, context_policy=policy)
 
-    async def commit(self, key: AgentKey, commit: Commit) -> tuple[Version, None]:
+    async def commit(self, commit: cache_store_pb2.CommitTurnRequest) -> tuple[Version, None]:
         await self._pause()
+        key = AgentKey.from_proto(commit.key)
         version, ledger = self.ledgers.get(key, (NO_VERSION, Ledger()))
-        if version != commit.base:
+        if version != Version.from_proto(commit.base):
             raise Aborted("another writer was first")
         ledger = ledger.kept(commit.keep_tokens)
-        added = commit.token_ids, commit.pieces, commit.tokenizer_hash, commit.generated_tokens, commit.carried_turns
+        pieces = [commit.text[a:b] for a, b in pairwise([0, *commit.offsets])]
+        carried = [TurnPlace.from_proto(turn) for turn in commit.carried_turns]
+        added = commit.token_ids, pieces, commit.tokenizer_hash, commit.generated_tokens, carried
         ledger = replace(ledger.followed_by(*added), opening_bytes=commit.opening_bytes)
         self.ledgers[key] = Version(version.uid or str(self._dice.random()), version.number + 1), ledger
         if commit.ends_turn_hint:
@@ -126,12 +133,12 @@ class Models:
 
     loaded: LoadedModel
 
-    def seat(self, model_id: str) -> None:
+    def slot(self, model_id: str) -> None:
         assert model_id == self.loaded.model_id
 
     @asynccontextmanager
     async def use(self, model_id: str) -> AsyncIterator[LoadedModel]:
-        self.seat(model_id)
+        self.slot(model_id)
         yield self.loaded
 
 
@@ -162,7 +169,7 @@ class Worker:
     runner: TurnRunner
     prefetcher: Prefetcher
 
-    def start(self, agent: str, ids: Iterable[int], max_tokens: int | None = 4, **arguments: Any) -> RunningTurn:
+    def start(self, agent: str, ids: Iterable[int], max_tokens: int | None = 4, **arguments: Any) -> TurnStream:
         return self.say(agent, TokensInput(tuple(ids)), max_tokens, **arguments)
 
     def say(
@@ -172,7 +179,7 @@ class Worker:
         max_tokens: int | None = 4,
         sampling: Sampling = _TO_THE_END,
         **arguments: Any,
-    ) -> RunningTurn:
+    ) -> TurnStream:
         return self.runner.start(
             TurnRequest(
                 AgentKey("n", agent, "m"),
@@ -202,7 +209,7 @@ class Worker:
         assert not self.model.memory.pool.broken.is_set()
 
 
-async def answer(turn: RunningTurn, cancel_after: int | None = None) -> Answer:
+async def answer(turn: TurnStream, cancel_after: int | None = None) -> Answer:
     """A turn to its end, or cancelled when it has said so many things."""
     found, said = Answer(), 0
     async for event in turn.events():
@@ -240,30 +247,35 @@ async def working(
         memory=ModelMemory(loaded.geometry, loaded.weight_bytes, Sizes(Space(blocks, pieces), 1 << 30), hints),
     )
     model.engine.asked = lambda: engine.asked
-    engine.attach(model.engine.tick)
+    engine.attach(model.engine.step)
     (tmp_path / "files").mkdir()
     store = Store(tmp_path / "files", random.Random(seed))
     metrics, locks = WorkerMetrics(CollectorRegistry(), ["m"]), AgentLocks()
-    transfers = Transfers(cast(Any, store), "path", metrics)
-    persister = Persister(engine, cast(Any, store), transfers, metrics)
-    restorer = Restorer(Fetcher(cast(Any, store), transfers, metrics), metrics, 16)
-    keeper, rooms = Keeper(engine, persister), Rooms(persister, room_wait)
+    transports = TransportSelector(cast(Any, store), "path", metrics)
+    persister = Persister(engine, cast(Any, store), transports, metrics)
+    restorer = Restorer(Fetcher(cast(Any, store), transports, metrics), metrics, 16)
+    threads, reservations = WorkerThreads(), Reservations(persister, room_wait)
+    planner = TurnPlanner(cast(Any, store), threads, MatchLimits(16), 64)
+    pool_writer = PoolWriter(engine, threads, persister)
     runner = TurnRunner(
         cast(Any, Models(model)),
         engine,
+        threads,
         cast(Any, store),
-        Preparer(restorer, cast(Any, store), Limits(16, 0.0), 64),
-        keeper,
+        planner,
+        Summarizer(engine, threads, planner, restorer, reservations),
+        reservations,
+        restorer,
+        Committer(cast(Any, store), threads, hints),
+        pool_writer,
         persister,
-        rooms,
-        metrics,
+        TurnLog(metrics, 64),
         locks=locks,
         hints=hints,
         max_requests=64,
-        stream_buffer=1000,
     )
     try:
-        prefetcher = Prefetcher(engine, cast(Any, store), restorer, keeper, rooms)
+        prefetcher = Prefetcher(engine, threads, cast(Any, store), restorer, pool_writer, reservations, metrics)
         yield Worker(engine, model, store, locks, hints, persister, runner, prefetcher)
     finally:
         await runner.drain(1)

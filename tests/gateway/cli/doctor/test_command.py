@@ -55,7 +55,8 @@ def test_a_healthy_machine_has_no_problems(run_dir: Path) -> None:
 
 def test_each_fault_is_found_and_none_hides_another(run_dir: Path) -> None:
     data = run_dir / "data"
-    data.mkdir(mode=0o755)
+    data.mkdir()
+    data.chmod(0o755)  # whatever the umask
     (data / "store.db").write_bytes(b"\xff" * 4096)
     (run_dir / "model").mkdir()
     (run_dir / "model" / "config.json").write_text('{"model_type": "lla')

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from agentmem.v1 import agent_pb2, model_pb2, types_pb2
-from gateway.cli.top.concluding import conclude
-from gateway.cli.top.figures import Figures
-from gateway.cli.top.history import History
-from gateway.cli.top.reading import Agents, Reading, latest
+from gateway.cli.top.measure import Figures, History
+from gateway.cli.top.sources import Reading
 
-from .pages import ADDRESSES, NOON, Process, reading
+from .pages import NOON, Process, reading
 
 DEMO = model_pb2.Model(model_id="demo", state=model_pb2.MODEL_STATE_LOADED, is_default=True)
 BIG = model_pb2.Model(model_id="llama-3.1-8b", state=model_pb2.MODEL_STATE_REGISTERED)
@@ -107,20 +105,19 @@ class Processes:
     def read(self, at: float, **instead: object) -> Reading:
         """A reading of all that they tell now; or something else."""
         pages = {"gateway": self.gateway.page(at), "worker": self.worker.page(at), "store": self.store.page(at)}
-        agents = latest([agent("ada", 30), agent("bob", 5, types_pb2.TIER_HOT)], 10, all_listed=True)
+        agents = [agent("ada", 30), agent("bob", 5, types_pb2.TIER_HOT)]
         told: dict[str, object] = {"models": (DEMO, BIG), "agents": agents, **instead}
         return reading(at, {**pages, **told.pop("pages", {})}, **told)  # type: ignore[arg-type, dict-item]
 
 
-def at_work(**instead: object) -> Figures:
+def at_work(most_agents: int = 40, **instead: object) -> Figures:
     """The figures of two seconds of work, the second reading with something else `instead`."""
-    processes, history = Processes(), History()
-    history.tell(processes.read(0.0))
+    processes, history = Processes(), History(most_agents)
+    history.add(processes.read(0.0))
     processes.work()
-    history.tell(processes.read(2.0, **instead))
-    return conclude(history, ADDRESSES)
+    return history.add(processes.read(2.0, **instead))
 
 
-def many_agents(number: int) -> Agents:
+def many_agents(number: int) -> list[agent_pb2.Agent]:
     """So many of them."""
-    return latest([agent(f"agent-{index:03}", index) for index in range(number)], number, all_listed=True)
+    return [agent(f"agent-{index:03}", index) for index in range(number)]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from agentmem.exposition import LATENCY_BUCKETS
-from agentmem.v1 import model_pb2
-from gateway.cli.top.page import Page
-from gateway.cli.top.reading import Agents, Reading, Service, Silence
+from agentmem.v1 import agent_pb2, model_pb2
+from gateway.cli.top.metrics import Page
+from gateway.cli.top.sources import Reading, Service
 
-ADDRESSES: dict[Service, str] = {"gateway": "h:1", "worker": "h:2", "store": "h:3"}
-DOWN = Silence("nothing listens there")
+SERVICES: tuple[Service, ...] = ("gateway", "worker", "store")
+DOWN = "nothing listens there"
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
 
@@ -60,10 +60,16 @@ class Process:
 
 def reading(
     at: float,
-    pages: Mapping[Service, Page | Silence],
-    models: tuple[model_pb2.Model, ...] | Silence = (),
-    agents: Agents | Silence | None = None,
+    pages: Mapping[Service, Page | str],
+    models: Sequence[model_pb2.Model] | str = (),
+    agents: Sequence[agent_pb2.Agent] | str | None = None,
 ) -> Reading:
     """A reading `at` seconds after noon; pages that are not given are down."""
     time = datetime.fromtimestamp(NOON.timestamp() + at, UTC)
-    return Reading(at, time, {service: pages.get(service, DOWN) for service in ADDRESSES}, models, agents)
+    return Reading(
+        at,
+        time,
+        {service: pages.get(service, DOWN) for service in SERVICES},
+        models if isinstance(models, str) else list(models),
+        agents if agents is None or isinstance(agents, str) else list(agents),
+    )

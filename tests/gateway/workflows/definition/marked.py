@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from gateway.workflows.definition.load import load
-from gateway.workflows.definition.mistakes import MalformedDefinition
+from gateway.workflows.definition.parser import MalformedDefinition, load
 
 _MARK = re.compile(r"#! *(?P<field>[^|]*?) \| (?P<problem>.*)$")
 
@@ -16,12 +15,11 @@ def told(text: str) -> list[tuple[int, str, str]]:
         load(text, {})
     lines = text.split("\n")
     found = []
-    for one in caught.value.mistakes:
-        assert one.position is not None
-        line, column = one.position
+    for one in caught.value.diagnostics:
+        line, column = one.line, one.column
         # There, or right after the colon where a value is missing.
         assert lines[line - 1][max(column - 2, 0) : column].strip(), one
-        found.append((line, one.field, one.problem))
+        found.append((line, one.field, one.message))
     return sorted(found)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.workflows.definition.load import load
+from gateway.workflows.definition.parser import load
 from tests.gateway.workflows.definition.marked import marked, told
 
 HEAD = "workflow: w\nagents: {ann: {}, bob: {}, cem: {}}\nphases:\n"

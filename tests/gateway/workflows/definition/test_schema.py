@@ -5,11 +5,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gateway.workflows.definition.load import load
-from gateway.workflows.definition.mistakes import MalformedDefinition
+from gateway.workflows.definition.parser import MalformedDefinition, load, read
 from gateway.workflows.definition.schema import json_schema
-from gateway.workflows.definition.source import read
-from tests.gateway.workflows.definition.test_load import GOOD, SCHEMA
+from tests.gateway.workflows.definition.test_parser import GOOD, SCHEMA
 
 FILE = Path(__file__).parents[4] / "deploy" / "workflow.schema.json"
 

@@ -1,8 +1,42 @@
+"""Templates: what they name, and what they are filled in with."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.workflows.definition.templates import Reference, fill, misspelled, outcome_text, references, spelled
+from agentmem.errors import FailedPrecondition
+from gateway.workflows.definition.templates import (
+    MAX_FILLED,
+    Reference,
+    fill,
+    fill_within_bounds,
+    misspelled,
+    outcome_text,
+    references,
+    spelled,
+)
+
+NAMED = st.lists(st.sampled_from(["${a}", "${b}", "word", "$", " "]), max_size=10).map("".join)
+
+
+@given(NAMED, st.integers(0, MAX_FILLED), st.text(max_size=9))
+def test_a_text_is_filled_in_if_it_is_not_too_long(text: str, length: int, short: str) -> None:
+    values = {"a": "x" * length, "b": short}
+    try:
+        assert fill_within_bounds(text, values, "it") == fill(text, values)
+    except FailedPrecondition:
+        assert len(fill(text, values)) > MAX_FILLED
+    else:
+        assert len(fill(text, values)) <= MAX_FILLED
+
+
+def test_what_is_too_long_is_named_and_not_quoted() -> None:
+    assert len(fill_within_bounds("${a}", {"a": "x" * MAX_FILLED}, "the prompt of ann")) == MAX_FILLED
+    with pytest.raises(FailedPrecondition) as caught:
+        fill_within_bounds("${a}${a}", {"a": "secret" * (MAX_FILLED // 6)}, "the prompt of ann")
+    assert caught.value.message.startswith("the prompt of ann would have more than")
+    assert "secret" not in caught.value.message
+
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,8}(\.[a-zA-Z0-9 _-]{1,8}){0,3}", fullmatch=True)
 PIECES = st.one_of(

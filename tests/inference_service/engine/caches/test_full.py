@@ -3,7 +3,8 @@
 import mlx.core as mx
 import pytest
 
-from inference_service.engine.caches import BatchQuantizedKVCache, Quantized, QuantizedKVCache
+from inference_service.engine.caches import BatchQuantizedKVCache, QuantizedKVCache
+from inference_service.engine.quantization import Quantized
 
 
 def random(tokens: int, width: int, seed: int, rows: int = 1) -> mx.array:
@@ -96,18 +97,6 @@ def test_rows_are_brought_together_in_one_copy_with_room_for_the_next_token(long
     token = random(1, 64, 4, rows=3)
     batch.update_and_fetch(token, token)
     assert batch.buffers.both()[0].tokens == capacity > longest
-
-
-def test_right_padding_rolls_to_the_left() -> None:
-    batch = BatchQuantizedKVCache([0, 0])
-    kv = random(5, 64, 1, rows=2)
-    batch.prepare(right_padding=[0, 3], lengths=[5, 2])
-    batch.update_and_fetch(kv, kv)
-    batch.finalize()
-    assert batch.offset.tolist() == [5, 2]
-    assert same(batch.extract(1).buffers.view()[0], kv[1:, :, :2], batch)
-    with pytest.raises(ValueError, match="empty"):
-        batch.prepare(left_padding=[1, 1])
 
 
 def test_empty_batches_join_filled_ones_only_whole() -> None:

@@ -1,0 +1,47 @@
+"""A model loaded without a worker around it, for benchmarks and tests."""
+
+from pathlib import Path
+
+from agentmem.hints import TurnHints
+from inference_service.engine.device import usable_bytes
+from inference_service.models.capability import QuantizationSettings
+from inference_service.models.fingerprint import ContentHashes, model_fingerprint
+from inference_service.models.loading import (
+    ATTENTION,
+    LoadedModel,
+    OpenedModel,
+    prove,
+    read_weights,
+    take_memory,
+)
+from inference_service.models.opening import ModelSpec, open_network, open_text
+from inference_service.models.residency import needs_of
+from inference_service.pool.memory import sizes
+
+
+def load(
+    model_id: str,
+    source: str,
+    *,
+    dtype: str = "auto",
+    quantization: QuantizationSettings | None = None,
+    pool_bytes: int | None = None,
+    batch_bytes: int | None = None,
+    hashes: ContentHashes,
+) -> LoadedModel:
+    """Load a model from a directory, alone on the device, all steps in one. Engine thread.
+
+    Nothing is measured: decode paths are those preferred by default. Raises FailedPrecondition for a model that cannot
+    run in Q4 or in this memory, and for files that are missing or damaged.
+    """
+    spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
+    info, network = open_network(spec, open_text(spec), ATTENTION)
+    for _ in read_weights(info, network):
+        pass
+    paths = prove(info, network, None)
+    memory = sizes(usable_bytes() - info.weight_bytes, info.geometry, info.context_length, pool_bytes, batch_bytes)
+    needs = needs_of(info, 0, pool_bytes, batch_bytes)
+    opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry, hashes), needs)
+    loaded = take_memory(opened, paths, None, memory, 0, TurnHints())
+    loaded.prepare()
+    return loaded

@@ -1,0 +1,229 @@
+"""The data directory: where files are, who may read them, and when they are on the disk for certain.
+
+    store.db                          ledgers and rows
+    blocks/ab/<chain>.safetensors     published blocks, by the first byte of their chain hash
+    windows/ab/<chain>.safetensors    published windows
+    staging/                          files being written
+    quarantine/                       files that failed verification, each with its reason
+    lock                              held by the one store of this directory: directory_lock.py
+    probe                             the present store's random name, for workers to see whether they share its disk
+
+No name here comes from a caller's text: files are named by chain hashes in hex.
+"""
+
+import logging
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Set
+from contextlib import suppress
+from pathlib import Path
+
+from agentmem import layout
+from agentmem.errors import InvalidArgument
+from agentmem.identity import FileKind, FileName
+from agentmem.layout import ForeignDirectory
+from agentmem.logs import event
+from cache_service.files.directory_lock import DirectoryLock
+from cache_service.files.disk import Removal, open_private, open_regular, sync_directory
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".safetensors"
+INSTANCE_BYTES = 32
+_NOTE_SUFFIX = ".reason.json"
+_WITNESS = re.compile("witness-[0-9a-f]{16}")
+
+
+FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
+
+
+class DirectoryUnusable(Exception):
+    """The data directory is another store's, or not ours alone; the message says what to do."""
+
+
+class DataDirectory:
+    """Paths of one data directory. Directories have mode 0700 and files 0600, whatever the umask is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.database = self.root / layout.DATABASE
+        self.staging = self.root / "staging"
+        self.quarantine = self.root / "quarantine"
+        self.removal = Removal()
+        self._lock: DirectoryLock | None = None
+
+    def acquire(self) -> None:
+        """Take the directory for this process, and make it if it is not there; of one that is, nothing changes yet.
+
+        Raises DirectoryUnusable, before anything is written where it holds something else.
+        """
+        try:
+            layout.refuse_foreign(self.root)
+        except ForeignDirectory as error:
+            raise DirectoryUnusable(str(error)) from error
+        if not self.root.exists():
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(self.root)
+        elif not _is_private_to_us(self.root):
+            raise DirectoryUnusable(f"{self.root} is not this user's alone; choose a directory of its own as --data")
+        try:
+            self._lock = DirectoryLock(self.root)
+        except BlockingIOError as error:
+            raise DirectoryUnusable(f"another store is using {self.root}; stop it, or choose another --data") from error
+
+    def prepare(self) -> None:
+        """Create what is missing, and close what is open to others. Call it when the directory was acquired."""
+        for folder in (self.root, self.staging, self.quarantine, *(self.root / name for name in FOLDERS.values())):
+            _make_private(folder)
+
+    def release(self) -> None:
+        """Let the directory go. May be called twice."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def path(self, name: FileName) -> Path:
+        """Where a published file is."""
+        return self.folder(name) / f"{name.chain_hash.hex()}{SUFFIX}"
+
+    def folder(self, name: FileName) -> Path:
+        """The directory of a published file."""
+        return self.root / FOLDERS[name.kind] / name.chain_hash[:1].hex()
+
+    def new_staging_path(self, name: FileName) -> Path:
+        """A path in staging/ that was never given out before. Nothing is there."""
+        return self.staging / f"{name.chain_hash.hex()}-{secrets.token_hex(8)}{SUFFIX}"
+
+    def new_quarantine_name(self, name: FileName) -> str:
+        """A file name for quarantine/ that is not taken."""
+        return f"{FOLDERS[name.kind]}-{name.chain_hash.hex()}-{secrets.token_hex(4)}{SUFFIX}"
+
+    def quarantine_paths(self, file: str) -> tuple[Path, Path]:
+        """A quarantined file, and the note that says why."""
+        return self.quarantine / file, self.quarantine / f"{file.removesuffix(SUFFIX)}{_NOTE_SUFFIX}"
+
+    def is_staged(self, path: Path) -> bool:
+        """Whether `path` is, when links are followed, a name directly in staging/."""
+        return path.is_absolute() and path.parent.resolve() == self.staging.resolve() and path.name not in ("", "..")
+
+    def place(self, staged: Path, name: FileName) -> None:
+        """Move a staged file to its place. `sync` makes that durable, once for all files of a publication.
+
+        Whatever is there that no store makes goes to quarantine/, where it stays. Raises OSError; then it is not there.
+        """
+        folder = self.folder(name)
+        if not folder.is_dir():
+            if os.path.lexists(folder):
+                self._set_aside(folder)
+            _make_private(folder)
+        target = self.path(name)
+        if target.is_dir():
+            self._set_aside(target)
+        staged.replace(target)
+        self.removal.needed(target)
+
+    def sync(self, names: Iterable[FileName]) -> None:
+        """Make the names of placed files durable: one fsync for each directory. Raises OSError."""
+        for folder in {self.folder(name) for name in names}:
+            sync_directory(folder)
+
+    def has(self, name: FileName) -> bool:
+        """Whether a published file is there, and a file."""
+        try:
+            return stat.S_ISREG(self.path(name).lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _set_aside(self, path: Path) -> None:
+        kept = self.quarantine / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}.stray"
+        path.replace(kept)
+        event(log, "moved aside what was in a file's place", logging.WARNING, path=str(path), now=str(kept))
+
+    def remove(self, names: Iterable[FileName]) -> int:
+        """Delete published files whose rows are gone; how many of them the disk has kept for now."""
+        return self.removal.remove(map(self.path, names))
+
+    def remove_quarantined(self, files: Iterable[str]) -> int:
+        """Delete files in quarantine/ and their notes, likewise."""
+        return self.removal.remove(path for file in files for path in self.quarantine_paths(file))
+
+    def sweep_staging(self) -> int:
+        """Delete all that workers have left in staging/; how many files. No worker may be writing."""
+        staged = [path for path in self.staging.iterdir() if is_disposable(path)]
+        for path in staged:
+            path.unlink()
+        return len(staged)
+
+    def quarantined(self) -> Iterator[tuple[Path, int]]:
+        """All files in quarantine/ with their sizes, a note's bytes added to its file's."""
+        for path in self.quarantine.glob(f"*{SUFFIX}"):
+            _, note = self.quarantine_paths(path.name)
+            yield path, sum(each.stat().st_size for each in (path, note) if each.exists())
+
+    def sweep_quarantine(self, known: Set[str]) -> None:
+        """Delete files of KV and notes in quarantine/, but for the files of these names and their notes."""
+        kept = {path for file in known for path in self.quarantine_paths(file)}
+        for path in self.quarantine.iterdir():
+            if path not in kept and is_disposable(path):
+                path.unlink()
+
+    def published(self) -> Iterator[FileName]:
+        """The names of all files in blocks/ and windows/, with a row or without."""
+        for kind, folder in FOLDERS.items():
+            for shelf in (self.root / folder).glob("??/"):
+                for file in os.listdir(shelf):  # a path object for each would take most of the time
+                    with suppress(ValueError):
+                        if file.endswith(SUFFIX):
+                            yield FileName(kind, bytes.fromhex(file.removesuffix(SUFFIX)))
+
+
+class Probe:
+    """This process's random name, and the file in the data directory that holds it. All methods block."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self.instance = secrets.token_bytes(INSTANCE_BYTES)
+        self.path = directory.root / "probe"
+
+    def place(self) -> None:
+        """Write the file, in place of the last process's. The directory must be this process's."""
+        self.path.unlink(missing_ok=True)
+        with open_private(self.path) as file:
+            file.write(self.instance)
+
+    def sees(self, witness: Path) -> bool:
+        """Whether a file that a worker wrote in staging/ is there, readable to this process, and holds the name.
+
+        Raises InvalidArgument for a path elsewhere.
+        """
+        if not self._directory.is_staged(witness):
+            raise InvalidArgument("witness_path", f"must be a file in {self._directory.staging}")
+        try:
+            descriptor = open_regular(witness)
+        except OSError:
+            return False
+        try:
+            return os.pread(descriptor, INSTANCE_BYTES + 1, 0) == self.instance
+        finally:
+            os.close(descriptor)
+
+
+def is_disposable(path: Path) -> bool:
+    """Whether what lies where only we put files can be ours: a regular file of KV, a note, or a worker's witness."""
+    is_ours = path.name.endswith((SUFFIX, _NOTE_SUFFIX)) or _WITNESS.fullmatch(path.name)
+    return bool(is_ours) and stat.S_ISREG(path.lstat().st_mode)
+
+
+def _make_private(folder: Path) -> None:
+    created = not folder.is_dir()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    if created:
+        sync_directory(folder.parent)
+
+
+def _is_private_to_us(folder: Path) -> bool:
+    found = folder.stat()
+    return found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX

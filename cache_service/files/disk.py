@@ -1,0 +1,124 @@
+"""The disk: files that are private and durable, what its errors mean, and deletions on one that may fail."""
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from agentmem.errors import Internal, ResourceExhausted, is_disk_full
+from agentmem.logs import event
+
+log = logging.getLogger(__name__)
+
+
+def open_private(path: Path) -> IO[bytes]:
+    """A new file with mode 0600, to be written. Raises OSError."""
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Create a file with mode 0600 and this content."""
+    with open_private(path) as file:
+        file.write(data)
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file, never of what a link points to. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
+def sync(descriptor: int) -> None:
+    """Bring a file's content to the disk itself; on macOS fsync alone stops at the drive's cache."""
+    if sys.platform == "darwin":
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError:
+            os.fsync(descriptor)  # file systems without it, such as network shares
+    else:
+        os.fsync(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Bring a directory's names to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files directly in a directory."""
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                total += entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Raise ResourceExhausted where the disk or the user's quota is full, and Internal where the disk fails."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise ResourceExhausted("the cache store's disk is full", retry_after=5.0) from error
+        event(log, "the disk fails", logging.ERROR, error=str(error))
+        raise Internal(
+            f"the cache store's disk fails ({error.strerror}); nothing that is needed is lost, but look at the disk and"
+            " at the store's log"
+        ) from error
+
+
+class Removal:
+    """Deletes files that are no longer needed, and remembers what it could not delete. Use on one thread at a time.
+
+    Whether a file is needed is a matter of rows, and those are gone when its turn comes. So a file that cannot be
+    deleted is no reason to fail a call that is done; it is tried again, and the next start deletes it as an orphan. A
+    directory in a file's place is none of ours: it holds nothing of what is deleted, and stays for its owner.
+    """
+
+    def __init__(self) -> None:
+        self._left: set[Path] = set()
+
+    def remove(self, paths: Iterable[Path]) -> int:
+        """Delete files, if they are there; how many of them the disk has kept."""
+        kept = 0
+        for path in paths:
+            try:
+                path.unlink(missing_ok=True)
+                self._left.discard(path)
+            except NotADirectoryError:  # nothing can be there
+                continue
+            except OSError as error:
+                if path.is_dir():
+                    event(log, "a directory is in a file's place: move it away", logging.WARNING, path=str(path))
+                    continue
+                if path not in self._left:
+                    event(log, "file not deleted yet", logging.ERROR, file=path.name, error=error.strerror)
+                self._left.add(path)
+                kept += 1
+        return kept
+
+    def again(self) -> None:
+        """Try what is left."""
+        if self._left:
+            self.remove(list(self._left))
+
+    def needed(self, path: Path) -> None:
+        """There is a new file of this name, so it has to stay."""
+        self._left.discard(path)

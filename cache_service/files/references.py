@@ -1,0 +1,317 @@
+"""Rows of published files, and who refers to them. Functions of a connection, inside the caller's transaction.
+
+References serve garbage collection only: a file that was referred to and no longer is gets deleted, row first, the
+file after the transaction. Files that never were anybody's stay and are found by name.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from agentmem.identity import FileKind, FileName
+from agentmem.validation import AgentKey
+from cache_service.checksums import LedgerDamaged
+
+
+class FileRow(NamedTuple):
+    """A published file."""
+
+    name: FileName
+    first_token: int
+    token_count: int
+    size_bytes: int
+    digest: bytes
+
+
+class FileOrigin(NamedTuple):
+    """What a file was computed for: whose turn, with which fingerprint, after which block."""
+
+    key: AgentKey
+    fingerprint: str
+    parent: bytes
+
+
+@dataclass
+class Dropped:
+    """What a deletion or an eviction leaves to do: files to unlink, after the transaction; and what it has done.
+
+    `agents` are those that were deleted, or lost KV.
+    """
+
+    files: list[FileName] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+    agents: int = 0
+    freed_bytes: int = 0
+
+    def is_anything(self) -> bool:
+        """Whether there was something to drop."""
+        return bool(self.agents or self.files or self.quarantined)
+
+    def add(self, other: "Dropped") -> None:
+        """Count what another one dropped, too."""
+        self.files += other.files
+        self.quarantined += other.quarantined
+        self.agents += other.agents
+        self.freed_bytes += other.freed_bytes
+
+
+COLUMNS = (
+    "kind, chain_hash, first_token, token_count, size_bytes, digest, namespace, agent_id, model_id, fingerprint, parent"
+)
+"""Of a file's or an object's row: what `described` takes."""
+_KINDS = {kind.value: kind for kind in FileKind}  # to look one up costs a third of a call
+
+
+_IS_WELCOME = (
+    "uid = :uid AND published_version <= :version AND version >= :version"
+    " AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id"
+)
+"""Whether an agent is still the one that has files to publish, and nothing newer of it is published."""
+
+
+def named(kind: int, chain_hash: bytes) -> FileName:
+    """A name out of the columns of a row. Raises LedgerDamaged."""
+    try:
+        return FileName(_KINDS[kind], chain_hash)
+    except KeyError as error:
+        raise LedgerDamaged("the row of a file") from error
+
+
+def described(row: Sequence[Any]) -> tuple[FileRow, FileOrigin]:
+    """A file and its origin out of COLUMNS. Raises LedgerDamaged."""
+    kind, chain_hash, first_token, token_count, size_bytes, digest, *key, fingerprint, parent = row
+    file = FileRow(named(kind, chain_hash), first_token, token_count, size_bytes, digest)
+    return file, FileOrigin(AgentKey(*key), fingerprint, parent)
+
+
+def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileRow]:
+    """Those of the named files that exist in the namespace."""
+    found = []
+    for name in names:
+        row = connection.execute(
+            "SELECT first_token, token_count, size_bytes, digest FROM files"
+            " WHERE kind = ? AND chain_hash = ? AND namespace = ?",
+            (*name, namespace),
+        ).fetchone()
+        if row is not None:
+            found.append(FileRow(name, *row))
+    return found
+
+
+def namespace_of(connection: sqlite3.Connection, name: FileName) -> str | None:
+    """In whose namespace a file of this name exists; None if there is none."""
+    row = connection.execute("SELECT namespace FROM files WHERE kind = ? AND chain_hash = ?", name).fetchone()
+    return None if row is None else str(row[0])
+
+
+def add(connection: sqlite3.Connection, file: FileRow, origin: FileOrigin, now: int) -> None:
+    """The row that makes a file visible."""
+    connection.execute(
+        "INSERT OR REPLACE INTO files (kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent,"
+        " first_token, token_count, size_bytes, digest, created, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*file.name, *origin.key, origin.fingerprint, origin.parent, *file[1:], now, now),
+    )
+
+
+def replace(
+    connection: sqlite3.Connection, key: AgentKey, uid: str, version: int, names: Set[FileName]
+) -> list[FileName]:
+    """Let the agent's state consist of `names`; the files that only it referred to and no longer does, their rows gone.
+
+    Snapshots of that version get them, too. Otherwise does nothing if the agent isn't `uid` any more, or a newer
+    version's references are there already.
+    """
+    connection.executemany(
+        "INSERT OR IGNORE INTO snapshot_refs (snapshot, kind, chain_hash)"
+        " SELECT id, ?, ? FROM snapshots WHERE uid = ? AND version = ?",
+        [(*name, uid, version) for name in names],
+    )
+    updated = connection.execute(
+        f"UPDATE agents SET published_version = :version WHERE {_IS_WELCOME}",
+        {"version": version, "uid": uid, **key._asdict()},
+    )
+    if not updated.rowcount:
+        return []
+    before = _change(connection, uid, names)
+    connection.execute(
+        "UPDATE refs SET warm = 1 WHERE uid = ? AND NOT warm AND EXISTS"
+        " (SELECT 1 FROM files AS f WHERE f.kind = refs.kind AND f.chain_hash = refs.chain_hash)",
+        (uid,),
+    )
+    dropped, _ = drop_unreferenced(connection, key.namespace, before - names)
+    return dropped
+
+
+def warm(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
+    """These are on the disk again: let those who refer to them hold them there."""
+    held = list(names)
+    connection.executemany("UPDATE refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", held)
+    connection.executemany("UPDATE snapshot_refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", held)
+
+
+def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
+    """Take files out of an agent's state; those that no other state has, their rows gone."""
+    withdrawn = list(names)
+    connection.executemany(
+        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in withdrawn]
+    )
+    return drop_unreferenced(connection, namespace, withdrawn)[0]
+
+
+def extend(connection: sqlite3.Connection, key: AgentKey, uid: str, version: int, names: Iterable[FileName]) -> None:
+    """Let the agent's state consist of `names`, too, until `replace` says of what. It does nothing where that would."""
+    current = connection.execute(
+        f"SELECT 1 FROM agents WHERE {_IS_WELCOME}",
+        {"version": version, "uid": uid, **key._asdict()},
+    )
+    if current.fetchone() is not None:
+        connection.executemany(
+            "INSERT OR IGNORE INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names]
+        )
+
+
+def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
+    """What an agent refers to."""
+    rows = connection.execute("SELECT kind, chain_hash FROM refs WHERE uid = ?", (uid,))
+    return {named(kind, chain_hash) for kind, chain_hash in rows}
+
+
+def fingerprint(connection: sqlite3.Connection, uid: str, *, remote: bool) -> str:
+    """With what the KV of an agent's published state was computed; "" if none of it is there.
+
+    `remote` says whether what is in the object store only is there. A state has one fingerprint; while a streamed one
+    is not wholly published, it may be the old one's.
+    """
+    for table, is_there in (("files", "true"), ("objects", "f.present AND :remote")):
+        row = connection.execute(
+            f"SELECT f.fingerprint FROM refs AS r CROSS JOIN {table} AS f USING (kind, chain_hash)"
+            f" WHERE r.uid = :uid AND {is_there} LIMIT 1",
+            {"uid": uid, "remote": remote},
+        ).fetchone()
+        if row is not None:
+            return str(row[0])
+    return ""
+
+
+def of_snapshots(connection: sqlite3.Connection, uid: str) -> set[FileName]:
+    """What an agent's snapshots refer to."""
+    rows = connection.execute(
+        "SELECT DISTINCT r.kind, r.chain_hash FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+        " WHERE s.uid = ?",
+        (uid,),
+    )
+    return {named(kind, chain_hash) for kind, chain_hash in rows}
+
+
+def of_snapshot(connection: sqlite3.Connection, snapshot: int) -> set[FileName]:
+    """What one snapshot refers to."""
+    rows = connection.execute("SELECT kind, chain_hash FROM snapshot_refs WHERE snapshot = ?", (snapshot,))
+    return {named(kind, chain_hash) for kind, chain_hash in rows}
+
+
+def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
+    """Those of `names` that stand wholly within the first `tokens` tokens; the others can't be found by name there."""
+    return {
+        name
+        for name in names
+        if connection.execute(
+            "SELECT 1 FROM files WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?"
+            " UNION ALL SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?",
+            (*name, tokens, *name, tokens),
+        ).fetchone()
+    }
+
+
+def give(connection: sqlite3.Connection, uid: str, version: int, names: Set[FileName]) -> None:
+    """Let an agent's state consist of `names`, which another state does, too; what it had is not dropped.
+
+    Older versions' references are ignored from now on.
+    """
+    connection.execute("UPDATE agents SET published_version = ? WHERE uid = ?", (version, uid))
+    _change(connection, uid, names)
+
+
+def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:
+    """Files that the agent's own turns computed, on all models if model_id is empty."""
+    rows = connection.execute(
+        "SELECT kind, chain_hash FROM files WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '')",
+        (*key, key.model_id),
+    )
+    return [named(kind, chain_hash) for kind, chain_hash in rows]
+
+
+def drop_unreferenced(
+    connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]
+) -> tuple[list[FileName], int]:
+    """Drop the rows of those of `names` that no state holds on the disk; the files to unlink, and their bytes.
+
+    Who had a file evicted still refers to its object, and holds no file.
+    """
+    dropped, size = [], 0
+    for name in names:
+        row = connection.execute(
+            "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS"
+            " (SELECT 1 FROM refs WHERE refs.kind = files.kind AND refs.chain_hash = files.chain_hash AND refs.warm)"
+            " AND NOT EXISTS (SELECT 1 FROM snapshot_refs AS r WHERE r.kind = files.kind"
+            " AND r.chain_hash = files.chain_hash AND r.warm) RETURNING size_bytes",
+            (*name, namespace),
+        ).fetchone()
+        if row is not None:
+            dropped.append(name)
+            size += row[0]
+    return dropped, size
+
+
+def note_published(connection: sqlite3.Connection) -> None:
+    """Note that files are published from now on. Commit it before the first of them is in its place."""
+    connection.execute("UPDATE data_directory SET has_published = 1")
+
+
+def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[FileName]:
+    """Those of `names` that have a row, in whatever namespace."""
+    return {name for name in names if namespace_of(connection, name) is not None}
+
+
+def all_names(connection: sqlite3.Connection) -> list[FileName]:
+    """The names of all published files."""
+    rows = connection.execute("SELECT kind, chain_hash FROM files")
+    return [named(kind, chain_hash) for kind, chain_hash in rows]
+
+
+def forget(connection: sqlite3.Connection, names: Iterable[FileName], namespace: str | None = None) -> None:
+    """Drop the rows of files that aren't there any more, in one namespace or in all."""
+    connection.executemany(
+        "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ifnull(?, namespace)",
+        [(*name, namespace) for name in names],
+    )
+
+
+def sizes(connection: sqlite3.Connection) -> dict[FileKind, int]:
+    """Bytes of all published files, by kind."""
+    return {named(kind, b"").kind: size for kind, size in connection.execute("SELECT kind, bytes FROM usage")}
+
+
+def recount(connection: sqlite3.Connection) -> None:
+    """Count the bytes of all published files anew; nothing is written where they are counted right."""
+    for kind in FileKind:
+        (size,) = connection.execute(
+            "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE kind = ?", (kind,)
+        ).fetchone()
+        connection.execute(
+            "INSERT INTO usage (kind, bytes) VALUES (:kind, :size)"
+            " ON CONFLICT (kind) DO UPDATE SET bytes = :size WHERE bytes != :size",
+            {"kind": kind, "size": size},
+        )
+
+
+def _change(connection: sqlite3.Connection, uid: str, names: Set[FileName]) -> set[FileName]:
+    """Let an agent refer to `names`; what it referred to before. Only the difference is written: triggers see it."""
+    before = of(connection, uid)
+    connection.executemany(
+        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names - before]
+    )
+    connection.executemany(
+        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in before - names]
+    )
+    return before

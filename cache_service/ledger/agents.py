@@ -1,0 +1,262 @@
+"""Agents: their rows, what they look like from outside, and how they are found, listed and deleted.
+
+Functions of a connection; they run inside the caller's transaction.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from agentmem.errors import NotFound
+from agentmem.identity import FileKind, Version
+from agentmem.v1 import types_pb2
+from agentmem.validation import AgentKey, IdleTimes
+from cache_service import checksums
+from cache_service.files import quarantine, references
+from cache_service.files.references import Dropped
+from cache_service.ledger import segments as ledger
+from cache_service.ledger.clock import Moment
+from cache_service.ledger.segments import Head
+
+DEFAULT_CONTEXT_POLICY = int(types_pb2.CONTEXT_POLICY_TRIM)
+
+
+class State(NamedTuple):
+    """An agent's present state."""
+
+    version: Version
+    head: Head
+
+
+class Conversation(NamedTuple):
+    """What FindAgent looks for: the label, how many messages, and the last link of their hash chain."""
+
+    label: str
+    messages: int
+    message_hash: bytes
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One memory as GetAgent and ListAgents show it. Times are nanoseconds, since 1970 or the last use."""
+
+    key: AgentKey
+    version: Version
+    tokens: int
+    turns: int
+    text_bytes: int
+    warm_bytes: int
+    warm_files: int
+    blocks: int
+    warm_tokens: int
+    remote: bool
+    created: int
+    updated: int
+    pinned: bool = False
+    ttl: int | None = None
+    delete_after: int | None = None
+    context_policy: int = DEFAULT_CONTEXT_POLICY
+    template_time: str = ""
+
+
+def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
+    """The agent's present state; None if it does not exist. Raises LedgerDamaged."""
+    row = connection.execute(
+        "SELECT uid, version, head_segment, tokens, text_bytes, turns, checksum FROM agents"
+        " WHERE namespace = ? AND agent_id = ? AND model_id = ?",
+        key,
+    ).fetchone()
+    if row is None:
+        return None
+    uid, *state, found = row
+    checksums.verify(checksums.of_agent(key), uid, *key, *state, found=found)
+    version, *head = state
+    return State(Version(uid, version), Head(*head))
+
+
+def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
+    """The agent's present state. Raises NotFound."""
+    state = find(connection, key)
+    if state is None:
+        raise NotFound("agent", key.agent_id)
+    return state
+
+
+def create(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    uid: str,
+    head: Head,
+    conversation: Conversation,
+    now: Moment,
+    version: int = 1,
+    context_policy: int = DEFAULT_CONTEXT_POLICY,
+) -> None:
+    """A new agent, at version 1 if it is not one that has a history already."""
+    connection.execute(
+        "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
+        " label, messages, message_hash, created, updated, used, context_policy, template_time)"
+        f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {_TEMPLATE_TIME})",
+        (uid, *key, version, *head, *conversation, now.wall, now.wall, now.used, context_policy, head.segment),
+    )
+
+
+def context_policy(connection: sqlite3.Connection, uid: str) -> int:
+    """What the agent does when its memory outgrows the context; 0 (unspecified) if it does not exist."""
+    row = connection.execute("SELECT context_policy FROM agents WHERE uid = ?", (uid,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def set_context_policy(connection: sqlite3.Connection, key: AgentKey, policy: int) -> Agent:
+    """Set what the agent does when its memory outgrows the context; the agent. Raises NotFound."""
+    return _set(connection, key, "context_policy = ?", (policy,))
+
+
+def set_times(connection: sqlite3.Connection, key: AgentKey, times: IdleTimes) -> Agent:
+    """Set how long its KV, and it itself, outlive its last use, None for ever; the agent. Raises NotFound."""
+    return _set(connection, key, "ttl = ?, delete_after = ?", times)
+
+
+def set_pinned(connection: sqlite3.Connection, key: AgentKey, pinned: bool) -> Agent:
+    """Keep an agent's KV from being evicted to make room, or let it go again; the agent. Raises NotFound."""
+    return _set(connection, key, "pinned = ?", (pinned,))
+
+
+def conversation(connection: sqlite3.Connection, uid: str) -> Conversation:
+    """What FindAgent finds an agent by."""
+    row = connection.execute("SELECT label, messages, message_hash FROM agents WHERE uid = ?", (uid,)).fetchone()
+    return Conversation(*row)
+
+
+def advance(
+    connection: sqlite3.Connection, version: Version, head: Head, conversation: Conversation, now: Moment
+) -> None:
+    """Move an agent to a new version with a new head."""
+    connection.execute(
+        "UPDATE agents SET version = ?, head_segment = ?, tokens = ?, text_bytes = ?, turns = ?, label = ?,"
+        f" messages = ?, message_hash = ?, updated = ?, used = ?, template_time = {_TEMPLATE_TIME} WHERE uid = ?",
+        (version.number, *head, *conversation, *now, head.segment, version.uid),
+    )
+
+
+def may_publish(connection: sqlite3.Connection, uid: str) -> bool:
+    """Whether files of this agent are welcome: it exists, or (uid "") it does not exist yet."""
+    return not uid or connection.execute("SELECT 1 FROM agents WHERE uid = ?", (uid,)).fetchone() is not None
+
+
+def get(connection: sqlite3.Connection, key: AgentKey) -> Agent | None:
+    """One agent."""
+    return next(iter(page(connection, key, None, 1)), None)
+
+
+def described(connection: sqlite3.Connection, key: AgentKey) -> Agent:
+    """One agent. Raises NotFound."""
+    agent = get(connection, key)
+    if agent is None:
+        raise NotFound("agent", key.agent_id)
+    return agent
+
+
+def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] | None, limit: int) -> list[Agent]:
+    """Agents of `key.namespace` in the order of (agent_id, model_id), from beyond `after` on.
+
+    An empty agent_id or model_id in `key` means any.
+    """
+    condition, values = _matching(key)
+    if after is not None:
+        condition += " AND (a.agent_id, a.model_id) > (?, ?)"
+        values.extend(after)
+    rows = connection.execute(_PAGE.format(condition=condition), (*values, limit))
+    return list(map(_agent, rows))
+
+
+def delete(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
+    """Erase an agent (on all models if model_id is empty): turns, snapshots, segments, references, rows of its files.
+
+    What others build on of its segments and files that others refer to stay. Files of turns that were never committed
+    go too, even where the agent does not exist.
+    """
+    condition, values = _matching(key)
+    uids = [row[0] for row in connection.execute(f"SELECT a.uid FROM agents AS a WHERE {condition}", values)]
+    names = set(references.computed_by(connection, key))
+    segments: set[int] = set()
+    for uid in uids:
+        names |= references.of(connection, uid) | references.of_snapshots(connection, uid)
+        segments.update(ledger.segments_of(connection, uid))
+    connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in uids])
+    ledger.drop_unused(connection, sorted(segments, reverse=True))
+    quarantined = quarantine.drop_of(connection, key, names)
+    files, freed = references.drop_unreferenced(connection, key.namespace, names)
+    return Dropped(files, quarantined, len(uids), freed)
+
+
+def count(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """How many agents have KV on disk, how many have it in the object store only, and how many have none."""
+    # Not looked for among the objects where there is a file: an agent with a long history has many.
+    on_disk, as_object = _REFERRED.format("files", "a"), _REFERRED.format("objects", "a")
+    rows = connection.execute(
+        f"SELECT CASE WHEN EXISTS ({on_disk}) THEN 'warm' WHEN EXISTS ({as_object} AND f.present) THEN 'remote'"
+        " ELSE 'none' END AS tier, count(*) FROM agents AS a GROUP BY tier"
+    )
+    found: dict[str, int] = dict(rows)
+    return found.get("warm", 0), found.get("remote", 0), found.get("none", 0)
+
+
+_REFERRED = "SELECT 1 FROM refs AS r JOIN {} AS f USING (kind, chain_hash) WHERE r.uid = {}.uid"
+
+
+# Of a head's segment.
+_TEMPLATE_TIME = "(SELECT template_time FROM segments WHERE id = ?)"
+
+# The page first, then its files: each is looked up once.
+_PAGE = (
+    "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
+    " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, tokens, turns, text_bytes,"
+    f" total(f.size_bytes), count(f.kind), total(f.kind = {FileKind.BLOCK:d}),"
+    f" total(f.token_count * (f.kind = {FileKind.BLOCK:d})),"
+    f" EXISTS ({_REFERRED.format('objects', 'page')} AND f.present),"
+    " page.created, updated, pinned, ttl, delete_after, context_policy, template_time FROM page"
+    " LEFT JOIN refs AS r ON r.uid = page.uid"
+    " LEFT JOIN files AS f ON f.kind = r.kind AND f.chain_hash = r.chain_hash AND f.namespace = page.namespace"
+    " GROUP BY page.agent_id, page.model_id ORDER BY page.agent_id, page.model_id"
+)
+
+
+def _agent(row: tuple[Any, ...]) -> Agent:
+    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, remote = row[:-7]
+    created, updated, pinned, ttl, delete_after, context_policy, template_time = row[-7:]
+    return Agent(
+        key=AgentKey(*key),
+        version=Version(uid, version),
+        tokens=tokens,
+        turns=turns,
+        text_bytes=text_bytes,
+        warm_bytes=int(warm_bytes),
+        warm_files=files,
+        blocks=int(blocks),
+        warm_tokens=int(warm_tokens),
+        remote=bool(remote),
+        created=created,
+        updated=updated,
+        pinned=bool(pinned),
+        ttl=ttl,
+        delete_after=delete_after,
+        context_policy=context_policy,
+        template_time=template_time,
+    )
+
+
+def _set(connection: sqlite3.Connection, key: AgentKey, assignments: str, values: tuple[int | None, ...]) -> Agent:
+    connection.execute(
+        f"UPDATE agents SET {assignments} WHERE namespace = ? AND agent_id = ? AND model_id = ?", (*values, *key)
+    )
+    return described(connection, key)
+
+
+def _matching(key: AgentKey) -> tuple[str, list[str]]:
+    condition, values = "a.namespace = ?", [key.namespace]
+    for column, value in (("agent_id", key.agent_id), ("model_id", key.model_id)):
+        if value:
+            condition += f" AND a.{column} = ?"
+            values.append(value)
+    return condition, values

@@ -1,0 +1,236 @@
+"""Forks, cuts and returns: new states of agents that are made of old ones, by reference. Functions of a connection.
+
+Each costs rows, whatever the length of the ledger: a head of the segment tree, and references on the state's files.
+"""
+
+import logging
+import sqlite3
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
+from agentmem.identity import FileName, Ledger, Version
+from agentmem.logs import event
+from agentmem.validation import AgentKey, IdleTimes
+from cache_service import checksums
+from cache_service.checksums import LedgerDamaged
+from cache_service.files import references
+from cache_service.ledger import agents, segments, snapshots
+from cache_service.ledger.agents import Agent, Conversation, State
+from cache_service.ledger.clock import Moment
+from cache_service.ledger.segments import Head
+
+log = logging.getLogger(__name__)
+
+_NEWEST = 16
+"""How many snapshots a prompt is compared with; reading one of 32K tokens takes 2 ms."""
+
+
+class Moved(NamedTuple):
+    """An agent in its new state; `dropped` are files to unlink, after the transaction."""
+
+    agent: Agent
+    dropped: Sequence[FileName] = ()
+
+
+class Match(NamedTuple):
+    """A snapshot that shares a beginning with a prompt."""
+
+    version: Version
+    ledger: Ledger
+
+
+class _Kept(NamedTuple):
+    """A state that is still there: its ledger, what FindAgent finds it by, and the files it consists of."""
+
+    head: Head
+    messages: int
+    message_hash: bytes
+    files: set[FileName]
+
+
+def fork(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    target: AgentKey,
+    at_version: int | None,
+    keep_tokens: int | None,
+    idle_times: IdleTimes,
+    now: Moment,
+) -> Agent:
+    """A second agent with the state of the first, or of its first tokens; it has a uid, versions and files of its own.
+
+    Raises NotFound for the agent, or for a version that is not kept, AlreadyExists, and InvalidArgument for more tokens
+    than there are.
+    """
+    state = agents.existing(connection, key)
+    if agents.find(connection, target) is not None:
+        raise AlreadyExists(f"agent {target.agent_id!r} exists; delete it, or choose another id")
+    present = state.version.number
+    kept = _cut(connection, _state(connection, state, present if at_version is None else at_version), keep_tokens)
+    label = agents.conversation(connection, state.version.uid).label
+    version = Version(uuid.uuid4().hex, 1)
+    conversation = Conversation(label, kept.messages, kept.message_hash)
+    policy = agents.context_policy(connection, state.version.uid)
+    agents.create(connection, target, version.uid, kept.head, conversation, now, context_policy=policy)
+    references.give(connection, *version, kept.files)
+    return agents.set_times(connection, target, idle_times)
+
+
+def trim(connection: sqlite3.Connection, key: AgentKey, keep_tokens: int, if_version: int | None, now: Moment) -> Moved:
+    """Cut the ledger, as a new version. Where there is nothing to drop, or it was done before, nothing changes.
+
+    Raises NotFound, Aborted if the version is not `if_version`, and InvalidArgument for more tokens than there are.
+    """
+    state = agents.existing(connection, key)
+    if if_version not in (None, state.version.number):
+        if _is_repeated(connection, state, keep_tokens, if_version):
+            return Moved(agents.described(connection, key))
+        raise Aborted(f"the agent is at version {state.version.number}, not {if_version}")
+    kept = _cut(connection, _state(connection, state, state.version.number), keep_tokens)
+    if kept.head == state.head:
+        return Moved(agents.described(connection, key))
+    return _move(connection, key, state, kept, now)
+
+
+def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment) -> Moved:
+    """Make a snapshot's state the agent's, as a new version; nothing changes if it is. Raises NotFound."""
+    state = agents.existing(connection, key)
+    snapshot = snapshots.existing(connection, state.version.uid, name)
+    if snapshot.head == state.head:
+        return Moved(agents.described(connection, key))
+    files = references.of_snapshot(connection, snapshot.id)
+    kept = _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files)
+    return _move(connection, key, state, kept, now)
+
+
+def find_snapshot(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    base: Version,
+    text: bytes,
+    common_tokens: int,
+    tokenizer_hash: str,
+) -> Match | None:
+    """Of the newest snapshots of the agent, the one whose text shares the longest beginning with `text`.
+
+    None unless it shares more than `common_tokens` tokens, which the state `base` does, and the agent is in that
+    state. Snapshots of other tokenizers, and damaged ones, are passed over.
+    """
+    state = agents.find(connection, key)
+    if state is None or state.version != base:
+        return None
+    best, most = None, 0
+    try:
+        newest = snapshots.page(connection, key, None, _NEWEST)
+    except LedgerDamaged as error:
+        event(log, "snapshots cannot be compared with a prompt", logging.WARNING, error=error.message)
+        return None
+    for snapshot in newest:
+        # With more tokens of the present state than the prompt has, it leaves the prompt where that state does.
+        if segments.common_tokens(connection, state.head, snapshot.head) > common_tokens:
+            continue
+        if segments.tokenizer_hash(connection, snapshot.head) != tokenizer_hash:
+            continue
+        try:
+            content = segments.read(connection, snapshot.head, f"snapshot {snapshot.name!r}")
+        except LedgerDamaged as error:
+            event(log, "a snapshot cannot be compared with a prompt", logging.WARNING, error=error.message)
+            continue
+        common = _common_bytes(content.text, text)
+        if common > most and np.searchsorted(content.offsets, common, side="right") > common_tokens:
+            best, most = Match(snapshot.version, content), common
+    return best
+
+
+def return_to(
+    connection: sqlite3.Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: Moment
+) -> Moved:
+    """Make the first tokens of the snapshot of `version` the agent's state, as a new version.
+
+    Raises Aborted if the snapshot is gone, and InvalidArgument for more tokens than it has.
+    """
+    snapshot = snapshots.of_version(connection, Version(state.version.uid, version))
+    if snapshot is None:
+        raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
+    files = references.of_snapshot(connection, snapshot.id)
+    kept = _cut(connection, _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files), keep_tokens)
+    return _move(connection, key, state, kept, now)
+
+
+def _common_bytes(a: bytes, b: bytes) -> int:
+    """Length of the common beginning, in bytes."""
+    size = min(len(a), len(b))
+    differ = np.frombuffer(a, np.uint8, size) != np.frombuffer(b, np.uint8, size)
+    return int(differ.argmax()) if differ.any() else size
+
+
+def _move(connection: sqlite3.Connection, key: AgentKey, state: State, kept: _Kept, now: Moment) -> Moved:
+    uid, number = state.version
+    drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
+    before = references.of(connection, uid)
+    label = agents.conversation(connection, uid).label
+    # The automatic snapshot takes what the agent has now, so it comes first; but what it pushes out may be the snapshot
+    # that is restored, so the new head has to stand before anything is let go.
+    pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
+    version = Version(uid, number + 1)
+    agents.advance(connection, version, kept.head, Conversation(label, kept.messages, kept.message_hash), now)
+    references.give(connection, *version, kept.files)
+    dropped = [name for snapshot in pushed_out for name in snapshots.drop(connection, key, snapshot)]
+    more, _ = references.drop_unreferenced(connection, key.namespace, before - kept.files)
+    return Moved(agents.described(connection, key), [*dropped, *more])
+
+
+def _state(connection: sqlite3.Connection, state: State, version: int) -> _Kept:
+    """The state that an agent had at a version: its present one, a snapshot's, or the end of a turn still kept."""
+    uid = state.version.uid
+    if version == state.version.number:
+        _, messages, message_hash = agents.conversation(connection, uid)
+        return _Kept(state.head, messages, message_hash, references.of(connection, uid))
+    if version > state.version.number:
+        raise NotFound("version", str(version), f"the present one is {state.version.number}")
+    if (snapshot := snapshots.of_version(connection, Version(uid, version))) is not None:
+        files = references.of_snapshot(connection, snapshot.id)
+        return _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files)
+    row = connection.execute(
+        "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns, t.messages, t.message_hash,"
+        " t.request_id, t.request_digest, t.record, t.checksum"
+        " FROM turns AS t JOIN segments AS s ON s.id = t.segment WHERE t.uid = ? AND t.version = ?",
+        (uid, version),
+    ).fetchone()
+    if row is None:
+        raise NotFound("version", str(version), "it is not kept any more, or never was")
+    *place, messages, message_hash, request_id, digest, record, found = row
+    head = Head(*place)
+    turn = (uid, version, head.segment, request_id, digest, record)
+    checksums.verify(f"the turn of version {version}", *turn, found=found)
+    segments.check(connection, head)
+    shared = segments.common_tokens(connection, state.head, head)
+    return _Kept(head, messages, message_hash, references.within(connection, references.of(connection, uid), shared))
+
+
+def _cut(connection: sqlite3.Connection, kept: _Kept, tokens: int | None) -> _Kept:
+    if tokens is None or tokens == kept.head.tokens:
+        return kept
+    if tokens > kept.head.tokens:
+        raise InvalidArgument("keep_tokens", f"the ledger has {kept.head.tokens} tokens")
+    return _Kept(_cut_head(connection, kept.head, tokens), 0, b"", references.within(connection, kept.files, tokens))
+
+
+def _cut_head(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
+    found = segments.cut(connection, head, tokens)
+    return segments.empty(connection, head) if found.segment is None else found
+
+
+def _is_repeated(connection: sqlite3.Connection, state: State, keep_tokens: int, if_version: int) -> bool:
+    """Whether the present state is what this trim of `if_version` has made."""
+    uid, number = state.version
+    if number != if_version + 1:
+        return False
+    before = snapshots.of_version(connection, Version(uid, if_version))
+    if before is None or keep_tokens >= before.head.tokens:
+        return False
+    return _cut_head(connection, before.head, keep_tokens) == state.head

@@ -1,0 +1,377 @@
+"""SQLite: one connection that writes, on a thread of its own, and several that only read.
+
+`write` takes a function of the connection, runs it as one transaction, and brings back what it returns or raises, after
+the WAL was fsynced. A caller that is cancelled before its turn leaves nothing; one that is cancelled later leaves the
+whole transaction. `read` runs a function in one consistent state, the last that was committed; it waits for no writer,
+and no writer waits for it, but for a scrub.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, TypeVar
+
+from agentmem import tracing
+from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
+from agentmem.logs import event
+from agentmem.tracing import Threads
+from cache_service import checksums
+from cache_service.checksums import LedgerDamaged
+from cache_service.ledger import schema
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+Work = Callable[[sqlite3.Connection], _T]
+
+READERS: Final = 3
+"""Connections that read; a page of metrics may take one for a while."""
+_PRAGMAS = (
+    "auto_vacuum = INCREMENTAL",  # before the first table, or never
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "secure_delete = ON",  # deleted text is overwritten with zeros
+    "foreign_keys = ON",
+    "recursive_triggers = ON",  # or REPLACE would not run those of DELETE
+    "temp_store = MEMORY",  # no text in temporary files
+    "journal_size_limit = 16777216",
+    *(("fullfsync = ON", "checkpoint_fullfsync = ON") if sys.platform == "darwin" else ()),
+)
+_PRIMARY_CODE = 0xFF
+_OF_DAMAGE = ("no such", "malformed", "Could not decode")
+"""Texts of errors without a code of their own that a database as it was made cannot have."""
+_PATIENT, _IMPATIENT = 5.0, 0.1
+"""Seconds that a scrub waits for readers, here and in other programs; no call is served meanwhile."""
+
+
+class Failure(StrEnum):
+    """Why the ledger could not be read or written; a metric's label, but for BUSY."""
+
+    FULL = "full"
+    IO_ERROR = "io_error"
+    DAMAGED = "damaged"
+    BUSY = "busy"
+
+
+_FAILURES = {
+    sqlite3.SQLITE_FULL: Failure.FULL,
+    sqlite3.SQLITE_IOERR: Failure.IO_ERROR,
+    sqlite3.SQLITE_CANTOPEN: Failure.IO_ERROR,
+    sqlite3.SQLITE_READONLY: Failure.IO_ERROR,
+    sqlite3.SQLITE_CORRUPT: Failure.DAMAGED,
+    sqlite3.SQLITE_NOTADB: Failure.DAMAGED,
+    sqlite3.SQLITE_BUSY: Failure.BUSY,
+    sqlite3.SQLITE_LOCKED: Failure.BUSY,
+}
+
+
+def _nothing(_: object) -> bool:
+    return False
+
+
+class Database:
+    """The store's database. `open` once; `read` and `write` on one event loop, the `_blocking` ones on threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = Threads(1, thread_name_prefix="database")
+        self._reading = Threads(READERS, thread_name_prefix="database reads")
+        self._readers: SimpleQueue[sqlite3.Connection] = SimpleQueue()
+        """Connections that are not in use."""
+        self._before_commit: list[Work[None]] = []
+        self._after_commit: list[Callable[[], None]] = []
+        self._scrub_owed = False
+        self._doubtful = False
+        self._is_left = False
+        self.on_failure: Callable[[Failure], None] = lambda _: None
+        """Called on the thread where it happens, for each failure that is not the caller's fault."""
+
+    def open(self) -> None:
+        """Create or migrate the file (mode 0600, its WAL likewise), and scrub it if that is possible now.
+
+        Raises schema.SchemaTooNew, LedgerDamaged, sqlite3.Error; Unavailable if another program holds the database, and
+        ResourceExhausted if the disk is full.
+        """
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._path.chmod(0o600)
+        self._opened = self._path.stat()
+        try:
+            self._connection = self._thread.submit(_connect, self._path).result()
+        except UnicodeDecodeError as error:  # SQLite's message has the damaged bytes
+            self._thread.shutdown()
+            raise LedgerDamaged("the schema") from error
+        except BaseException:
+            self._thread.shutdown()
+            raise
+        for _ in range(READERS):
+            self._readers.put(_reader(self._path))
+        try:  # a crash may have come between erasing and scrubbing
+            self._thread.submit(self._scrub, _IMPATIENT).result()
+        except AgentmemError as error:
+            event(log, "the database is not scrubbed yet", logging.WARNING, error=str(error))
+
+    @property
+    def scrub_owed(self) -> bool:
+        """Whether something was erased whose bytes may still be in the file or its WAL."""
+        return self._scrub_owed
+
+    def before_commit(self, work: Work[None]) -> None:
+        """Let `work` add its own changes to every write transaction, before its commit."""
+        self._before_commit.append(work)
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Let `call` be called, on the database's thread, when a transaction has been committed and can be read."""
+        self._after_commit.append(call)
+
+    async def read(self, work: Work[_T]) -> _T:
+        """Run `work` in one consistent state, with all that was committed before; it cannot change anything."""
+        return await asyncio.wrap_future(self._reading.submit(self.read_blocking, work))
+
+    def read_blocking(self, work: Work[_T], seconds: float | None = None) -> _T:
+        """`read` for a thread that isn't the event loop's. Raises TimeoutError where it had to wait so long."""
+        with self._failures(), self._reader(seconds) as connection:
+            return work(connection)
+
+    async def write(self, work: Work[_T], erases: Callable[[_T], bool] = _nothing) -> _T:
+        """Run `work` as one durable transaction; if it raises, nothing has changed. Where it `erases`, a scrub is owed.
+
+        Raises ResourceExhausted if the disk is full, Internal if it fails, LedgerDamaged if the file is damaged, and
+        Unavailable if another program holds the database.
+        """
+        return await asyncio.wrap_future(self._thread.submit(self._write, work, erases))
+
+    def write_blocking(self, work: Work[_T], erases: Callable[[_T], bool] = _nothing) -> _T:
+        """`write` for a thread that isn't the event loop's."""
+        return self._thread.submit(self._write, work, erases).result()
+
+    async def scrub(self, patient: bool = True) -> None:
+        """Give free pages back and move all of the WAL into the database, so that what was erased is in neither.
+
+        Raises Unavailable if another program is reading the database, ResourceExhausted if the disk is full; then it
+        stays owed. The impatient don't wait for another program.
+        """
+        await asyncio.wrap_future(self._thread.submit(self._scrub, _PATIENT if patient else _IMPATIENT))
+
+    def scrub_blocking(self) -> None:
+        """`scrub` for a thread that isn't the event loop's."""
+        self._thread.submit(self._scrub, _PATIENT).result()
+
+    def is_in_place(self) -> bool:
+        """Whether the file that was opened is still the one at its path: SQLite writes on to one that is removed."""
+        try:
+            return os.path.samestat(self._opened, self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    async def leave(self, path: Path) -> None:
+        """Write all that there is to a new file at `path`, durably; every call after this one raises Unavailable.
+
+        Raises OSError, and what `write` raises.
+        """
+        await asyncio.wrap_future(self._thread.submit(self._leave, path))
+
+    def close(self) -> None:
+        """Wait for what is queued, write what `before_commit` still holds, and close."""
+        self._reading.shutdown()
+        try:
+            if not self._is_left:
+                self.write_blocking(lambda _: None)
+        finally:
+            try:
+                while not self._readers.empty():
+                    self._readers.get().close()
+                self._thread.submit(self._connection.close).result()
+            finally:
+                self._thread.shutdown()
+
+    def _write(self, work: Work[_T], erases: Callable[[_T], bool]) -> _T:
+        connection = self._connection
+        with tracing.within("transaction"), self._failures():
+            self._overwrite_doubtful()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(connection)
+                for more in self._before_commit:
+                    more(connection)
+                self._scrub_owed |= erases(result)
+                self._doubtful = True
+                connection.execute("COMMIT")
+                self._doubtful = False
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._overwrite_doubtful()
+        for call in self._after_commit:
+            call()
+        return result
+
+    def _overwrite_doubtful(self) -> None:
+        """Write over what a failed commit has left in the WAL.
+
+        It may be whole there, and only its fsync have failed: a crash would bring back what was reported as failed. If
+        this fails too, it is tried again before the next write.
+        """
+        if self._doubtful:
+            with suppress(sqlite3.Error):
+                self._connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
+                self._doubtful = False
+
+    def _scrub(self, seconds: float) -> None:
+        self._scrub_owed = True
+        with self._failures(), self._no_readers(seconds):
+            _scrub(self._connection, seconds)
+        self._scrub_owed = False
+
+    def _leave(self, path: Path) -> None:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with self._failures(), self._no_readers(_PATIENT):
+            _scrub(self._connection, _PATIENT)  # nothing stays in a log that would be taken for the new file's
+            with closing(sqlite3.connect(path, isolation_level=None)) as copy:
+                self._connection.backup(copy)
+        with path.open("rb") as written:
+            os.fsync(written.fileno())
+        self._is_left = True
+
+    @contextmanager
+    def _reader(self, seconds: float | None = None) -> Iterator[sqlite3.Connection]:
+        """A connection in a transaction that reads, to be used by one thread. Raises TimeoutError."""
+        try:
+            connection = self._readers.get(timeout=seconds)
+        except Empty:
+            raise TimeoutError("the database is busy") from None
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self._readers.put(connection)
+
+    @contextmanager
+    def _no_readers(self, seconds: float) -> Iterator[None]:
+        """Keep reads away, which would keep a part of the WAL. Raises Unavailable where one takes longer."""
+        taken: list[sqlite3.Connection] = []
+        try:
+            for _ in range(READERS):
+                taken.append(self._readers.get(timeout=seconds))
+            yield
+        except Empty:
+            raise Unavailable("store.db is being read, so what was erased is still in its WAL; try again") from None
+        finally:
+            for connection in taken:
+                self._readers.put(connection)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        if self._is_left:
+            raise Unavailable("the cache store is ending, because its store.db was removed; it starts again")
+        with database_errors(self.on_failure):
+            try:
+                yield
+            except LedgerDamaged as error:
+                event(log, "damaged", logging.ERROR, what=error.message)
+                self.on_failure(Failure.DAMAGED)
+                raise
+            except (TypeError, ValueError, OverflowError) as error:
+                self.confirm(error)
+                raise
+
+    def confirm(self, error: Exception) -> None:
+        """Raise LedgerDamaged if rows that can't be, and no bug, are the cause of this error. Blocks."""
+        try:
+            with self._reader() as connection:
+                found = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as problem:
+            found = [(str(problem),)]
+        if found != [("ok",)]:
+            event(log, "damaged", logging.ERROR, error=type(error).__name__)
+            self.on_failure(Failure.DAMAGED)
+            raise LedgerDamaged("a row") from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_PATIENT, isolation_level=None)
+    try:
+        with database_errors():
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+            schema.migrate(connection)
+            _check_index(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENT, isolation_level=None, check_same_thread=False
+    )
+    checksums.register(connection)  # or a statement that writes would look like damage
+    return connection
+
+
+def _check_index(connection: sqlite3.Connection) -> None:
+    """Whom a damaged index hides must not begin anew. It takes microseconds an agent."""
+    found = connection.execute("PRAGMA integrity_check(agents)").fetchall()
+    if found != [("ok",)]:
+        raise LedgerDamaged(f"the table of agents ({found[0][0]})")
+
+
+def _scrub(connection: sqlite3.Connection, seconds: float) -> None:
+    (usual,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    connection.execute(f"PRAGMA busy_timeout = {min(usual, int(1000 * seconds))}").fetchall()
+    try:
+        connection.execute("PRAGMA incremental_vacuum").fetchall()
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {usual}").fetchall()
+    if busy:
+        raise Unavailable("another program is reading store.db, so what was erased is still in its WAL; try again")
+
+
+@contextmanager
+def database_errors(on_failure: Callable[[Failure], None] = lambda _: None) -> Iterator[None]:
+    """Raise an error of the contract for what SQLite says of disk, file and other programs; call `on_failure` with why.
+
+    ResourceExhausted where the disk is full, Internal where it fails, LedgerDamaged where the file is damaged, and
+    Unavailable where another program holds the database.
+    """
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        extended = getattr(error, "sqlite_errorcode", 0)
+        failure = _FAILURES.get(extended & _PRIMARY_CODE)
+        if extended == sqlite3.SQLITE_IOERR_SHMSIZE:
+            failure = Failure.FULL
+        if failure is None and str(error).startswith(_OF_DAMAGE):
+            failure = Failure.DAMAGED
+        if failure is None:
+            raise
+        name = getattr(error, "sqlite_errorname", "not UTF-8")
+        if failure is not Failure.BUSY:
+            event(log, "store.db fails", logging.ERROR, reason=failure, error=str(error), sqlite=name)
+            on_failure(failure)
+        raise _contract_error(failure, f"{error}, {name}") from error
+
+
+def _contract_error(failure: Failure, problem: str) -> AgentmemError:
+    match failure:
+        case Failure.FULL:
+            return ResourceExhausted("the cache store's disk is full; nothing was changed", retry_after=5.0)
+        case Failure.BUSY:
+            return Unavailable("another program holds store.db; try again")
+        case Failure.DAMAGED:
+            return LedgerDamaged(f"a page ({problem})")
+        case Failure.IO_ERROR:
+            return Internal(
+                f"the cache store's disk fails ({problem}); the ledger is unchanged; look at the disk and at the"
+                " store's log, then try again"
+            )

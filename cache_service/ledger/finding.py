@@ -1,0 +1,75 @@
+"""Finding an agent: by its conversation, the longest one stored that begins the one that is given; or by its turn.
+
+Functions of a connection, inside the caller's transaction.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agentmem.identity import Version
+from agentmem.validation import AgentKey
+from cache_service.ledger import agents
+from cache_service.ledger.agents import Agent
+
+_AT_ONCE = 500
+
+
+class Found(NamedTuple):
+    """An agent, how many of the messages it has, and the state that is meant: its present one or an older one."""
+
+    agent: Agent
+    messages: int
+    version: Version
+
+
+def find(
+    connection: sqlite3.Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
+) -> Found | None:
+    """The longest stored conversation that begins the one whose hash chain this is; of `label` only, unless it is "".
+
+    Of equally long ones present states come before older ones, and then the agent that was used last.
+    """
+    end = len(message_hashes)
+    while end > 0:
+        first = max(0, end - _AT_ONCE)
+        if (found := _longest(connection, namespace, model_id, message_hashes[first:end], label)) is not None:
+            return found
+        end = first
+    return None
+
+
+def of_turn(connection: sqlite3.Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
+    """The agent of the turn that was committed as `request_id`, of several the last one, and the state it made."""
+    row = connection.execute(
+        "SELECT a.agent_id, a.uid, t.version FROM turns AS t JOIN agents AS a USING (uid)"
+        " WHERE t.namespace = ? AND t.request_id = ? AND t.request_id != '' AND a.model_id = ?"
+        " ORDER BY t.created DESC, t.rowid DESC LIMIT 1",
+        (namespace, request_id, model_id),
+    ).fetchone()
+    if row is None:
+        return None
+    agent_id, uid, version = row
+    return Found(agents.described(connection, AgentKey(namespace, agent_id, model_id)), 0, Version(uid, version))
+
+
+def _longest(
+    connection: sqlite3.Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
+) -> Found | None:
+    places = ", ".join("?" * len(message_hashes))
+    row = connection.execute(
+        "SELECT agent_id, uid, version, messages FROM ("
+        " SELECT a.agent_id, a.uid, a.version, a.messages, a.used, 1 AS present FROM agents AS a"
+        f" WHERE a.namespace = ? AND a.model_id = ? AND a.message_hash IN ({places}) AND (a.label = ? OR ? = '')"
+        " UNION ALL"
+        " SELECT a.agent_id, a.uid, t.version, t.messages, a.used, 0 FROM turns AS t JOIN agents AS a USING (uid)"
+        f" WHERE t.message_hash IN ({places}) AND t.messages > 0 AND t.segment IS NOT NULL"
+        " AND a.namespace = ? AND a.model_id = ? AND (a.label = ? OR ? = '')"
+        ") WHERE messages > 0 ORDER BY messages DESC, present DESC, used DESC LIMIT 1",
+        (namespace, model_id, *message_hashes, label, label, *message_hashes, namespace, model_id, label, label),
+    ).fetchone()
+    if row is None:
+        return None
+    agent_id, uid, version, messages = row
+    agent = agents.described(connection, AgentKey(namespace, agent_id, model_id))
+    return Found(agent, messages, Version(uid, version))

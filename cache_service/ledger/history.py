@@ -1,0 +1,71 @@
+"""What an agent's memory consists of, commit by commit, for people and programs that read it."""
+
+import sqlite3
+from typing import NamedTuple
+
+from agentmem.validation import AgentKey
+from cache_service import checksums
+from cache_service.ledger import agents, segments
+from cache_service.ledger.segments import FRAGMENT, Piece
+
+
+class Entry(NamedTuple):
+    """What one commit brought, as far as it is still there; `id` grows along the ledger.
+
+    `prompt` and `generated` are the texts of its tokens; a prompt that is cut had `prompt_bytes` before. `record` is
+    what was answered, None where it is not known; `created` is in nanoseconds since 1970, 0 where it is not known.
+    """
+
+    id: int
+    version: int
+    first_token: int
+    tokens: int
+    generated_tokens: int
+    cut: bool
+    prompt: bytes
+    generated: bytes
+    prompt_bytes: int
+    request_id: str = ""
+    created: int = 0
+    record: bytes | None = None
+
+
+def page(connection: sqlite3.Connection, key: AgentKey, after: int | None, limit: int) -> list[Entry]:
+    """Entries of the agent's present ledger, oldest first, from behind the one with the id `after` on.
+
+    Raises NotFound and LedgerDamaged.
+    """
+    head = agents.existing(connection, key).head
+    pieces = [piece for piece in segments.chain(connection, head, checksums.of_agent(key)) if piece.id > (after or 0)]
+    shown = [piece for piece in pieces if piece.kept or not piece.tokens]
+    return [_entry(connection, piece) for piece in shown[:limit]]
+
+
+def _entry(connection: sqlite3.Connection, piece: Piece) -> Entry:
+    fragment = piece.generated_tokens == FRAGMENT
+    cut = fragment or piece.kept < piece.tokens
+    # What is cut off is the end, and what was generated is at the end.
+    generated_tokens = 0 if fragment else max(0, piece.generated_tokens - (piece.tokens - piece.kept))
+    ends = [0, *piece.offsets[: piece.kept]]
+    generated_at, end = int(ends[piece.kept - generated_tokens]), int(ends[piece.kept])
+    entry = Entry(
+        piece.id,
+        piece.version,
+        piece.parent_tokens,
+        piece.kept,
+        generated_tokens,
+        cut,
+        piece.text[:generated_at],
+        piece.text[generated_at:end],
+        generated_at if fragment else int([0, *piece.offsets][piece.tokens - piece.generated_tokens]),
+    )
+    row = connection.execute(
+        "SELECT uid, version, segment, request_id, request_digest, record, created, checksum FROM turns"
+        " WHERE segment = ?",
+        (piece.id,),
+    ).fetchone()
+    if row is None:
+        return entry
+    *turn, created, found = row
+    checksums.verify(f"the turn of version {piece.version}", *turn, found=found)
+    return entry._replace(request_id=turn[3], created=created, record=turn[5])

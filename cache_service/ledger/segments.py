@@ -1,0 +1,284 @@
+"""The ledger: a tree of immutable segments, walked from a head to its root.
+
+A head names a ledger: a segment, and how many tokens of its chain count. A commit appends one segment after the first
+`keep_tokens` tokens of a head's chain. What a head names is never rewritten, so an old head (a fork, a snapshot) stays
+what it was, and making one costs a row. What no head names any more is erased, also the end of a segment. Functions of
+a connection run inside the caller's transaction.
+
+Positions in a chain, for a segment S with the child C (or the head itself, whose cut is its number of tokens):
+
+    S.parent_tokens              C.parent_tokens = S's cut          S.parent_tokens + S.tokens
+    | tokens of S that count     | tokens of S that this chain doesn't have |
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from agentmem.identity import Ledger, TurnPlace, Uint32
+from cache_service import checksums
+from cache_service.checksums import LedgerDamaged
+
+_A_LEDGER = "a ledger"
+FRAGMENT = -1
+"""In place of a segment's number of generated tokens: its turn is not wholly there."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a commit appends: tokens, their text, each one's end from the text's start, and who made the tokens.
+
+    `opening_bytes` and `template_time` are those of the whole ledger, as in the contract's Ledger.
+    """
+
+    token_ids: Uint32
+    text: bytes
+    offsets: Uint32
+    tokenizer_hash: str
+    generated_tokens: int
+    opening_bytes: int = 0
+    template_time: str = ""
+
+
+class Head(NamedTuple):
+    """A ledger: all but the last segment's content follows from the tree. No segment is the empty ledger."""
+
+    segment: int | None
+    tokens: int
+    text_bytes: int
+    turns: int
+
+
+EMPTY = Head(None, 0, 0, 0)
+
+
+class Piece(NamedTuple):
+    """A segment in a chain, of which the first `kept` tokens count."""
+
+    kept: int
+    opening_bytes: int
+    template_time: str
+    id: int
+    parent_id: int | None
+    parent_tokens: int
+    parent_bytes: int
+    tokens: int
+    text_bytes: int
+    generated_tokens: int
+    version: int
+    turns: int
+    tokenizer_hash: str
+    token_ids: Uint32
+    text: bytes
+    offsets: Uint32
+
+
+def append(
+    connection: sqlite3.Connection, namespace: str, head: Head, keep_tokens: int, part: Part, version: int
+) -> Head:
+    """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then `part`.
+
+    That is a turn unless it is a fragment.
+    """
+    kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
+    turns = kept.turns + (part.generated_tokens != FRAGMENT)
+    cursor = connection.execute(
+        "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
+        " turns, tokenizer_hash, token_ids, text, offsets, namespace, opening_bytes, template_time)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            kept.segment,
+            kept.tokens,
+            kept.text_bytes,
+            len(part.token_ids),
+            len(part.text),
+            part.generated_tokens,
+            version,
+            turns,
+            part.tokenizer_hash,
+            _pack(part.token_ids),
+            part.text,
+            _pack(part.offsets),
+            namespace,
+            part.opening_bytes,
+            part.template_time,
+        ),
+    )
+    tokens, text_bytes = kept.tokens + len(part.token_ids), kept.text_bytes + len(part.text)
+    return Head(cursor.lastrowid, tokens, text_bytes, turns)
+
+
+def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
+    """The first `tokens` tokens of `head`, as a head of their own: the newest segment that has any of them.
+
+    A turn without tokens that ended exactly there stays in the chain. Raises LedgerDamaged.
+    """
+    kept = [
+        piece
+        for piece in chain(connection, head, _A_LEDGER)
+        if piece.parent_tokens < tokens or (piece.parent_tokens == tokens and not piece.tokens)
+    ]
+    if not kept:
+        return EMPTY
+    last = kept[-1]
+    whole = tokens - last.parent_tokens == last.tokens
+    text_bytes = last.text_bytes if whole else int(last.offsets[tokens - last.parent_tokens - 1])
+    turns = last.turns if whole or last.generated_tokens == FRAGMENT else last.turns - 1
+    return Head(last.id, tokens, last.parent_bytes + text_bytes, turns)
+
+
+def check(connection: sqlite3.Connection, head: Head) -> None:
+    """Raise LedgerDamaged unless a head's ledger is what was written."""
+    chain(connection, head, _A_LEDGER)
+
+
+def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
+    """The whole content of a ledger. Raises LedgerDamaged, in which `what` says whose it is."""
+    ids, texts, ends, turns = [_NONE], [], [_NONE], []
+    conversations = _conversations(connection, head)
+    made_by, opening, time = "", 0, ""
+    for piece in chain(connection, head, what):
+        segment_ends = piece.offsets[: piece.kept]
+        ids.append(piece.token_ids[: piece.kept])
+        ends.append(segment_ends + np.uint32(piece.parent_bytes))
+        texts.append(piece.text[: segment_ends[-1] if piece.kept else 0])
+        if piece.kept == piece.tokens and piece.generated_tokens != FRAGMENT:
+            end = piece.parent_tokens + piece.tokens
+            conversation = conversations.get(piece.id, (0, b""))
+            turns.append(TurnPlace(end, piece.generated_tokens, *conversation, version=piece.version))
+        made_by, opening, time = piece.tokenizer_hash, piece.opening_bytes, piece.template_time
+        if piece.kept < piece.tokens:
+            opening = min(opening, piece.parent_bytes + len(texts[-1]))
+    return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns), opening, time)
+
+
+def _conversations(connection: sqlite3.Connection, head: Head) -> dict[int, tuple[int, bytes]]:
+    """By segment, how many messages a conversation had at its end, and the last of their hash chain."""
+    rows = connection.execute(
+        f"{_CHAIN} SELECT t.segment, t.messages, t.message_hash FROM chain"
+        " CROSS JOIN turns AS t ON t.segment = chain.id WHERE t.messages > 0",
+        (head.segment, head.tokens),
+    )
+    return {segment: (messages, message_hash) for segment, messages, message_hash in rows}
+
+
+def tokenizer_hash(connection: sqlite3.Connection, head: Head) -> str:
+    """Who made the tokens of a ledger; "" for the empty one."""
+    row = connection.execute("SELECT tokenizer_hash FROM segments WHERE id = ?", (head.segment,)).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def empty(connection: sqlite3.Connection, head: Head) -> Head:
+    """No token of `head`, as a head that names a segment as agents and snapshots have to: the root of its chain."""
+    (root,) = connection.execute(f"{_CHAIN} SELECT min(id) FROM chain", (head.segment, head.tokens)).fetchone()
+    return Head(root, 0, 0, 0)
+
+
+def common_tokens(connection: sqlite3.Connection, one: Head, other: Head) -> int:
+    """How many tokens two ledgers have from the same commits."""
+    first, second = (
+        dict(connection.execute(f"{_CHAIN} SELECT id, cut FROM chain", (head.segment, head.tokens)).fetchall())
+        for head in (one, other)
+    )
+    shared = max(first.keys() & second.keys(), default=None)
+    return 0 if shared is None else min(first[shared], second[shared])
+
+
+def segments_of(connection: sqlite3.Connection, uid: str) -> list[int]:
+    """All segments that an agent's turns, snapshots and head stand on, newest first."""
+    rows = connection.execute(
+        "WITH RECURSIVE used (id) AS (SELECT segment FROM turns WHERE uid = :uid AND segment IS NOT NULL"
+        " UNION SELECT head_segment FROM snapshots WHERE uid = :uid"
+        " UNION SELECT head_segment FROM agents WHERE uid = :uid"
+        " UNION SELECT s.parent_id FROM used JOIN segments AS s ON s.id = used.id WHERE s.parent_id IS NOT NULL)"
+        " SELECT id FROM used ORDER BY id DESC",
+        {"uid": uid},
+    )
+    return [row[0] for row in rows]
+
+
+def drop_unused(connection: sqlite3.Connection, segments: Iterable[int]) -> None:
+    """Erase what no head needs any more of the chains that end in `segments`, given newest first.
+
+    A segment that is needed in part loses the rest. Turns that are wholly there no longer have no segment.
+    """
+    for last in segments:
+        segment: int | None = last
+        while segment is not None:
+            needed, parent = _needed(connection, segment)
+            if needed is not None:
+                shorten(connection, segment, needed)
+                break
+            connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
+            segment = parent
+
+
+def _needed(connection: sqlite3.Connection, segment: int) -> tuple[int | None, int | None]:
+    """How many of a segment's tokens heads and other segments stand on (None: nothing does), and its parent."""
+    row = connection.execute(
+        "SELECT (SELECT max(tokens) FROM (SELECT parent_tokens AS tokens FROM segments WHERE parent_id = :id"
+        " UNION ALL SELECT tokens FROM agents WHERE head_segment = :id"
+        " UNION ALL SELECT tokens FROM snapshots WHERE head_segment = :id)) - parent_tokens, parent_id"
+        " FROM segments WHERE id = :id",
+        {"id": segment},
+    ).fetchone()
+    return (None, None) if row is None else row
+
+
+def shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
+    """Erase the end of a segment, which no head needs, from a token on. Its turn is not wholly there any more."""
+    row = connection.execute(
+        "SELECT generated_tokens, text, offsets FROM segments WHERE id = ? AND tokens > ?", (segment, tokens)
+    ).fetchone()
+    if row is None:
+        return
+    generated, text, offsets = row
+    end = int(_unpack(offsets)[tokens - 1]) if tokens else 0
+    connection.execute(
+        "UPDATE segments SET tokens = ?, text_bytes = ?, generated_tokens = ?, turns = turns - ?,"
+        " token_ids = substr(token_ids, 1, ?), text = ?, offsets = substr(offsets, 1, ?) WHERE id = ?",
+        (tokens, end, FRAGMENT, generated != FRAGMENT, 4 * tokens, text[:end], 4 * tokens, segment),
+    )
+    connection.execute("UPDATE turns SET segment = NULL WHERE segment = ?", (segment,))
+
+
+def chain(connection: sqlite3.Connection, head: Head, what: str) -> list[Piece]:
+    """The segments of a ledger, oldest first, every byte verified. `what` names it. Raises LedgerDamaged."""
+    rows = connection.execute(
+        f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.opening_bytes, s.template_time, s.checksum, {_COLUMNS}"
+        " FROM chain CROSS JOIN segments AS s ON s.id = chain.id",
+        (head.segment, head.tokens),
+    ).fetchall()
+    pieces = []
+    for kept, opening_bytes, template_time, found, *segment in rows:
+        checksums.verify(what, *segment, found=found)
+        *row, token_ids, text, offsets = segment
+        pieces.append(
+            Piece._make((kept, opening_bytes, template_time, *row, _unpack(token_ids), text, _unpack(offsets)))
+        )
+    pieces.sort(key=lambda piece: piece.id)
+    follows = [None, *(piece.id for piece in pieces)]
+    if [piece.parent_id for piece in pieces] + [head.segment] != follows or any(
+        not 0 <= piece.kept <= piece.tokens for piece in pieces
+    ):
+        raise LedgerDamaged(what)
+    return pieces
+
+
+_COLUMNS = ", ".join(f"s.{column}" for column in checksums.SEGMENT.split(", "))
+_CHAIN = (
+    "WITH RECURSIVE chain (id, cut) AS (SELECT ?, ? UNION ALL SELECT s.parent_id, s.parent_tokens"
+    " FROM chain JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"
+)
+_NONE = np.empty(0, dtype=np.uint32)
+
+
+def _pack(numbers: Uint32) -> bytes:
+    return numbers.astype("<u4", copy=False).tobytes()
+
+
+def _unpack(data: bytes) -> Uint32:
+    return np.frombuffer(data, dtype="<u4").astype(np.uint32, copy=False)

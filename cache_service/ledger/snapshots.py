@@ -1,0 +1,142 @@
+"""Snapshots: an agent's states that are kept under a name, by reference. Functions of a connection.
+
+A snapshot is a head of the segment tree and references of its own on the state's files; making one copies no token and
+no file. Those named `auto-<version>` are made where tokens of a ledger are dropped, and only the last few stay.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+
+from agentmem.errors import AlreadyExists, NotFound
+from agentmem.identity import FileName, Version
+from agentmem.validation import AgentKey, automatic_snapshot
+from cache_service import checksums
+from cache_service.files import references
+from cache_service.ledger import agents, segments
+from cache_service.ledger.agents import State
+from cache_service.ledger.clock import Moment
+from cache_service.ledger.segments import Head
+
+AUTOMATIC_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One snapshot; `version` is the one that had this state. `created` is in nanoseconds since 1970."""
+
+    id: int
+    name: str
+    version: Version
+    head: Head
+    messages: int
+    message_hash: bytes
+    automatic: bool
+    created: int
+
+
+def create(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment) -> Snapshot:
+    """Name the agent's present state. Raises NotFound, and AlreadyExists if another version has the name."""
+    state = agents.existing(connection, key)
+    known = find(connection, state.version.uid, name)
+    if known is None:
+        return _add(connection, state, name, automatic=False, now=now)
+    if known.version != state.version:
+        raise AlreadyExists(f"snapshot {name!r} is of version {known.version.number}; choose another name")
+    return known
+
+
+def keep_automatic(connection: sqlite3.Connection, key: AgentKey, state: State, now: Moment) -> list[FileName]:
+    """Keep a state whose tokens are about to be dropped, in place of the oldest automatic one; the files to unlink."""
+    return [name for snapshot in add_automatic(connection, state, now) for name in drop(connection, key, snapshot)]
+
+
+def add_automatic(connection: sqlite3.Connection, state: State, now: Moment) -> list[int]:
+    """Keep a state whose tokens are about to be dropped; the automatic snapshots that there are too many of now."""
+    _add(connection, state, automatic_snapshot(state.version.number), automatic=True, now=now)
+    surplus = connection.execute(
+        "SELECT id FROM snapshots WHERE uid = ? AND automatic ORDER BY id DESC LIMIT -1 OFFSET ?",
+        (state.version.uid, AUTOMATIC_KEPT),
+    )
+    return [row[0] for row in surplus.fetchall()]
+
+
+def drop(connection: sqlite3.Connection, key: AgentKey, snapshot: int) -> list[FileName]:
+    """Forget a snapshot and what only it used; the files to unlink."""
+    names = references.of_snapshot(connection, snapshot)
+    (segment,) = connection.execute("DELETE FROM snapshots WHERE id = ? RETURNING head_segment", (snapshot,)).fetchone()
+    segments.drop_unused(connection, [segment])
+    dropped, _ = references.drop_unreferenced(connection, key.namespace, names)
+    return dropped
+
+
+def find(connection: sqlite3.Connection, uid: str, name: str) -> Snapshot | None:
+    """The agent's snapshot of this name."""
+    rows = connection.execute(f"{_SELECT} WHERE uid = ? AND name = ?", (uid, name))
+    return next(map(_snapshot, rows), None)
+
+
+def existing(connection: sqlite3.Connection, uid: str, name: str) -> Snapshot:
+    """The agent's snapshot of this name. Raises NotFound."""
+    found = find(connection, uid, name)
+    if found is None:
+        raise NotFound("snapshot", name)
+    return found
+
+
+def of_version(connection: sqlite3.Connection, version: Version) -> Snapshot | None:
+    """A snapshot of this state."""
+    rows = connection.execute(f"{_SELECT} WHERE uid = ? AND version = ? ORDER BY id DESC LIMIT 1", version)
+    return next(map(_snapshot, rows), None)
+
+
+def page(connection: sqlite3.Connection, key: AgentKey, before: int | None, limit: int) -> list[Snapshot]:
+    """The agent's snapshots, newest first, from beyond the one with the id `before` on. Raises NotFound."""
+    uid = agents.existing(connection, key).version.uid
+    rows = connection.execute(
+        f"{_SELECT} WHERE uid = ? AND id < ? ORDER BY id DESC LIMIT ?",
+        (uid, 2**63 - 1 if before is None else before, limit),
+    )
+    return list(map(_snapshot, rows))
+
+
+def delete(connection: sqlite3.Connection, key: AgentKey, name: str) -> list[FileName]:
+    """Erase a snapshot, what only it used, and what turns answered that no branch has any more. Raises NotFound.
+
+    Returns the files to unlink.
+    """
+    uid = agents.existing(connection, key).version.uid
+    dropped = drop(connection, key, existing(connection, uid, name).id)
+    connection.execute("DELETE FROM turns WHERE uid = ? AND segment IS NULL", (uid,))
+    return dropped
+
+
+_SELECT = (
+    "SELECT id, name, uid, version, head_segment, tokens, text_bytes, turns, messages, message_hash, automatic,"
+    " created, checksum FROM snapshots"
+)
+
+
+def _snapshot(row: tuple[int, str, str, int, int, int, int, int, int, bytes, int, int, bytes]) -> Snapshot:
+    number, name, uid, version, segment, tokens, text_bytes, turns, messages, message_hash, automatic, created = row[
+        :-1
+    ]
+    state = (number, uid, name, version, segment, tokens, text_bytes, turns)
+    checksums.verify(f"snapshot {name!r}", *state, found=row[-1])
+    head = Head(segment, tokens, text_bytes, turns)
+    return Snapshot(number, name, Version(uid, version), head, messages, message_hash, bool(automatic), created)
+
+
+def _add(connection: sqlite3.Connection, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
+    uid, version = state.version
+    connection.execute(
+        "INSERT INTO snapshots (uid, name, version, head_segment, tokens, text_bytes, turns, messages, message_hash,"
+        " automatic, created) SELECT uid, ?, ?, ?, ?, ?, ?, messages, message_hash, ?, ? FROM agents WHERE uid = ?",
+        (name, version, *state.head, automatic, now.wall, uid),
+    )
+    added = existing(connection, uid, name)
+    connection.execute(
+        "INSERT INTO snapshot_refs (snapshot, kind, chain_hash, warm)"
+        " SELECT ?, kind, chain_hash, warm FROM refs WHERE uid = ?",
+        (added.id, uid),
+    )
+    return added

@@ -1,0 +1,216 @@
+"""Turns: the commit that makes an agent's next version, and the replay of one that was made before.
+
+An agent that is there at once, with all of its turns: an import. Functions of a connection.
+"""
+
+import sqlite3
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentmem.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument
+from agentmem.identity import NO_VERSION, FileName, Ledger, Version
+from agentmem.validation import NEVER, AgentKey, IdleTimes
+from cache_service import checksums
+from cache_service.ledger import agents, branches, segments, snapshots
+from cache_service.ledger.agents import Conversation, State
+from cache_service.ledger.clock import Moment
+from cache_service.ledger.segments import EMPTY, FRAGMENT, Head, Part
+
+_MAX_UINT32 = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn to commit. `record` is what was answered, opaque here; an empty request_id can't be replayed.
+
+    `carried` are earlier turns that it brings along, where it drops what was before them. `idle_times` and
+    `context_policy` are the agent's if the turn creates it. `keep_tokens` are of the base's ledger, or of the snapshot
+    of version `snapshot_version`, to which the agent returns first.
+    """
+
+    key: AgentKey
+    base: Version
+    keep_tokens: int
+    part: Part
+    request_id: str
+    request_digest: bytes
+    record: bytes
+    conversation: Conversation
+    idle_times: IdleTimes = NEVER
+    carried: Sequence[Part] = ()
+    context_policy: int = agents.DEFAULT_CONTEXT_POLICY
+    snapshot_version: int = 0
+
+
+class Committed(NamedTuple):
+    """A turn that is in the ledger."""
+
+    version: Version
+    request_digest: bytes
+    record: bytes
+
+
+class Opened(NamedTuple):
+    """What a worker needs before a turn. No ledger: there is none, or it is the one that the worker has."""
+
+    version: Version
+    ledger: Ledger | None
+    turn: Committed | None
+    context_policy: int = 0
+
+
+class Commit(NamedTuple):
+    """What a commit made: the new version, or that of the turn when it was first committed, and then that turn.
+
+    `dropped` are files to unlink, after the transaction.
+    """
+
+    version: Version
+    replayed: Committed | None = None
+    dropped: Sequence[FileName] = ()
+
+
+def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
+    """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot.
+
+    Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, and
+    FailedPrecondition if the kept tokens are another tokenizer's.
+    """
+    state = agents.find(connection, turn.key) or State(NO_VERSION, EMPTY)
+    known = committed(connection, state.version.uid, turn.request_id)
+    if known is not None:
+        if known.request_digest != turn.request_digest:
+            raise InvalidArgument("request_id", "was used for a turn with other arguments")
+        return Commit(known.version, known)
+    if turn.base != state.version:
+        raise Aborted(_conflict(turn.base, state.version))
+    dropped: Sequence[FileName] = ()
+    if turn.snapshot_version:
+        dropped = branches.return_to(connection, turn.key, state, turn.snapshot_version, turn.keep_tokens, now).dropped
+        state = agents.existing(connection, turn.key)
+    _check_kept(connection, turn, state.head)
+    if turn.keep_tokens < state.head.tokens:
+        dropped = snapshots.keep_automatic(connection, turn.key, state, now)
+    version = Version(state.version.uid or uuid.uuid4().hex, state.version.number + 1)
+    head, keep = state.head, turn.keep_tokens
+    for part in (*turn.carried, turn.part):
+        head = segments.append(connection, turn.key.namespace, head, keep, part, version.number)
+        keep = head.tokens
+    if state.version == NO_VERSION:
+        policy = turn.context_policy
+        agents.create(connection, turn.key, version.uid, head, turn.conversation, now, context_policy=policy)
+        agents.set_times(connection, turn.key, turn.idle_times)
+    else:
+        agents.advance(connection, version, head, turn.conversation, now)
+    connection.execute(
+        "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
+        " namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(*version, head.segment, turn.request_id, turn.request_digest, *turn.conversation[1:], now.wall),
+            *(turn.record, turn.key.namespace),
+        ),
+    )
+    return Commit(version, dropped=dropped)
+
+
+def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, request_id: str) -> Opened:
+    """The agent's state, its ledger unless `known` is that state, and the turn committed under `request_id`.
+
+    Raises LedgerDamaged.
+    """
+    state = agents.find(connection, key)
+    if state is None:
+        return Opened(NO_VERSION, None, None)
+    content = None if state.version == known else segments.read(connection, state.head, checksums.of_agent(key))
+    uid = state.version.uid
+    return Opened(
+        state.version, content, committed(connection, uid, request_id), agents.context_policy(connection, uid)
+    )
+
+
+def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Committed | None:
+    """The agent's turn of this name; None if there is none or the name is empty. Raises LedgerDamaged."""
+    if not request_id:
+        return None
+    row = connection.execute(
+        "SELECT version, segment, request_digest, record, checksum FROM turns"
+        " WHERE uid = ? AND request_id = ? AND request_id != ''",
+        (uid, request_id),
+    ).fetchone()
+    if row is None:
+        return None
+    version, segment, digest, record, found = row
+    checksums.verify(f"turn {request_id!r}", uid, version, segment, request_id, digest, record, found=found)
+    return Committed(Version(uid, version), digest, record)
+
+
+def _check_kept(connection: sqlite3.Connection, turn: Turn, head: Head) -> None:
+    if turn.keep_tokens > head.tokens:
+        raise InvalidArgument("keep_tokens", f"the ledger has {head.tokens} tokens")
+    if turn.keep_tokens and segments.tokenizer_hash(connection, head) != turn.part.tokenizer_hash:
+        raise FailedPrecondition(
+            "the kept tokens were made by another tokenizer; tokenize the text again and keep no tokens"
+        )
+    parts = (*turn.carried, turn.part)
+    tokens, text_bytes = (sum(map(len, each)) for each in zip(*((p.token_ids, p.text) for p in parts), strict=True))
+    if max(head.tokens + tokens, head.text_bytes + text_bytes) > _MAX_UINT32:
+        raise FailedPrecondition("the ledger would be over 4 GiB")
+
+
+def _conflict(base: Version, present: Version) -> str:
+    if present == NO_VERSION:
+        return f"the turn is based on version {base.number}, but the agent does not exist (any more)"
+    if base == NO_VERSION:
+        return f"the turn would create the agent, but it exists, at version {present.number}; read it again"
+    other = "" if base.uid == present.uid else " of an agent that was deleted"
+    return f"the turn is based on version {base.number}{other}; the present one is {present.number}; read it again"
+
+
+def create_agent(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    content: Ledger,
+    now: Moment,
+    context_policy: int = agents.DEFAULT_CONTEXT_POLICY,
+) -> Version:
+    """A new agent with this ledger: a segment and a version for each of its turns, and for tokens behind the last one.
+
+    Raises AlreadyExists.
+    """
+    if agents.find(connection, key) is not None:
+        raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
+    uid, head = uuid.uuid4().hex, EMPTY
+    turns = []
+    for turn in content.turns:
+        part = _part(content, head, turn.end_token, turn.generated_tokens)
+        head = segments.append(connection, key.namespace, head, head.tokens, part, turn.version)
+        turns.append((uid, turn.version, head.segment, now.wall, key.namespace))
+    version = Version(uid, len(turns))
+    if head.tokens < len(content.token_ids) or head.segment is None:
+        version = Version(uid, len(turns) + 1)
+        part = _part(content, head, len(content.token_ids), FRAGMENT)
+        head = segments.append(connection, key.namespace, head, head.tokens, part, version.number)
+    nothing = Conversation("", 0, b"")
+    agents.create(connection, key, uid, head, nothing, now, version.number, context_policy)
+    connection.executemany(
+        "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
+        " namespace) VALUES (?, ?, ?, '', x'', 0, x'', ?, x'', ?)",
+        turns,
+    )
+    return version
+
+
+def _part(content: Ledger, head: Head, end_token: int, generated_tokens: int) -> Part:
+    """What follows `head` up to a token."""
+    end = int(content.offsets[end_token - 1]) if end_token else 0
+    return Part(
+        token_ids=content.token_ids[head.tokens : end_token],
+        text=content.text[head.text_bytes : end],
+        offsets=content.offsets[head.tokens : end_token] - content.offsets.dtype.type(head.text_bytes),
+        tokenizer_hash=content.tokenizer_hash,
+        generated_tokens=generated_tokens,
+        opening_bytes=content.opening_bytes,
+        template_time=content.template_time,
+    )

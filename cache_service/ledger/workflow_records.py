@@ -1,0 +1,163 @@
+"""Durable records of workflow runs, opaque to the store. Functions of a connection, inside the caller's transaction.
+
+A record is a head, a payload and events. An event is a row that never changes, so a put costs what it brings, however
+long the record is.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from agentmem.errors import Aborted, InvalidArgument, NotFound
+from agentmem.validation import MAX_RECORD_BYTES
+from cache_service import checksums
+from cache_service.checksums import LedgerDamaged
+
+NEWEST: Final = 2**63 - 1
+"""The end of the order of creation: a page before it is the first one."""
+
+TORN: Final = (
+    "(events + 1, bytes) IS NOT (SELECT count(*), coalesce(sum(length(content)), 0) FROM workflow_parts"
+    " WHERE record = workflow_records.id)"
+)
+"""Condition of SQL on a row of workflow_records: it does not have the payload and the events that it counts."""
+
+
+class Record(NamedTuple):
+    """A record's head. `id` is its place in the order of creation; `size_bytes` are of its payload and events."""
+
+    id: int
+    workflow_id: str
+    version: int
+    events: int
+    size_bytes: int
+    summary: bytes
+
+
+class Content(NamedTuple):
+    """A record as it was asked for: its head, its payload, and events in their order."""
+
+    record: Record
+    payload: bytes
+    events: list[bytes]
+
+
+class Put(NamedTuple):
+    """What a put brings to the record that is in `version`, 0 for a new one. `payload` None leaves it as it is."""
+
+    namespace: str
+    workflow_id: str
+    version: int
+    summary: bytes
+    payload: bytes | None
+    events: Sequence[bytes]
+
+
+def put(connection: sqlite3.Connection, new: Put) -> int:
+    """Create or change a record, and append events; its new version.
+
+    Raises Aborted if the record isn't in this version, InvalidArgument if it gets too large or a new one has no
+    payload, LedgerDamaged if its head is damaged.
+    """
+    namespace, workflow_id, version, summary, payload, events = new
+    record = find(connection, namespace, workflow_id)
+    present = 0 if record is None else record.version
+    if present != version:
+        raise _moved(present, version)
+    if record is None:
+        if payload is None:
+            raise InvalidArgument("record.payload", "must be set in a new record")
+        cursor = connection.execute(
+            "INSERT INTO workflow_records (namespace, workflow_id, version, events, bytes, summary)"
+            " VALUES (?, ?, 0, 0, 0, x'')",
+            (namespace, workflow_id),
+        )
+        record = Record(cursor.lastrowid or 0, workflow_id, 0, 0, 0, b"")
+    size = record.size_bytes + sum(map(len, events))
+    if payload is not None:
+        size += len(payload) - _payload_bytes(connection, record)
+        connection.execute(
+            "INSERT OR REPLACE INTO workflow_parts (record, number, content) VALUES (?, 0, ?)", (record.id, payload)
+        )
+    if size > MAX_RECORD_BYTES:
+        raise InvalidArgument("events", f"the record would have {size} bytes, more than {MAX_RECORD_BYTES}")
+    connection.executemany(
+        "INSERT INTO workflow_parts (record, number, content) VALUES (?, ?, ?)",
+        [(record.id, number, event) for number, event in enumerate(events, start=record.events + 1)],
+    )
+    connection.execute(
+        "UPDATE workflow_records SET version = ?, events = ?, bytes = ?, summary = ? WHERE id = ?",
+        (version + 1, record.events + len(events), size, summary, record.id),
+    )
+    return version + 1
+
+
+def find(connection: sqlite3.Connection, namespace: str, workflow_id: str) -> Record | None:
+    """A record's head; None if there is no such record. Raises LedgerDamaged."""
+    row = connection.execute(f"{_HEADS} WHERE namespace = ? AND workflow_id = ?", (namespace, workflow_id)).fetchone()
+    if row is None:
+        return None
+    *values, found = row
+    checksums.verify(_name(workflow_id), values[0], namespace, *values[1:], found=found)
+    return Record(*values)
+
+
+def read(connection: sqlite3.Connection, namespace: str, workflow_id: str, after_event: int) -> Content | None:
+    """A record without its first `after_event` events; None if there is none. Raises LedgerDamaged."""
+    record = find(connection, namespace, workflow_id)
+    if record is None:
+        return None
+    after = min(after_event, record.events)
+    rows = connection.execute(
+        "SELECT number, content, checksum FROM workflow_parts WHERE record = ? AND (number = 0 OR number > ?)"
+        " ORDER BY number",
+        (record.id, after),
+    ).fetchall()
+    for number, content, found in rows:
+        checksums.verify(_name(workflow_id), record.id, number, content, found=found)
+    if [row[0] for row in rows] != [0, *range(after + 1, record.events + 1)]:
+        raise LedgerDamaged(_name(workflow_id))
+    payload, *events = (content for _, content, _ in rows)
+    return Content(record, payload, events)
+
+
+def page(connection: sqlite3.Connection, namespace: str, before: int, limit: int) -> list[Record]:
+    """Heads of records of a namespace, the newest first, from those created before `before` on.
+
+    They are not verified, so that a damaged one can be found and deleted.
+    """
+    rows = connection.execute(
+        f"{_HEADS} WHERE namespace = ? AND id < ? ORDER BY id DESC LIMIT ?", (namespace, before, limit)
+    )
+    return [Record(*row[:-1]) for row in rows]
+
+
+def delete(connection: sqlite3.Connection, namespace: str, workflow_id: str, version: int) -> None:
+    """Delete a record, damaged or not. Raises NotFound, and Aborted if it isn't in this version."""
+    row = connection.execute(
+        "SELECT id, version FROM workflow_records WHERE namespace = ? AND workflow_id = ?", (namespace, workflow_id)
+    ).fetchone()
+    if row is None:
+        raise NotFound("workflow", workflow_id)
+    number, present = row
+    if present != version:
+        raise _moved(present, version)
+    connection.execute("DELETE FROM workflow_records WHERE id = ?", (number,))
+
+
+_HEADS = "SELECT id, workflow_id, version, events, bytes, summary, checksum FROM workflow_records"
+
+
+def _payload_bytes(connection: sqlite3.Connection, record: Record) -> int:
+    row = connection.execute(
+        "SELECT length(content) FROM workflow_parts WHERE record = ? AND number = 0", (record.id,)
+    ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _name(workflow_id: str) -> str:
+    return f"the record of workflow {workflow_id!r}"
+
+
+def _moved(present: int, version: int) -> Aborted:
+    return Aborted(f"the record is at version {present}, not {version}; read it and try again")

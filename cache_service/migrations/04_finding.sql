@@ -1,2 +1,0 @@
--- Past states are found by their conversations, too.
-CREATE INDEX turns_by_message ON turns (message_hash) WHERE messages > 0;

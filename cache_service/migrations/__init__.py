@@ -1,1 +1,0 @@
-"""The scripts that make the tables of `store.db`; see `schema`. Their numbers are their order."""

@@ -1,0 +1,118 @@
+"""The storage half of AgentService: messages of agents, turns and snapshots, and filters of requests, checked.
+
+As in `conversions`, what is wrong with a request by itself is an InvalidArgument from here.
+"""
+
+import json
+from collections.abc import Iterator
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
+from agentmem.validation import AgentKey, check_text
+from cache_service.ledger.agents import Agent
+from cache_service.ledger.history import Entry
+from cache_service.ledger.snapshots import Snapshot
+
+
+def agent_message(agent: Agent) -> agent_pb2.Agent:
+    """An agent for a response; the worker overrides the tier of what it holds in memory."""
+    message = agent_pb2.Agent(
+        key=agent.key.to_proto(),
+        version=agent.version.to_proto(),
+        tokens=agent.tokens,
+        turns=agent.turns,
+        text_bytes=agent.text_bytes,
+        warm_bytes=agent.warm_bytes,
+        blocks=agent.blocks,
+        warm_tokens=agent.warm_tokens,
+        tier=_tier(agent),
+    )
+    message.pinned = agent.pinned
+    message.context_policy = types_pb2.ContextPolicy.ValueType(agent.context_policy)
+    message.template_time = agent.template_time
+    if agent.ttl is not None:
+        message.ttl.FromNanoseconds(agent.ttl)
+    if agent.delete_after is not None:
+        message.delete_after.FromNanoseconds(agent.delete_after)
+    message.create_time.FromNanoseconds(agent.created)
+    message.update_time.FromNanoseconds(agent.updated)
+    return message
+
+
+def turn_message(entry: Entry, *, text: bool) -> agent_pb2.Turn:
+    """A part of an agent's memory for a response; `text` adds what was said."""
+    message = agent_pb2.Turn(
+        version=entry.version,
+        first_token=entry.first_token,
+        tokens=entry.tokens,
+        generated_tokens=entry.generated_tokens,
+        cut=entry.cut,
+        request_id=entry.request_id,
+    )
+    if entry.created:
+        message.create_time.FromNanoseconds(entry.created)
+    if text:
+        message.messages.extend(_messages(entry))
+        message.text = entry.prompt + entry.generated
+    return message
+
+
+def _messages(entry: Entry) -> Iterator[types_pb2.ChatMessage]:
+    record = cache_store_pb2.TurnRecord.FromString(entry.record or b"")
+    said = False
+    for place in record.messages:
+        start, end = entry.prompt_bytes - place.start_from_end, entry.prompt_bytes - place.end_from_end
+        if start >= 0 and (content := entry.prompt[start:end]):
+            yield types_pb2.ChatMessage(role=place.role, content=content.decode(errors="replace"))
+            said = True
+    if entry.prompt and not said:
+        yield types_pb2.ChatMessage(content=entry.prompt.decode(errors="replace"))
+    if entry.generated_tokens:
+        if entry.cut or not entry.record:  # not known; empty for turns of an import
+            yield types_pb2.ChatMessage(role="assistant", content=entry.generated.decode(errors="replace"))
+            return
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+            for call in record.delta.tool_calls
+        ]
+        yield types_pb2.ChatMessage(
+            role="assistant",
+            content=record.delta.text,
+            reasoning_content=record.delta.reasoning or None,
+            tool_calls_json=json.dumps(calls, ensure_ascii=False) if calls else None,
+        )
+
+
+def snapshot_message(key: AgentKey, snapshot: Snapshot) -> agent_pb2.Snapshot:
+    """A snapshot for a response."""
+    message = agent_pb2.Snapshot(
+        key=key.to_proto(),
+        name=snapshot.name,
+        version=snapshot.version.to_proto(),
+        tokens=snapshot.head.tokens,
+        automatic=snapshot.automatic,
+    )
+    message.create_time.FromNanoseconds(snapshot.created)
+    return message
+
+
+def only_hot(tier: types_pb2.Tier.ValueType) -> bool:
+    """Whether an EvictAgentRequest is about nothing that the store has."""
+    if tier not in types_pb2.Tier.values() or tier == types_pb2.TIER_NONE:
+        raise InvalidArgument("tier", "must be TIER_HOT, TIER_WARM or TIER_REMOTE")
+    return tier in (types_pb2.TIER_UNSPECIFIED, types_pb2.TIER_HOT)
+
+
+def agent_filter(request: agent_pb2.ListAgentsRequest) -> AgentKey:
+    """Which agents a list is of; an empty agent_id or model_id means any."""
+    return AgentKey(
+        check_text("namespace", request.namespace),
+        check_text("agent_id", request.agent_id, allow_empty=True),
+        check_text("model_id", request.model_id, allow_empty=True),
+    )
+
+
+def _tier(agent: Agent) -> types_pb2.Tier.ValueType:
+    if agent.warm_files:
+        return types_pb2.TIER_WARM
+    return types_pb2.TIER_REMOTE if agent.remote else types_pb2.TIER_NONE

@@ -1,0 +1,210 @@
+"""The storage half of AgentService, for the worker; what needs the model is the worker's own."""
+
+import asyncio
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import grpc
+
+from agentmem import paging
+from agentmem.errors import InvalidArgument, NotFound, Unavailable
+from agentmem.hints import TurnHints, from_request
+from agentmem.shielding import run_shielded
+from agentmem.v1 import agent_pb2 as pb
+from agentmem.v1 import agent_pb2_grpc, types_pb2
+from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_text
+from cache_service.ledger import agents, branches, finding, history, snapshots
+from cache_service.ledger.agents import Agent
+from cache_service.ledger.branches import Moved
+from cache_service.ledger.clock import Clock
+from cache_service.ledger.database import Database, Work
+from cache_service.ledger.erasure import Erased
+from cache_service.rpc import conversions
+from cache_service.rpc.agent_conversions import agent_filter, agent_message, only_hot, snapshot_message, turn_message
+from cache_service.tiers import objects
+from cache_service.tiers.blocks import BlockStore
+from cache_service.tiers.replication import Replicator
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+MAX_NAME_BYTES = 128
+MAX_PAGE_BYTES = 1 << 20
+"""Of text, after which a page of turns ends."""
+RETRY_SECONDS = 30.0
+"""When to ask again for objects that could not be deleted yet."""
+
+
+class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
+    """Each RPC is one transaction of the ledger's functions; files that are no longer used are deleted after it.
+
+    They are deleted even if the caller has gone meanwhile: without rows they are not counted, and only a start deletes
+    them. A namespace is what the worker says it is. Event loop.
+    """
+
+    def __init__(
+        self, database: Database, clock: Clock, blocks: BlockStore, hints: TurnHints, replicator: Replicator | None
+    ) -> None:
+        """`replicator` is None where there is no remote tier."""
+        self._database = database
+        self._clock = clock
+        self._blocks = blocks
+        self._hints = hints
+        self._replicator = replicator
+
+    async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
+        get = partial(agents.described, key=AgentKey.from_proto(request.key))
+        return pb.GetAgentResponse(agent=agent_message(await self._database.read(get)))
+
+    async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
+        size, after = paging.asked_size(request), paging.pair(request.page_token)
+        list_page = partial(agents.page, key=agent_filter(request), after=after, limit=size + 1)
+        found = await self._database.read(list_page)
+        page, following = paging.cut(found, size, lambda agent: (agent.key.agent_id, agent.key.model_id))
+        return pb.ListAgentsResponse(agents=map(agent_message, page), next_page_token=following)
+
+    async def ListTurns(self, request: pb.ListTurnsRequest, context: Context) -> pb.ListTurnsResponse:
+        key = AgentKey.from_proto(request.key)
+        size, after = paging.asked_size(request), paging.number(request.page_token)
+        found = await self._database.read(partial(history.page, key=key, after=after, limit=size + 1))
+        if request.include_text:
+            ends = accumulate(len(entry.prompt) + len(entry.generated) for entry in found)
+            size = min(size, max(1, sum(end <= MAX_PAGE_BYTES for end in ends)))
+        page, following = paging.cut(found, size, lambda entry: (str(entry.id),))
+        turns = [turn_message(entry, text=request.include_text) for entry in page]
+        return pb.ListTurnsResponse(turns=turns, next_page_token=following)
+
+    async def FindAgent(self, request: pb.FindAgentRequest, context: Context) -> pb.FindAgentResponse:
+        model_id = check_text("model_id", request.model_id)
+        label = check_text("label", request.label, allow_empty=True)
+        hashes = conversions.message_hashes(request.message_hashes)
+        namespace = check_text("namespace", request.namespace)
+        find = partial(finding.find, namespace=namespace, model_id=model_id, message_hashes=hashes, label=label)
+        if request_id := conversions.request_id(request.request_id):
+            if hashes or label:
+                raise InvalidArgument("request_id", "stands alone: leave message_hashes and label empty")
+            find = partial(finding.of_turn, namespace=namespace, model_id=model_id, request_id=request_id)
+        found = await self._database.read(find)
+        if found is None:
+            return pb.FindAgentResponse()
+        return pb.FindAgentResponse(
+            agent=agent_message(found.agent),
+            matched_messages=found.messages,
+            version=found.version.to_proto(),
+        )
+
+    async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
+        key = AgentKey.from_proto(request.key, any_model=True)
+        unfinished = await self._database.read(partial(objects.waiting, key=key))
+        deleted = await self._blocks.delete_agent(key)
+        if not deleted.agents and not unfinished and not request.allow_missing:
+            raise NotFound("agent", key.agent_id)
+        await self._objects_deleted(key)
+        return pb.DeleteAgentResponse(deleted=deleted.agents, freed_bytes=deleted.freed_bytes)
+
+    async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        fork = partial(
+            branches.fork,
+            key=key,
+            target=key._replace(agent_id=check_text("new_agent_id", request.new_agent_id)),
+            at_version=request.at_version if request.HasField("at_version") else None,
+            keep_tokens=request.keep_tokens if request.HasField("keep_tokens") else None,
+            idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
+            now=self._clock.now(),
+        )
+        return pb.ForkAgentResponse(agent=agent_message(await self._database.write(fork)))
+
+    async def TrimAgent(self, request: pb.TrimAgentRequest, context: Context) -> pb.TrimAgentResponse:
+        trim = partial(
+            branches.trim,
+            key=AgentKey.from_proto(request.key),
+            keep_tokens=request.keep_tokens,
+            if_version=request.if_version if request.HasField("if_version") else None,
+            now=self._clock.now(),
+        )
+        return pb.TrimAgentResponse(agent=agent_message(await run_shielded(self._move(trim))))
+
+    async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
+        key, name = AgentKey.from_proto(request.key), _name(request.name)
+        if name.startswith(AUTOMATIC_SNAPSHOT):
+            raise InvalidArgument("name", f"must not begin with {AUTOMATIC_SNAPSHOT!r}")
+        made = await self._database.write(partial(snapshots.create, key=key, name=name, now=self._clock.now()))
+        return pb.CreateSnapshotResponse(snapshot=snapshot_message(key, made))
+
+    async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
+        key = AgentKey.from_proto(request.key)
+        size, before = paging.asked_size(request), paging.number(request.page_token)
+        found = await self._database.read(partial(snapshots.page, key=key, before=before, limit=size + 1))
+        page, following = paging.cut(found, size, lambda snapshot: (str(snapshot.id),))
+        return pb.ListSnapshotsResponse(
+            snapshots=[snapshot_message(key, snapshot) for snapshot in page], next_page_token=following
+        )
+
+    async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Context) -> pb.RestoreSnapshotResponse:
+        key, name = AgentKey.from_proto(request.key), _name(request.name)
+        restore = partial(branches.restore, key=key, name=name, now=self._clock.now())
+        return pb.RestoreSnapshotResponse(agent=agent_message(await run_shielded(self._move(restore))))
+
+    async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:
+        key, name = AgentKey.from_proto(request.key), _name(request.name)
+
+        async def delete() -> Erased:
+            work = partial(snapshots.delete, key=key, name=name)
+            dropped = await self._database.write(work, erases=lambda _: True)
+            await asyncio.wrap_future(self._blocks.unlink_dropped(dropped))
+            return Erased(1)
+
+        await run_shielded(self._blocks.erasures.erase(("snapshot", *key, name), delete))
+        return pb.DeleteSnapshotResponse()
+
+    async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
+        pin = partial(agents.set_pinned, key=AgentKey.from_proto(request.key), pinned=request.pinned)
+        return pb.PinAgentResponse(agent=agent_message(await self._database.write(pin)))
+
+    async def SetAgentTtl(self, request: pb.SetAgentTtlRequest, context: Context) -> pb.SetAgentTtlResponse:
+        key, times = AgentKey.from_proto(request.key), IdleTimes.from_proto(request)
+        agent = await self._database.write(partial(agents.set_times, key=key, times=times))
+        return pb.SetAgentTtlResponse(agent=agent_message(agent))
+
+    async def SetContextPolicy(
+        self, request: pb.SetContextPolicyRequest, context: Context
+    ) -> pb.SetContextPolicyResponse:
+        key = AgentKey.from_proto(request.key)
+        policy = conversions.context_policy(request.context_policy, needed=True)
+        agent = await self._database.write(partial(agents.set_context_policy, key=key, policy=policy))
+        return pb.SetContextPolicyResponse(agent=agent_message(agent))
+
+    async def EvictAgent(self, request: pb.EvictAgentRequest, context: Context) -> pb.EvictAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        if only_hot(request.tier):
+            await self._database.read(partial(agents.existing, key=key))
+            return pb.EvictAgentResponse()
+        freed = await self._blocks.evict_agent(key, objects=request.tier == types_pb2.TIER_REMOTE)
+        return pb.EvictAgentResponse(freed_bytes=freed)
+
+    async def SetTurnHints(self, request: pb.SetTurnHintsRequest, context: Context) -> pb.SetTurnHintsResponse:
+        self._hints.set(from_request(request))
+        return pb.SetTurnHintsResponse()
+
+    async def _move(self, work: Work[Moved]) -> Agent:
+        moved = await self._database.write(work)
+        self._blocks.unlink_dropped(moved.dropped)
+        return moved.agent
+
+    async def _objects_deleted(self, key: AgentKey) -> None:
+        """Wait until nothing of the agent is in the object store. Raises Unavailable."""
+        if self._replicator is not None:
+            left, advice = await self._replicator.deleted(key), "they will be when it answers; repeat this to wait"
+        else:
+            left = await self._database.read(partial(objects.waiting, key=key))
+            advice = "no object store is configured; start the store with the --remote that it had"
+        if left:
+            raise Unavailable(
+                f"the agent is erased here, but {left} of its objects in the object store are not yet; {advice}",
+                retry_after=RETRY_SECONDS,
+            )
+
+
+def _name(name: str) -> str:
+    return check_text("name", name, max_bytes=MAX_NAME_BYTES)

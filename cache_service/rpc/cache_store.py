@@ -1,0 +1,185 @@
+"""CacheStoreService as the worker calls it; RPCs of workflow records, which the gateway calls, are in `workflows`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import grpc
+
+from agentmem.hints import Hint, TurnHints
+from agentmem.identity import FileKind, FileName
+from agentmem.shielding import run_shielded
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
+from agentmem.validation import AgentKey, check_text
+from cache_service.files import references
+from cache_service.files.directory import DataDirectory, Probe
+from cache_service.files.references import FileRow
+from cache_service.ledger import agents, branches, turns
+from cache_service.ledger.clock import Clock
+from cache_service.ledger.database import Database
+from cache_service.ledger.turns import Commit, Opened, Turn
+from cache_service.rpc import conversions, incoming
+from cache_service.rpc.workflows import WorkflowRecordServicer
+from cache_service.tiers import eviction, objects
+from cache_service.tiers.blocks import BlockStore
+from cache_service.tiers.eviction import LastUse
+from cache_service.tiers.quotas import LedgerWriter
+from cache_service.tiers.retrieval import Retriever
+from cache_service.tiers.streams import BlockStreams
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CacheStoreServicer(WorkflowRecordServicer):
+    """Each RPC is one transaction of `turns` or `references`, or one call of BlockStore or BlockStreams."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        database: Database,
+        clock: Clock,
+        blocks: BlockStore,
+        streams: BlockStreams,
+        last_use: LastUse,
+        hints: TurnHints,
+        probe: Probe,
+        ledgers: LedgerWriter,
+        retriever: Retriever | None,
+    ) -> None:
+        """`retriever` is None where there is no remote tier."""
+        super().__init__(database, ledgers, blocks.erasures)
+        self._directory = directory
+        self._clock = clock
+        self._blocks = blocks
+        self._streams = streams
+        self._last_use = last_use
+        self._hints = hints
+        self._probe = probe
+        self._retriever = retriever
+
+    async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
+        key = AgentKey.from_proto(request.key, anonymous=True)
+        known = conversions.version("known", request.known)
+        names = conversions.chain_hashes("block_hashes", FileKind.BLOCK, request.block_hashes)
+        names += conversions.chain_hashes("window_hashes", FileKind.WINDOW, request.window_hashes)
+
+        def work(connection: Any) -> tuple[Opened, list[FileRow], list[FileRow], list[FileName], str]:
+            opened = turns.open_agent(connection, key, known, request.request_id)
+            files = references.find(connection, key.namespace, dict.fromkeys(names))
+            missing = dict.fromkeys(names).keys() - {file.name for file in files}
+            has_remote = self._retriever is not None
+            copies = objects.find(connection, key.namespace, missing) if has_remote else []
+            remote = [each.file for each in copies]
+            lost = missing - {file.name for file in remote}
+            evicted = eviction.evicted(connection, key.namespace, lost)
+            fingerprint = references.fingerprint(connection, opened.version.uid, remote=has_remote)
+            return opened, files, remote, evicted, fingerprint
+
+        opened, files, remote, evicted, fingerprint = await self._database.read(work)
+        if not request.peek:
+            self._last_use.note(opened.version.uid, [file.name for file in files], self._clock.time())
+        return pb.OpenCacheResponse(
+            version=opened.version.to_proto(),
+            ledger=None if opened.ledger is None else opened.ledger.to_proto(),
+            files=[*self._messages(files), *(conversions.file_message(each, None) for each in remote)],
+            turn=None if opened.turn is None else conversions.committed_message(opened.turn),
+            evicted_hashes=sorted({name.chain_hash for name in evicted}),
+            instance=self._probe.instance,
+            kv_fingerprint=fingerprint,
+            context_policy=types_pb2.ContextPolicy.ValueType(opened.context_policy),
+        )
+
+    async def FetchBlocks(self, request: pb.FetchBlocksRequest, context: Context) -> pb.FetchBlocksResponse:
+        namespace = check_text("namespace", request.namespace)
+        names = list(dict.fromkeys(conversions.file_names("names", request.names)))
+        if self._retriever is None:
+            files = await self._database.read(partial(references.find, namespace=namespace, names=names))
+        else:
+            files = await self._retriever.fetch(namespace, names)
+        return pb.FetchBlocksResponse(files=self._messages(files))
+
+    async def FindSnapshot(self, request: pb.FindSnapshotRequest, context: Context) -> pb.FindSnapshotResponse:
+        find = partial(
+            branches.find_snapshot,
+            key=AgentKey.from_proto(request.key),
+            base=conversions.version("base", request.base),
+            text=request.text,
+            common_tokens=request.common_tokens,
+            tokenizer_hash=check_text("tokenizer_hash", request.tokenizer_hash),
+        )
+        found = await self._database.read(find)
+        if found is None:
+            return pb.FindSnapshotResponse()
+        return pb.FindSnapshotResponse(version=found.version.to_proto(), ledger=found.ledger.to_proto())
+
+    async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
+        turn = conversions.turn(request)
+        ended = self._hints.of(turn.key) if request.ends_turn_hint else None
+        # To its end: files whose rows are dropped have to go even if the caller has gone meanwhile.
+        done = await run_shielded(self._commit(turn, ended))
+        return pb.CommitTurnResponse(
+            version=done.version.to_proto(),
+            replayed=None if done.replayed is None else conversions.committed_message(done.replayed),
+        )
+
+    async def CreateAgent(self, request: pb.CreateAgentRequest, context: Context) -> pb.CreateAgentResponse:
+        key, content = AgentKey.from_proto(request.key), conversions.ledger("ledger", request.ledger)
+        policy = conversions.context_policy(request.context_policy) or agents.DEFAULT_CONTEXT_POLICY
+        create = partial(turns.create_agent, key=key, content=content, now=self._clock.now(), context_policy=policy)
+        version = await self._ledgers.write(key.namespace, create)
+        return pb.CreateAgentResponse(version=version.to_proto())
+
+    async def StageBlocks(self, request: pb.StageBlocksRequest, context: Context) -> pb.StageBlocksResponse:
+        names = conversions.file_names("names", request.names)
+        staged = await self._blocks.stage(check_text("namespace", request.namespace), names)
+        return pb.StageBlocksResponse(
+            files=[conversions.staged_message(name, path) for name, path in staged], instance=self._probe.instance
+        )
+
+    async def PublishBlocks(self, request: pb.PublishBlocksRequest, context: Context) -> pb.PublishBlocksResponse:
+        published = await self._blocks.publish(conversions.publication(request))
+        return pb.PublishBlocksResponse(published=published.published, dropped=published.dropped)
+
+    async def GetStore(self, request: pb.GetStoreRequest, context: Context) -> pb.GetStoreResponse:
+        witness = conversions.path("witness_path", request.witness_path)
+        return pb.GetStoreResponse(
+            instance=self._probe.instance,
+            probe_path=str(self._probe.path),
+            staging_directory=str(self._directory.staging),
+            witness_seen=witness is not None and await asyncio.to_thread(self._probe.sees, witness),
+        )
+
+    async def ReadBlock(self, request: pb.ReadBlockRequest, context: Context) -> AsyncIterator[pb.ReadBlockResponse]:
+        namespace = check_text("namespace", request.namespace)
+        name = conversions.file_name("name", request.name)
+        async with aclosing(self._streams.read(namespace, name)) as chunks:
+            async for chunk in chunks:
+                yield pb.ReadBlockResponse(chunk=chunk)
+
+    async def WriteBlock(
+        self, request_iterator: AsyncIterator[pb.WriteBlockRequest], context: Context
+    ) -> pb.WriteBlockResponse:
+        requests = aiter(request_iterator)
+        description = await incoming.described(requests)
+        async with aclosing(incoming.chunks(requests)) as chunks:
+            await self._streams.write(description, chunks)
+        return pb.WriteBlockResponse()
+
+    async def QuarantineBlock(self, request: pb.QuarantineBlockRequest, context: Context) -> pb.QuarantineBlockResponse:
+        namespace = check_text("namespace", request.namespace)
+        reason = check_text("reason", request.reason)
+        digest = conversions.digest("digest", request.digest) if request.digest else None
+        await self._blocks.quarantine(namespace, conversions.file_name("name", request.name), digest, reason)
+        return pb.QuarantineBlockResponse()
+
+    async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
+        done = await self._ledgers.write(turn.key.namespace, partial(turns.commit, turn=turn, now=self._clock.now()))
+        self._hints.forget(turn.key, ended)
+        self._blocks.unlink_dropped(done.dropped)
+        return done
+
+    def _messages(self, files: Iterable[FileRow]) -> list[pb.StoredFile]:
+        return [conversions.file_message(file, self._directory.path(file.name)) for file in files]

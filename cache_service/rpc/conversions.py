@@ -1,0 +1,291 @@
+"""Messages to frozen dataclasses, checked, and back.
+
+What is wrong with a request by itself is an InvalidArgument from here, before anything is touched.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from agentmem.conversations import HASH_BYTES
+from agentmem.errors import InvalidArgument
+from agentmem.identity import FileKind, FileName, Ledger, TurnPlace, Uint32, Version
+from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.validation import (
+    MAX_RECORD_BYTES,
+    MAX_REQUEST_ID_BYTES,
+    MAX_SUMMARY_BYTES,
+    AgentKey,
+    IdleTimes,
+    check_text,
+)
+from cache_service.files.publication import Publication, Staged
+from cache_service.files.references import FileRow
+from cache_service.ledger.agents import DEFAULT_CONTEXT_POLICY, Conversation
+from cache_service.ledger.segments import Part
+from cache_service.ledger.turns import Committed, Turn
+from cache_service.ledger.workflow_records import Put, Record
+
+CHAIN_HASH_BYTES = 32
+DIGEST_BYTES = 16
+MAX_MESSAGES = 10_000
+_MAX_VERSION = 2**63 - 1
+_MAX_DIGEST_BYTES = 64
+_MAX_TIME_BYTES = 64
+
+
+def version(field: str, message: types_pb2.AgentVersion) -> Version:
+    """A version of a request."""
+    return Version(message.uid, _version_number(f"{field}.version", message.version))
+
+
+def request_id(value: str) -> str:
+    """A turn's name; empty for none."""
+    return check_text("request_id", value, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
+
+
+def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
+    """The turn of a commit, consistent in itself."""
+    key = AgentKey.from_proto(request.key)
+    name = request_id(request.request_id)
+    if len(request.request_digest) > _MAX_DIGEST_BYTES:
+        raise InvalidArgument("request_digest", f"must be at most {_MAX_DIGEST_BYTES} bytes")
+    tokens = len(request.token_ids)
+    if request.generated_tokens > tokens:
+        raise InvalidArgument("generated_tokens", f"must be at most the {tokens} tokens of the turn")
+    token_ids, offsets = _tokens("", request)
+    *carried, own = _parts(request, token_ids, offsets)
+    hashes = message_hashes(request.message_hashes)
+    label = check_text("label", request.label, allow_empty=True)
+    return Turn(
+        key=key,
+        base=version("base", request.base),
+        keep_tokens=request.keep_tokens,
+        part=own,
+        carried=carried,
+        context_policy=context_policy(request.context_policy) or DEFAULT_CONTEXT_POLICY,
+        request_id=name,
+        request_digest=request.request_digest,
+        record=request.record.SerializeToString(),
+        conversation=Conversation(label, len(hashes), hashes[-1] if hashes else b""),
+        idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
+        snapshot_version=_version_number("snapshot_version", request.snapshot_version),
+    )
+
+
+def context_policy(value: int, *, needed: bool = False) -> int:
+    """A ContextPolicy of a request; unspecified only where it is not `needed`."""
+    if value not in types_pb2.ContextPolicy.values() or (needed and value == types_pb2.CONTEXT_POLICY_UNSPECIFIED):
+        raise InvalidArgument("context_policy", "must be CONTEXT_POLICY_TRIM, _REFUSE or _SUMMARIZE")
+    return value
+
+
+def committed_message(committed: Committed) -> cache_store_pb2.CommittedTurn:
+    """A committed turn, its record completed by the version that it made."""
+    record = cache_store_pb2.TurnRecord.FromString(committed.record)
+    state = committed.version.to_proto()
+    record.finished.version.CopyFrom(state)
+    return cache_store_pb2.CommittedTurn(request_digest=committed.request_digest, record=record, version=state)
+
+
+def message_hashes(hashes: Sequence[bytes]) -> Sequence[bytes]:
+    """A conversation's hash chain."""
+    if len(hashes) > MAX_MESSAGES:
+        raise InvalidArgument("message_hashes", f"must be at most {MAX_MESSAGES}, are {len(hashes)}")
+    for index, value in enumerate(hashes):
+        if len(value) != HASH_BYTES:
+            raise InvalidArgument(f"message_hashes[{index}]", f"must be {HASH_BYTES} bytes, is {len(value)}")
+    return hashes
+
+
+def ledger(field: str, message: cache_store_pb2.Ledger) -> Ledger:
+    """A ledger of a request, consistent in itself. Its turns have the versions from 1 on."""
+    token_ids, offsets = _tokens(f"{field}.", message)
+    places: list[TurnPlace] = []
+    end = 0
+    for index, turn in enumerate(message.turns):
+        if not end <= turn.end_token <= len(token_ids) or turn.generated_tokens > turn.end_token - end:
+            raise InvalidArgument(f"{field}.turns[{index}]", "must end, with what it generated, between others' ends")
+        end = turn.end_token
+        places.append(TurnPlace(end, turn.generated_tokens, version=index + 1))
+    return Ledger(
+        *(token_ids, message.text, offsets, message.tokenizer_hash, tuple(places)),
+        opening_bytes=message.opening_bytes,
+        template_time=_template_time(f"{field}.template_time", message.template_time),
+    )
+
+
+def chain_hashes(field: str, kind: FileKind, hashes: Sequence[bytes]) -> list[FileName]:
+    """Chain hashes of one kind as names."""
+    return [_file_name(f"{field}[{index}]", kind, value) for index, value in enumerate(hashes)]
+
+
+def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.StoredFile) -> FileName:
+    """A file's kind and chain hash."""
+    try:
+        kind = FileKind(message.kind)
+    except ValueError as error:
+        raise InvalidArgument(f"{field}.kind", "must be FILE_KIND_BLOCK or FILE_KIND_WINDOW") from error
+    return _file_name(f"{field}.chain_hash", kind, message.chain_hash)
+
+
+def file_names(field: str, messages: Iterable[cache_store_pb2.FileName]) -> list[FileName]:
+    """Several files' names."""
+    return [file_name(f"{field}[{index}]", message) for index, message in enumerate(messages)]
+
+
+def file_message(row: FileRow, path: Path | None) -> cache_store_pb2.StoredFile:
+    """A file for a response: a published one, or (without a path) one that is in the object store only."""
+    return cache_store_pb2.StoredFile(
+        chain_hash=row.name.chain_hash,
+        kind=row.name.kind.to_proto(),
+        path="" if path is None else str(path),
+        digest=row.digest,
+        size_bytes=row.size_bytes,
+        first_token=row.first_token,
+        token_count=row.token_count,
+        tier=types_pb2.TIER_REMOTE if path is None else types_pb2.TIER_WARM,
+    )
+
+
+def staged_message(name: FileName, path: Path) -> cache_store_pb2.StagedFile:
+    """A place to write to for a response."""
+    return cache_store_pb2.StagedFile(kind=name.kind.to_proto(), chain_hash=name.chain_hash, path=str(path))
+
+
+def path(field: str, value: str) -> Path | None:
+    """An absolute path; None for an empty one."""
+    if "\0" in value:
+        raise InvalidArgument(field, "must be a path")
+    return Path(value) if value else None
+
+
+def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
+    """The files and references of a publication. An empty agent_id publishes files that no state refers to."""
+    return Publication(
+        key=AgentKey.from_proto(request.key, anonymous=True),
+        version=version("version", request.version),
+        staged=[_staged(f"files[{index}]", file) for index, file in enumerate(request.files)],
+        references=frozenset(file_names("references", request.references)),
+        fingerprint=check_text("fingerprint", request.fingerprint) if request.files else request.fingerprint,
+    )
+
+
+def file_row(field: str, file: cache_store_pb2.StoredFile) -> FileRow:
+    """A file that a worker describes."""
+    digest(f"{field}.digest", file.digest)
+    return FileRow(file_name(field, file), file.first_token, file.token_count, file.size_bytes, file.digest)
+
+
+def workflow_name(
+    prefix: str,
+    message: cache_store_pb2.WorkflowRecord
+    | cache_store_pb2.GetWorkflowRecordRequest
+    | cache_store_pb2.DeleteWorkflowRecordRequest,
+) -> tuple[str, str]:
+    """Whose record a request is about, and of which run. `prefix` is of the names of its fields."""
+    return (
+        check_text(f"{prefix}namespace", message.namespace),
+        check_text(f"{prefix}workflow_id", message.workflow_id),
+    )
+
+
+def workflow_put(request: cache_store_pb2.PutWorkflowRecordRequest) -> Put:
+    """What a put brings, within its limits."""
+    record = request.record
+    namespace, workflow_id = workflow_name("record.", record)
+    payload = record.payload if record.HasField("payload") else None
+    for field, size, limit in (
+        ("record.payload", len(payload or b""), MAX_RECORD_BYTES),
+        ("record.summary", len(record.summary), MAX_SUMMARY_BYTES),
+        ("events", sum(map(len, request.events)), MAX_RECORD_BYTES),
+    ):
+        if size > limit:
+            raise InvalidArgument(field, f"must be at most {limit} bytes, is {size}")
+    if not all(request.events):
+        raise InvalidArgument("events", "must not be empty")
+    return Put(namespace, workflow_id, record.version, record.summary, payload, request.events)
+
+
+def workflow_message(namespace: str, record: Record, payload: bytes | None = None) -> cache_store_pb2.WorkflowRecord:
+    """A workflow's record for a response."""
+    return cache_store_pb2.WorkflowRecord(
+        namespace=namespace,
+        workflow_id=record.workflow_id,
+        version=record.version,
+        summary=record.summary,
+        payload=payload,
+    )
+
+
+def _tokens(field: str, message: cache_store_pb2.CommitTurnRequest | cache_store_pb2.Ledger) -> tuple[Uint32, Uint32]:
+    """Token ids and offsets, which agree with each other and with the text."""
+    tokens = len(message.token_ids)
+    if tokens:
+        check_text(f"{field}tokenizer_hash", message.tokenizer_hash)
+    offsets = np.array(message.offsets, dtype=np.uint32)
+    if len(offsets) != tokens:
+        raise InvalidArgument(f"{field}offsets", f"must be as many as the tokens: {tokens}, not {len(offsets)}")
+    if (offsets[1:] < offsets[:-1]).any():
+        raise InvalidArgument(f"{field}offsets", "must not decrease")
+    if (int(offsets[-1]) if tokens else 0) != len(message.text):
+        raise InvalidArgument(f"{field}offsets", f"the last one must be the text's length: {len(message.text)} bytes")
+    return np.array(message.token_ids, dtype=np.uint32), offsets
+
+
+def _parts(request: cache_store_pb2.CommitTurnRequest, token_ids: Uint32, offsets: Uint32) -> list[Part]:
+    """The turns that a commit carries along, and its own last."""
+    ends = [turn.end_token for turn in request.carried_turns]
+    places = [*ends, request.keep_tokens + len(token_ids)]
+    generated = [*(turn.generated_tokens for turn in request.carried_turns), request.generated_tokens]
+    parts, start = [], request.keep_tokens
+    for index, (end, made) in enumerate(zip(places, generated, strict=True)):
+        if not start <= end <= places[-1] or made > end - start:
+            field = f"carried_turns[{index}]" if index < len(ends) else "generated_tokens"
+            raise InvalidArgument(field, "a turn must end, with what it generated, between the ends of its neighbours")
+        first, last = start - request.keep_tokens, end - request.keep_tokens
+        at, to = (int(offsets[i - 1]) if i else 0 for i in (first, last))
+        parts.append(
+            Part(
+                token_ids=token_ids[first:last],
+                text=request.text[at:to],
+                offsets=offsets[first:last] - np.uint32(at),
+                tokenizer_hash=request.tokenizer_hash,
+                generated_tokens=made,
+                opening_bytes=request.opening_bytes,
+                template_time=_template_time("template_time", request.template_time),
+            )
+        )
+        start = end
+    return parts
+
+
+def _version_number(field: str, number: int) -> int:
+    if number > _MAX_VERSION:
+        raise InvalidArgument(field, "is too large")
+    return number
+
+
+def _template_time(field: str, value: str) -> str:
+    """A moment, opaque here."""
+    return check_text(field, value, max_bytes=_MAX_TIME_BYTES, allow_empty=True)
+
+
+def _file_name(field: str, kind: FileKind, chain_hash: bytes) -> FileName:
+    if len(chain_hash) != CHAIN_HASH_BYTES:
+        raise InvalidArgument(field, f"must be {CHAIN_HASH_BYTES} bytes")
+    return FileName(kind, chain_hash)
+
+
+def digest(field: str, value: bytes) -> bytes:
+    """A file's digest."""
+    if len(value) != DIGEST_BYTES:
+        raise InvalidArgument(field, f"must be {DIGEST_BYTES} bytes")
+    return value
+
+
+def _staged(field: str, file: cache_store_pb2.StoredFile) -> Staged:
+    if "\0" in file.path:
+        raise InvalidArgument(f"{field}.path", "must be a path that StageBlocks gave")
+    return Staged(file_row(field, file), Path(file.path))

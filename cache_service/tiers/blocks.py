@@ -1,0 +1,356 @@
+"""Files and their rows, moved together.
+
+All that touches files with a row runs on one thread, one call after the other and never cut short by a caller that
+goes away. A file gets its row last and loses it first, so that a reader never sees a row without a whole file; a crash
+in between leaves a file without a row, which `reconcile` deletes at the next start.
+"""
+
+import asyncio
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from agentmem.blockfile import BlockFileError
+from agentmem.errors import AgentmemError, DataLoss, Internal, InvalidArgument
+from agentmem.identity import FileName
+from agentmem.logs import event
+from agentmem.tracing import Threads
+from agentmem.validation import AgentKey
+from cache_service.files import quarantine, references
+from cache_service.files.directory import DataDirectory
+from cache_service.files.disk import disk_errors, write_private
+from cache_service.files.publication import Publication, Published, Staged, verify
+from cache_service.files.references import Dropped, FileOrigin, FileRow
+from cache_service.ledger import agents
+from cache_service.ledger.clock import Clock
+from cache_service.ledger.database import Database
+from cache_service.ledger.erasure import Erased, Erasures
+from cache_service.metrics import StoreMetrics
+from cache_service.tiers import eviction, objects
+from cache_service.tiers.objects import Object
+from cache_service.tiers.warm import WarmTier
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class BlockStore:
+    """Staging, publishing, quarantine and erasure of files. Use from one event loop; close it before the database."""
+
+    def __init__(
+        self, directory: DataDirectory, database: Database, clock: Clock, metrics: StoreMetrics, warm: WarmTier
+    ) -> None:
+        self._directory = directory
+        self._database = database
+        self._clock = clock
+        self._metrics = metrics
+        self._warm = warm
+        self.erasures = Erasures(database)
+        self._thread = Threads(1, thread_name_prefix="files")
+        self._noted = False
+
+    def reconcile(self) -> None:
+        """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.
+
+        Blocks; call before serving.
+        """
+        swept = self._directory.sweep_staging()
+        found = set(self._directory.published())
+        rows = set(self._database.read_blocking(references.all_names))
+        self._directory.remove(found - rows)
+        if missing := rows - found:
+            self._database.write_blocking(partial(references.forget, names=missing))
+        known = self._database.read_blocking(quarantine.files)
+        self._directory.sweep_quarantine(known)
+        if lost := known - {path.name for path, _ in self._directory.quarantined()}:
+            self._database.write_blocking(partial(quarantine.forget, files=lost))
+        self._warm.start()
+        event(
+            log,
+            "data directory swept",
+            staged=swept,
+            files=len(rows & found),
+            orphans=len(found - rows),
+            missing=len(missing),
+        )
+
+    async def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
+        """Paths to write those of `names` to that don't exist. Creates nothing.
+
+        Raises ResourceExhausted if some don't, and there is no room for them even when who is idle has left.
+        """
+        return await self._run(partial(self._stage, namespace, list(dict.fromkeys(names))))
+
+    async def publish(self, publication: Publication) -> Published:
+        """Verify, place and register files; then replace the agent's references and delete what they alone held.
+
+        Where the publication says nothing of references, the agent gets those of the files, and loses none.
+
+        Files of an agent that was deleted meanwhile are dropped: its KV must not come back. Raises InvalidArgument for
+        a path outside staging/, before anything is done; DataLoss that names the files that failed verification (they
+        are deleted), after the others were published; ResourceExhausted if the disk, the warm tier or the namespace's
+        quota is full, all files deleted. When it returns, the warm tier and the namespace are within their limits.
+        """
+        return await self._run(partial(self._publish, publication))
+
+    async def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
+        """Take a file out of use, if it still has this digest, and keep it with the reason.
+
+        One that isn't there loses its row, and that is all.
+        """
+        await self._run(partial(self._quarantine, namespace, name, digest, reason))
+
+    def quarantine_soon(self, namespace: str, name: FileName, digest: bytes, reason: str) -> None:
+        """`quarantine` for any thread; it doesn't wait."""
+        self._thread.submit(self._quarantine, namespace, name, digest, reason)
+
+    async def admit(self, namespace: str) -> None:
+        """Make room for files of a namespace that are about to come. Raises ResourceExhausted."""
+        await self._run(partial(self._warm.admit, namespace))
+
+    def adopt(self, each: Object, staged: Path) -> FileRow | None:
+        """Publish a file that came back from the object store; None if no state has a use for it any more.
+
+        For a thread that isn't the event loop's. Raises BlockFileError if its header is not what it should be,
+        ResourceExhausted if the disk is full.
+        """
+        return self._thread.submit(self._adopt, each, staged).result()
+
+    def unlink_dropped(self, names: Sequence[FileName]) -> "Future[None]":
+        """Unlink files whose rows a transaction has dropped, soon; a crash before leaves them to `reconcile`.
+
+        Not those that were published again meanwhile.
+        """
+        return self._thread.submit(self._do, partial(self._unlink_dropped, names))
+
+    async def delete_agent(self, key: AgentKey) -> Dropped:
+        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
+
+        Raises what Erasures.finish raises, when the agent is gone; the repetition returns what the first call did.
+        """
+        deleted, kept = await self._run(partial(self._delete_agent, key))
+        erased = await self.erasures.finish(("agent", *key), Erased(deleted.agents, deleted.freed_bytes))
+        _check_erased(kept)
+        return replace(deleted, agents=erased.things, freed_bytes=erased.freed_bytes)
+
+    async def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
+        """Drop an agent's KV and keep its ledger; the bytes freed of the disk. Raises NotFound.
+
+        What is in the object store stays there for it, unless `objects` says that it goes, too.
+        """
+        return (await self._run(partial(self._warm.evict_agent, key, objects=objects))).freed_bytes
+
+    def make_room(self, namespace: str) -> "Future[None]":
+        """Let KV of a namespace go that takes more than its quota, soon; the upkeep does it if this fails."""
+        return self._thread.submit(self._warm.make_room, namespace)
+
+    async def upkeep(self, now: int) -> None:
+        """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
+        await self._run(partial(self._warm.expire, now))
+        await self._run(self._warm.enforce_quotas)
+        if not await self._run(self._warm.enforce):
+            await self._run(partial(self._warm.enforce, ""))
+        if self._database.scrub_owed:
+            await self._database.scrub(patient=False)
+
+    def close(self) -> None:
+        """Wait for what is running."""
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.wrap_future(self._thread.submit(self._do, work))
+
+    def _do(self, work: Callable[[], _T]) -> _T:
+        self._directory.removal.again()
+        with disk_errors():
+            return work()
+
+    def _stage(self, namespace: str, names: list[FileName]) -> list[tuple[FileName, Path]]:
+        rows = {
+            row.name for row in self._database.read_blocking(partial(references.find, namespace=namespace, names=names))
+        }
+        if vanished := {name for name in rows if not self._directory.has(name)}:
+            event(log, "files have vanished", logging.WARNING, files=len(vanished))
+            self._database.write_blocking(partial(references.forget, names=vanished))
+        missing = [name for name in names if name not in rows - vanished]
+        if missing:
+            self._warm.admit(namespace)
+        return [(name, self._directory.new_staging_path(name)) for name in missing]
+
+    def _publish(self, publication: Publication) -> Published:
+        for index, staged in enumerate(publication.staged):
+            if not self._directory.is_staged(staged.path):
+                raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
+        if not self._database.read_blocking(partial(agents.may_publish, uid=publication.version.uid)):
+            self._discard(publication)
+            return Published(0, len(publication.staged))
+        placed: dict[FileName, FileOrigin] = {}
+        rows: list[FileRow] = []
+        refused: list[str] = []
+        dropped = 0
+        try:
+            for staged in publication.staged:
+                name = staged.file.name
+                if name in placed or self._exists(publication.key.namespace, name):
+                    self._directory.removal.remove([staged.path])
+                    dropped += 1
+                    continue
+                try:
+                    placed[name] = self._verify_and_place(staged, publication)
+                    rows.append(staged.file)
+                except BlockFileError as error:
+                    self._directory.removal.remove([staged.path])
+                    refused.append(f"{name.chain_hash.hex()} ({error})")
+            self._directory.sync(placed)
+            gone = self._database.write_blocking(partial(_register, publication, rows, placed, self._clock.time()))
+        except BaseException:
+            self._directory.remove(placed)
+            self._discard(publication)
+            raise
+        self._directory.remove(gone)
+        self._enforce_limits(publication, rows)
+        if refused:
+            raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
+        return Published(len(rows), dropped)
+
+    def _enforce_limits(self, publication: Publication, rows: Sequence[FileRow]) -> None:
+        try:
+            within_limits = self._warm.enforce(publication.version.uid, publication.key.namespace)
+        except AgentmemError as error:  # it is published; the next upkeep makes room
+            event(log, "no room made", logging.ERROR, error=error.message)
+            return
+        if rows and not within_limits:
+            self._withdraw(publication, [row.name for row in rows])
+
+    def _withdraw(self, publication: Publication, names: list[FileName]) -> None:
+        refusal = self._warm.refusal(publication.key.namespace)
+        withdraw = partial(
+            references.withdraw, namespace=publication.key.namespace, uid=publication.version.uid, names=names
+        )
+        self._directory.remove(self._database.write_blocking(withdraw))
+        if refusal is not None:
+            raise refusal
+
+    def _exists(self, namespace: str, name: FileName) -> bool:
+        found = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
+        return bool(found) and self._directory.has(name)
+
+    def _verify_and_place(self, staged: Staged, publication: Publication) -> FileOrigin:
+        name = staged.file.name
+        parent = verify(staged, publication.key.namespace, publication.fingerprint)
+        owner = self._database.read_blocking(partial(references.namespace_of, name=name))
+        if owner not in (None, publication.key.namespace):
+            raise BlockFileError("header", "the chain hash is another namespace's")
+        self._place(staged.path, name)
+        return FileOrigin(publication.key, publication.fingerprint, parent)
+
+    def _place(self, staged: Path, name: FileName) -> None:
+        if not self._noted:
+            self._database.write_blocking(references.note_published)
+            self._noted = True
+        self._directory.place(staged, name)
+
+    def _quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
+        path = self._directory.path(name)
+        if not self._directory.has(name):
+            self._database.write_blocking(partial(references.forget, names=[name], namespace=namespace))
+            return
+        kept = self._directory.new_quarantine_name(name)
+        add = partial(quarantine.add, namespace=namespace, name=name, file=kept, digest=digest)
+        if not self._database.write_blocking(add):
+            return
+        self._metrics.quarantined(reason)
+        event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
+        target, note_path = self._directory.quarantine_paths(kept)
+        try:
+            path.replace(target)
+            size = target.stat().st_size
+            note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
+            write_private(note_path, json.dumps(note).encode())
+        except FileNotFoundError:
+            return
+        except OSError as error:  # it is out of use, which is what counts
+            event(log, "quarantined file not kept", logging.ERROR, chain_hash=name.chain_hash.hex(), error=str(error))
+            self._directory.remove([name])
+
+    def _adopt(self, each: Object, staged: Path) -> FileRow | None:
+        namespace, name = each.origin.key.namespace, each.file.name
+        present = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
+        if present and self._directory.has(name):
+            return present[0]
+        verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
+        try:
+            with disk_errors():
+                self._place(staged, name)
+                self._directory.sync([name])
+            adopted = self._database.write_blocking(partial(_readmit, each, self._clock.time()))
+        except BaseException:
+            self._directory.remove([name])
+            raise
+        if not adopted:
+            self._directory.remove([name])
+            return None
+        self._warm.enforce(namespace=namespace)
+        return each.file
+
+    def _delete_agent(self, key: AgentKey) -> tuple[Dropped, int]:
+        deleted = self._database.write_blocking(partial(_erase, key), erases=Dropped.is_anything)
+        kept = self._directory.remove(deleted.files) + self._directory.remove_quarantined(deleted.quarantined)
+        return deleted, kept
+
+    def _unlink_dropped(self, names: Sequence[FileName]) -> None:
+        if names:
+            existing = self._database.read_blocking(partial(references.existing, names=names))
+            _check_erased(self._directory.remove(set(names) - existing))
+
+    def _discard(self, publication: Publication) -> None:
+        self._directory.removal.remove(staged.path for staged in publication.staged)
+
+
+def _check_erased(kept: int) -> None:
+    if kept:
+        raise Internal(
+            f"the cache store's disk fails: {kept} files of what was deleted are still on it; they are out of use, and"
+            " deleted as soon as it works again; look at the disk and at the store's log"
+        )
+
+
+def _readmit(each: Object, now: int, connection: sqlite3.Connection) -> bool:
+    if not objects.exists(connection, each.name):
+        return False
+    references.add(connection, each.file, each.origin, now)
+    references.warm(connection, [each.file.name])
+    return True
+
+
+def _erase(key: AgentKey, connection: sqlite3.Connection) -> Dropped:
+    before = objects.last_deletion(connection)
+    deleted = agents.delete(connection, key)
+    objects.attribute(connection, key, before)
+    return deleted
+
+
+def _register(
+    publication: Publication,
+    rows: Iterable[FileRow],
+    origins: dict[FileName, FileOrigin],
+    now: int,
+    connection: sqlite3.Connection,
+) -> list[FileName]:
+    for row in rows:
+        references.add(connection, row, origins[row.name], now)
+    if publication.references is None:
+        references.extend(connection, publication.key, *publication.version, origins)
+        gone = []
+    else:
+        gone = references.replace(connection, publication.key, *publication.version, publication.references)
+    eviction.forget(connection, publication.version.uid, origins)
+    return gone

@@ -1,0 +1,163 @@
+"""Quotas: what namespaces take and may take, and writes of ledgers that are held to it.
+
+Bytes of KV and of ledgers are counted by the triggers of the schema; functions of a connection read them. A segment
+counts 8 bytes a token (its id and its text's end) and its text, once however many branches stand on it; a turn counts
+its record, and a record of a workflow run its summary, its payload and its events.
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from agentmem.errors import ResourceExhausted
+from agentmem.sizes import binary_size
+from cache_service.ledger.database import Database, Work
+from cache_service.tiers import eviction
+
+_T = TypeVar("_T")
+
+RETRY_SECONDS: Final = 30.0
+"""When to ask again where there is no room: an agent has to be idle, unpinned or deleted first."""
+
+
+class Usage(NamedTuple):
+    """Bytes of one namespace: files of KV, those in quarantine included; ledgers, with records of workflow runs."""
+
+    kv: int
+    ledger: int
+
+    @property
+    def total(self) -> int:
+        """What a quota bounds."""
+        return self.kv + self.ledger
+
+
+def of(connection: sqlite3.Connection, namespace: str) -> Usage:
+    """What a namespace takes."""
+    row = connection.execute(
+        "SELECT kv_bytes, ledger_bytes FROM namespaces WHERE namespace = ?", (namespace,)
+    ).fetchone()
+    return Usage(0, 0) if row is None else Usage(*row)
+
+
+def of_all(connection: sqlite3.Connection) -> dict[str, Usage]:
+    """What each namespace takes that has anything."""
+    rows = connection.execute("SELECT namespace, kv_bytes, ledger_bytes FROM namespaces")
+    return {namespace: Usage(kv, ledger) for namespace, kv, ledger in rows}
+
+
+def sums(connection: sqlite3.Connection) -> dict[str, Usage]:
+    """What each namespace takes, counted anew."""
+    rows = connection.execute(
+        "SELECT namespace, sum(kv), sum(ledger) FROM ("
+        "SELECT namespace, size_bytes AS kv, 0 AS ledger FROM files"
+        " UNION ALL SELECT namespace, size_bytes, 0 FROM quarantined"
+        " UNION ALL SELECT namespace, 0, 8 * tokens + text_bytes FROM segments"
+        " UNION ALL SELECT a.namespace, 0, length(t.record) FROM turns AS t JOIN agents AS a USING (uid)"
+        " UNION ALL SELECT namespace, 0, bytes + length(summary) FROM workflow_records)"
+        " WHERE namespace != '' GROUP BY namespace HAVING sum(kv) + sum(ledger) > 0"
+    )
+    return {namespace: Usage(kv, ledger) for namespace, kv, ledger in rows}
+
+
+def recount(connection: sqlite3.Connection) -> None:
+    """Count everything anew; nothing is written where it is counted right."""
+    counted = sums(connection)
+    if counted != of_all(connection):
+        connection.execute("DELETE FROM namespaces")
+        connection.executemany(
+            "INSERT INTO namespaces (namespace, kv_bytes, ledger_bytes) VALUES (?, ?, ?)",
+            [(namespace, *found) for namespace, found in counted.items()],
+        )
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """Bytes that each namespace may take, its own quota or everybody's; None is no quota.
+
+    KV, ledgers and records of workflow runs together; what is said of ledgers here is said of the records, too.
+    """
+
+    everybody: int | None = None
+    own: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, namespace: str) -> int | None:
+        """A namespace's quota."""
+        return self.own.get(namespace, self.everybody)
+
+    def excess(self, namespace: str, used: Usage) -> int:
+        """How many bytes a namespace takes more than it may."""
+        quota = self.of(namespace)
+        return 0 if quota is None else max(0, used.total - quota)
+
+    def has_room(self, namespace: str, ledger: int, held: int) -> bool:
+        """Whether so many bytes of ledgers may be there, beside the KV that cannot be evicted."""
+        quota = self.of(namespace)
+        return quota is None or ledger + held <= quota
+
+    def refusal_of_kv(self, namespace: str, used: Usage, held: int) -> str:
+        """Why new KV is not kept, in words for the operator. `held` are bytes of pinned agents' KV."""
+        return (
+            f"{self._full(namespace, used, held)}; unpin or delete agents, delete workflow runs, or raise the quota"
+            " (the turn is kept, its KV is not)"
+        )
+
+    def refusal_of_ledger(self, namespace: str, used: Usage, held: int) -> str:
+        """Why a ledger may not grow, in words for the operator. `used` is what would be there."""
+        return (
+            f"{self._full(namespace, used, held)}; only KV is ever evicted; nothing was changed; delete agents or"
+            " workflow runs, or raise the quota"
+        )
+
+    def _full(self, namespace: str, used: Usage, held: int) -> str:
+        quota = self.of(namespace)
+        assert quota is not None, "a namespace without a quota is never full"
+        flag = "--namespaces" if namespace in self.own else "--namespace-bytes"
+        return (
+            f"the quota of namespace {namespace!r} is {binary_size(quota)} ({flag}), and it would take"
+            f" {binary_size(used.total)}: {binary_size(used.ledger)} of ledgers and workflow records, and"
+            f" {binary_size(used.kv)} of KV, of which {binary_size(held)} belong to pinned agents"
+        )
+
+
+NO_QUOTAS = Quotas()
+"""Every namespace may take whatever the warm tier and the disk have."""
+
+
+class LedgerWriter:
+    """Transactions that may add bytes to ledgers. KV makes room for them, after the commit. Event loop.
+
+    `make_room` is called with a namespace that takes more than it may, and returns at once.
+    """
+
+    def __init__(self, database: Database, quotas: Quotas, make_room: Callable[[str], object]) -> None:
+        self._database = database
+        self._quotas = quotas
+        self._make_room = make_room
+
+    async def write(self, namespace: str, work: Work[_T]) -> _T:
+        """Run `work`, which changes this namespace's ledgers only, as one durable transaction.
+
+        Raises ResourceExhausted, and nothing has changed, if it adds bytes that there is no room for even when all KV
+        that may go is gone.
+        """
+        if self._quotas.of(namespace) is None:
+            return await self._database.write(work)
+        result, exceeded = await self._database.write(partial(self._within, namespace, work))
+        if exceeded:
+            self._make_room(namespace)
+        return result
+
+    def _within(self, namespace: str, work: Work[_T], connection: sqlite3.Connection) -> tuple[_T, bool]:
+        before = of(connection, namespace)
+        result = work(connection)
+        after = of(connection, namespace)
+        exceeded = self._quotas.excess(namespace, after) > 0
+        if exceeded and after.ledger > before.ledger:
+            held = eviction.held_bytes(connection, namespace=namespace)
+            if not self._quotas.has_room(namespace, after.ledger, held):
+                problem = self._quotas.refusal_of_ledger(namespace, after, held)
+                raise ResourceExhausted(problem, retry_after=RETRY_SECONDS)
+        return result, exceeded

@@ -1,0 +1,210 @@
+"""The remote tier in S3, or in what speaks like it: MinIO, Ceph, R2, Garage.
+
+It needs conditional writes (PUT with If-None-Match and If-Match), and a bucket without versioning: where old versions
+are kept, what was deleted can still be read by who may read the bucket's versions.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import obstore
+import xxhash
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from agentmem import blockfile
+from cache_service.files.directory import FOLDERS
+from cache_service.tiers.remote import credentials
+from cache_service.tiers.remote.contract import (
+    Claim,
+    Location,
+    NotOwner,
+    ObjectDamaged,
+    ObjectMissing,
+    ObjectName,
+    RemoteError,
+    RemoteRefused,
+    RemoteTier,
+    RemoteUnavailable,
+)
+from cache_service.tiers.remote.manifest import MANIFEST, Manifest, object_key, object_name
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
+
+_RETRIES = 3
+_FIRST_BACKOFF = timedelta(milliseconds=100)
+_LAST_BACKOFF = timedelta(seconds=2)
+_CONNECT_SECONDS = 5.0
+_CHUNK_BYTES = 1 << 20
+_LIST_PAGE = 1000
+_CLAIM_ATTEMPTS = 3
+
+# Answers of S3 that come without an exception of their own, and that no repetition changes.
+_REFUSALS = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "InvalidBucketName")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+
+class S3Tier(RemoteTier):
+    """Objects below one prefix of one bucket, through obstore, which is thread-safe."""
+
+    def __init__(self, location: Location, endpoint: str, region: str, timeout: float) -> None:
+        """Raises RemoteRefused if the client can't be made of this."""
+        self.location = f"{location} at {endpoint}" if endpoint else str(location)
+        try:
+            region = region or credentials.region() or ""
+            config: S3Config = {}
+            if endpoint:
+                config["endpoint"] = endpoint
+            if region:
+                config["region"] = region
+            self._store = S3Store(
+                location.bucket,
+                prefix=location.prefix or None,
+                client_options={
+                    "allow_http": endpoint.startswith("http://"),
+                    "timeout": timedelta(seconds=timeout),
+                    "connect_timeout": timedelta(seconds=min(timeout, _CONNECT_SECONDS)),
+                },
+                retry_config={
+                    "max_retries": _RETRIES,
+                    "retry_timeout": timedelta(seconds=timeout),
+                    "backoff": {"init_backoff": _FIRST_BACKOFF, "max_backoff": _LAST_BACKOFF, "base": 2},
+                },
+                config=config,
+                credential_provider=credentials.from_files(),
+            )
+        except (BaseError, ValueError) as error:
+            raise RemoteRefused(f"{self.location}: {_first_line(error)}") from error
+
+    def claim(self, claim: Claim) -> None:
+        """Create the manifest, or replace the one that is known. Who loses a race reads it again, and sees why."""
+        for _ in range(_CLAIM_ATTEMPTS):
+            found = self._read_manifest()
+            if found is not None:
+                manifest, e_tag = found
+                try:
+                    manifest.check(claim)
+                except NotOwner as error:
+                    raise NotOwner(f"{self.location}: {error}") from error
+                if manifest.session == claim.session:
+                    return
+            elif not claim.may_create:
+                raise NotOwner(
+                    f"{self.location}: it has no manifest.json; if objects of this data directory are elsewhere,"
+                    " name that place as --remote, or copy all of it to this one, or give its objects up with"
+                    " `agentmem store abandon-remote` and delete them there"
+                )
+            content = Manifest(claim.owner, claim.session).to_bytes()
+            try:
+                with self._errors("manifest"):
+                    obstore.put(self._store, MANIFEST, content, mode={"e_tag": e_tag} if found else "create")
+            except (AlreadyExistsError, PreconditionError):
+                continue
+            return
+        raise RemoteUnavailable(f"{self.location}: others keep writing its manifest; try again")
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the manifest still has this owner and session."""
+        found = self._read_manifest()
+        return found is not None and found[0] == Manifest(claim.owner, claim.session)
+
+    def put(self, name: ObjectName, path: Path) -> None:
+        """One PUT with If-None-Match; the bytes that were checked are those that are sent."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise ObjectMissing("the file to upload is gone") from error
+        if blockfile.digest(data) != name.digest:
+            raise ObjectDamaged("the file to upload is damaged on this disk")
+        try:
+            with self._errors("upload"):
+                obstore.put(self._store, object_key(name), data, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return
+
+    def get(self, name: ObjectName, size_bytes: int, target: Path) -> None:
+        """One GET, hashed while it is written."""
+        digest = xxhash.xxh3_128()
+        size = 0
+        try:
+            with open(target, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                for chunk in self._chunks(name):
+                    size += len(chunk)
+                    if size > size_bytes:
+                        break
+                    digest.update(chunk)
+                    file.write(chunk)
+            if size != size_bytes or digest.digest() != name.digest:
+                raise ObjectDamaged(f"{self.location}: {object_key(name)} is not what was uploaded")
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+
+    def delete(self, names: Sequence[ObjectName]) -> None:
+        """In requests of up to a thousand keys."""
+        with self._errors("deletion"):
+            obstore.delete(self._store, [object_key(name) for name in names])
+
+    def names(self) -> Iterator[ObjectName]:
+        """In pages; a page is asked for when it is wanted."""
+        for folder in FOLDERS.values():
+            pages = obstore.list(self._store, f"{folder}/", chunk_size=_LIST_PAGE)
+            while True:
+                with self._errors("listing"):
+                    page = next(pages, None)
+                if page is None:
+                    break
+                for entry in page:
+                    if (name := object_name(entry["path"])) is not None:
+                        yield name
+
+    def _chunks(self, name: ObjectName) -> Iterator[bytes]:
+        with self._errors("download"):
+            yield from obstore.get(self._store, object_key(name)).stream(_CHUNK_BYTES)
+
+    def _read_manifest(self) -> tuple[Manifest, str] | None:
+        try:
+            with self._errors("manifest"):
+                found = obstore.get(self._store, MANIFEST)
+                return Manifest.from_bytes(bytes(found.bytes())), found.meta["e_tag"] or ""
+        except ObjectMissing:
+            return None
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        """Ours for obstore's. AlreadyExists and Precondition are answers that callers ask for, and pass."""
+        try:
+            yield
+        except (AlreadyExistsError, PreconditionError, RemoteError):
+            raise
+        except (BaseError, FileNotFoundError) as error:
+            raise self._error(doing, error) from None  # the original's text is long, and may hold an access key's id
+
+    def _error(self, doing: str, error: Exception) -> RemoteError:
+        code = _CODE.search(str(error))
+        problem = f"{self.location}: {doing} failed: {code[1] if code else _first_line(error)}"
+        if code is not None and code[1] in _REFUSALS:
+            return RemoteRefused(f"{problem}; mend --remote or AWS's credentials")
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError, NotSupportedError)):
+            return RemoteRefused(f"{problem}; mend --remote or AWS's credentials")
+        if isinstance(error, FileNotFoundError):
+            return ObjectMissing(problem)
+        return RemoteUnavailable(problem)
+
+
+def _first_line(error: Exception) -> str:
+    """The part of obstore's message that says what happened; the rest is the server's answer, or a dump."""
+    return str(error).split("\n", 1)[0].split(": <?xml", 1)[0].split(" Authorization", 1)[0][:300]

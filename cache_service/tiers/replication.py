@@ -1,0 +1,263 @@
+"""Keeping the object store as the rows say: uploads of what was published, deletions of what has no use any more.
+
+One thread decides and writes rows, a few more upload. All that there is to do is in the database, so nothing is lost in
+a crash, nothing waits in memory, and what is superseded before its turn comes is never uploaded. Deletions go before
+uploads, and an object is not uploaded while it is to be deleted, so the two never meet.
+
+A failure makes the thread wait, up to a minute, or until a deletion is waited for; new commits don't hurry it.
+Otherwise each commit wakes it.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from agentmem.errors import AgentmemError
+from agentmem.identity import FileName
+from agentmem.logs import event
+from agentmem.validation import AgentKey
+from cache_service.files.directory import DataDirectory
+from cache_service.ledger.database import Database
+from cache_service.metrics import Operation, RemoteMetrics
+from cache_service.tiers import objects
+from cache_service.tiers import objects as place
+from cache_service.tiers.objects import Object
+from cache_service.tiers.remote.contract import (
+    Claim,
+    NotOwner,
+    ObjectDamaged,
+    ObjectMissing,
+    ObjectName,
+    RemoteError,
+    RemoteRefused,
+    RemoteTier,
+)
+
+log = logging.getLogger(__name__)
+
+Quarantine = Callable[[str, FileName, bytes, str], None]
+"""Takes a file that is damaged on the disk out of use: namespace, name, digest, reason. Any thread."""
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 60.0
+_IDLE_SECONDS = 60.0
+_FIRST_CLAIM_SECONDS = 5.0
+_UPLOAD_THREADS = 4
+_UPLOADS_AT_ONCE = 16
+_DELETIONS_AT_ONCE = 500
+_DISOWN_AT_ONCE = 500
+
+
+class Replicator:
+    """The thread that uploads and deletes. `start` before anything is published, `close` before the database."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        database: Database,
+        tier: RemoteTier,
+        metrics: RemoteMetrics,
+        quarantine: Quarantine,
+        *,
+        seconds: float,
+    ) -> None:
+        """`seconds`: for how long `deleted` waits."""
+        self._seconds = seconds
+        self._directory = directory
+        self._database = database
+        self._tier = tier
+        self._metrics = metrics
+        self._quarantine = quarantine
+        self._claim: Claim | None = None
+        self._compared = False
+        self._doing = Operation.CLAIM
+        self._wake = threading.Event()
+        self._hurry = threading.Event()
+        self._stopping = threading.Event()
+        self._first_claim: Future[None] = Future()
+        self._deleted: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="remote", daemon=True)
+        self._uploaders = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="upload")
+
+    def start(self) -> None:
+        """Claim the place, and begin. A place that does not answer at once is claimed later.
+
+        Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
+        """
+        self._pending_claim = self._database.write_blocking(partial(place.begin, location=self._tier.location))
+        self._database.write_blocking(objects.catch_up)
+        self._database.after_commit(self._wake.set)
+        self._thread.start()
+        try:
+            self._first_claim.result(_FIRST_CLAIM_SECONDS)
+        except TimeoutError:
+            event(log, "object store does not answer yet", logging.WARNING, location=self._tier.location)
+        except RemoteRefused:
+            self.close()
+            raise
+
+    def is_ready(self) -> bool:
+        """Whether the place is ours, as far as is known."""
+        return self._claim is not None
+
+    async def deleted(self, key: AgentKey) -> int:
+        """Wait until the objects of a deleted agent are gone, for some seconds; how many are not. Event loop."""
+        waiting, hurried = partial(objects.waiting, key=key), False
+        try:
+            async with asyncio.timeout(self._seconds):
+                while True:
+                    progress = self._deleted
+                    if not (count := await self._database.read(waiting)):
+                        return count
+                    if not hurried:
+                        hurried = True
+                        self._hurry.set()
+                    await asyncio.wait([asyncio.wrap_future(progress)])
+        except TimeoutError:
+            return await self._database.read(waiting)
+
+    def close(self) -> None:
+        """Stop after the requests that are running. May be called twice."""
+        self._stopping.set()
+        self._wake.set()
+        self._hurry.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._uploaders.shutdown()
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            self._wake.clear()
+            self._hurry.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                more = self._round()
+            except (RemoteError, AgentmemError, sqlite3.Error, OSError) as error:
+                self._failed(error)
+                self._hurry.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            pause = FIRST_PAUSE
+            if not more:
+                self._wake.wait(_IDLE_SECONDS)
+
+    def _round(self) -> bool:
+        """Do a part of what there is to do; whether there may be more."""
+        if self._claim is None:
+            self._take()
+        if not self._compared:
+            self._compare()
+        deleted = self._delete()
+        return self._upload() or deleted
+
+    def _failed(self, error: Exception) -> None:
+        self._metrics.failures.labels(self._doing).inc()
+        self._metrics.up.set(0)
+        level = logging.ERROR if isinstance(error, RemoteRefused) else logging.WARNING
+        event(log, "object store failed", level, operation=self._doing, error=str(error))
+        if not self._first_claim.done():
+            if isinstance(error, RemoteRefused):
+                self._first_claim.set_exception(error)
+            else:
+                self._first_claim.set_result(None)
+
+    def _take(self) -> None:
+        self._doing = Operation.CLAIM
+        claim = self._pending_claim
+        self._tier.claim(claim)
+        self._database.write_blocking(partial(place.confirm, location=self._tier.location, claim=claim))
+        self._claim = claim
+        self._pending_claim = replace(claim, may_create=False)  # who takes the manifest away hands the place over
+        self._metrics.up.set(1)
+        event(log, "object store", location=self._tier.location)
+        if not self._first_claim.done():
+            self._first_claim.set_result(None)
+
+    def _compare(self) -> None:
+        """Once after each start: what is there and what the rows say. Nothing else changes either meanwhile."""
+        self._doing = Operation.LIST
+        missing = self._database.read_blocking(objects.present)
+        known = len(missing)
+        unknown: list[ObjectName] = []
+        disowned = 0
+        for name in self._tier.names():
+            if name in missing:
+                missing.remove(name)
+                continue
+            unknown.append(name)
+            if len(unknown) >= _DISOWN_AT_ONCE:
+                disowned += self._disown(unknown)
+        disowned += self._disown(unknown)
+        if missing:
+            self._database.write_blocking(partial(objects.forget, names=missing))
+        self._compared = True
+        event(log, "object store compared", objects=known - len(missing), missing=len(missing), orphans=disowned)
+
+    def _disown(self, unknown: list[ObjectName]) -> int:
+        count = self._database.write_blocking(partial(objects.disown, names=list(unknown))) if unknown else 0
+        unknown.clear()
+        return count
+
+    def _delete(self) -> bool:
+        self._doing = Operation.DELETE
+        batch = self._database.read_blocking(partial(objects.deletions, limit=_DELETIONS_AT_ONCE))
+        if not batch or self._claim is None:
+            return False
+        if not self._tier.holds(self._claim):
+            self._claim = None
+            raise NotOwner(f"{self._tier.location}: another store has taken it over")
+        self._tier.delete([name for _, name in batch])
+        numbers = [number for number, _ in batch]
+        self._metrics.deletions.inc(len(batch))
+        self._metrics.up.set(1)
+        finished = self._database.write_blocking(partial(objects.end_deletions, numbers=numbers))
+        if finished:
+            self._database.scrub_blocking()  # the rows named agents that are gone
+        progress, self._deleted = self._deleted, Future()
+        progress.set_result(None)
+        return True
+
+    def _upload(self) -> bool:
+        self._doing = Operation.UPLOAD
+        if not self._database.read_blocking(objects.any_to_upload):
+            return False
+        batch = self._database.write_blocking(partial(objects.begin_uploads, limit=_UPLOADS_AT_ONCE))
+        results = dict(zip(batch, self._uploaders.map(self._put, batch), strict=True))
+        done = [each for each, result in results.items() if result is True]
+        useless = [each.name for each, result in results.items() if result is False]
+        failures = {each.name: result for each, result in results.items() if isinstance(result, RemoteError)}
+        self._metrics.uploads.inc(len(done))
+        self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
+        if done and not failures:
+            self._metrics.up.set(1)
+        self._database.write_blocking(
+            partial(objects.end_uploads, done=[each.name for each in done], useless=useless, failed=failures)
+        )
+        for failure in failures.values():
+            raise failure
+        return bool(batch)
+
+    def _put(self, each: Object) -> bool | RemoteError | None:
+        """Upload one file: whether it is there, and not, because nothing good is on the disk.
+
+        An error that it has to be tried again for; None if it was not tried, because the store stops.
+        """
+        if self._stopping.is_set():
+            return None
+        try:
+            self._tier.put(each.name, self._directory.path(each.file.name))
+        except ObjectMissing:
+            return False
+        except ObjectDamaged:
+            self._quarantine(each.origin.key.namespace, each.file.name, each.file.digest, "digest")
+            return False
+        except RemoteError as error:
+            return error
+        return True

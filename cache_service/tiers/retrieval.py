@@ -1,0 +1,128 @@
+"""Bringing files back from the object store, on threads of their own, once for all who ask at the same time."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
+
+from agentmem.blockfile import BlockFileError
+from agentmem.errors import AgentmemError
+from agentmem.identity import FileName
+from agentmem.logs import event
+from agentmem.tracing import Threads
+from cache_service.files import references
+from cache_service.files.directory import DataDirectory
+from cache_service.files.references import FileRow
+from cache_service.ledger.database import Database
+from cache_service.metrics import Fetched, Operation, RemoteMetrics
+from cache_service.tiers import objects
+from cache_service.tiers.blocks import BlockStore
+from cache_service.tiers.objects import Object
+from cache_service.tiers.remote.contract import ObjectDamaged, ObjectMissing, ObjectName, RemoteError, RemoteTier
+
+log = logging.getLogger(__name__)
+
+_THREADS = 8
+_REST_SECONDS = 10.0
+
+
+class Retriever:
+    """Fetches files. `fetch` on the event loop; close it before the BlockStore."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        database: Database,
+        blocks: BlockStore,
+        tier: RemoteTier,
+        metrics: RemoteMetrics,
+        ready: Callable[[], bool],
+        seconds: float,
+    ) -> None:
+        """`ready` says whether the tier may be asked; `seconds` are the most that a fetch waits."""
+        self._directory = directory
+        self._database = database
+        self._blocks = blocks
+        self._tier = tier
+        self._metrics = metrics
+        self._ready = ready
+        self._seconds = seconds
+        self._threads = Threads(_THREADS, thread_name_prefix="fetch")
+        self._lock = threading.Lock()
+        self._rest_until = 0.0
+        self._running: dict[ObjectName, Future[_Outcome]] = {}
+
+    async def fetch(self, namespace: str, names: Sequence[FileName]) -> list[FileRow]:
+        """Those of `names` that are on the disk when this returns; the others are misses.
+
+        What takes longer goes on, for the next one who asks. An object that is missing or damaged is forgotten. Where
+        nothing came because the object store failed, nothing is asked of it for some seconds: to compute KV again is
+        faster than to wait. Raises ResourceExhausted if the warm tier, or the namespace's quota, has no room.
+        """
+        warm = await self._database.read(partial(references.find, namespace=namespace, names=names))
+        missing = set(names) - {row.name for row in warm}
+        found = await self._database.read(partial(objects.find, namespace=namespace, names=missing)) if missing else []
+        if not found or not self._ready() or time.monotonic() < self._rest_until:
+            return warm
+        await self._blocks.admit(namespace)
+        fetches = [asyncio.wrap_future(self._submit(each)) for each in found]
+        done, late = await asyncio.wait(fetches, timeout=self._seconds)
+        results = [each.result() for each in done if not each.cancelled()]
+        fetched = [each.row for each in results if each.row is not None]
+        if not fetched and (late or any(each.result is Fetched.FAILED for each in results)):
+            self._rest_until = time.monotonic() + _REST_SECONDS
+        return [*warm, *fetched]
+
+    def close(self) -> None:
+        """Wait for the requests that are running; the others are given up."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _submit(self, each: Object) -> "Future[_Outcome]":
+        with self._lock:
+            running = self._running.get(each.name)
+            if running is None:
+                running = self._running[each.name] = self._threads.submit(self._fetch, each)
+        return running
+
+    def _fetch(self, each: Object) -> "_Outcome":
+        try:
+            outcome = self._bring(each)
+        except (RemoteError, AgentmemError, OSError) as error:
+            self._metrics.failures.labels(Operation.FETCH).inc()
+            event(log, "fetch failed", logging.WARNING, error=str(error))
+            outcome = _Outcome(Fetched.FAILED)
+        finally:
+            with self._lock:
+                self._running.pop(each.name, None)
+        self._metrics.fetches.labels(outcome.result).inc()
+        if outcome.result is Fetched.WARM:
+            self._metrics.fetch_bytes.inc(each.file.size_bytes)
+        return outcome
+
+    def _bring(self, each: Object) -> "_Outcome":
+        staged = self._directory.new_staging_path(each.file.name)
+        try:
+            self._tier.get(each.name, each.file.size_bytes, staged)
+            return _Outcome(Fetched.WARM, self._blocks.adopt(each, staged))
+        except ObjectMissing:
+            return self._forget(each, Fetched.MISSING)
+        except (ObjectDamaged, BlockFileError):
+            return self._forget(each, Fetched.DAMAGED)
+        finally:
+            staged.unlink(missing_ok=True)
+
+    def _forget(self, each: Object, result: Fetched) -> "_Outcome":
+        event(log, "object refused", logging.WARNING, chain_hash=each.file.name.chain_hash.hex(), fault=result)
+        self._database.write_blocking(partial(objects.forget, names=[each.name]))
+        return _Outcome(result)
+
+
+class _Outcome(NamedTuple):
+    """How a fetch ended; no row even so if no state has a use for the file any more."""
+
+    result: Fetched
+    row: FileRow | None = None

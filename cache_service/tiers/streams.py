@@ -1,0 +1,106 @@
+"""Files of KV as streams of bytes, for workers that share no disk with the store.
+
+Reading and writing have a thread each, so that the event loop never waits for the disk and a slow write delays no
+read. What is done last to a file is queued behind what is being done to it, so a caller may go away at any moment.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from agentmem.blockfile import CHUNK_BYTES
+from agentmem.errors import AgentmemError, NotFound, ResourceExhausted
+from agentmem.identity import FileName
+from agentmem.tracing import Threads
+from cache_service.files import references
+from cache_service.files.directory import DataDirectory
+from cache_service.files.publication import Incoming, Publication, Staged
+from cache_service.files.spool import Source, Spool
+from cache_service.ledger.database import Database
+from cache_service.tiers.blocks import BlockStore
+
+_T = TypeVar("_T")
+
+
+class BlockStreams:
+    """ReadBlock and WriteBlock. Use from one event loop; close it before the BlockStore."""
+
+    def __init__(self, directory: DataDirectory, database: Database, blocks: BlockStore) -> None:
+        self._directory = directory
+        self._database = database
+        self._blocks = blocks
+        self._reading = Threads(1, thread_name_prefix="stream reads")
+        self._writing = Threads(1, thread_name_prefix="stream writes")
+
+    async def read(self, namespace: str, name: FileName) -> AsyncGenerator[bytes, None]:
+        """A published file in chunks of CHUNK_BYTES, also if it is deleted meanwhile. Close the generator.
+
+        Raises NotFound; DataLoss if the disk fails.
+        """
+        if not await self._database.read(partial(references.find, namespace=namespace, names=[name])):
+            raise NotFound("file", name.chain_hash.hex(), "it may have been evicted; compute it again")
+        source = Source(name, self._directory.path(name))
+        offset = 0
+        try:
+            while piece := await asyncio.wrap_future(self._reading.submit(source.read, offset)):
+                for start in range(0, len(piece), CHUNK_BYTES):
+                    yield piece[start : start + CHUNK_BYTES]
+                offset += len(piece)
+        finally:
+            _last(self._reading, source.close)
+
+    async def write(self, incoming: Incoming, chunks: AsyncIterator[bytes]) -> None:
+        """Take a file in and publish it, or do nothing if it is there already.
+
+        Holds one chunk in memory. Raises what `chunks` raises; DataLoss if what comes is not what was announced;
+        ResourceExhausted if there is no room. Then, or if the caller is cancelled, nothing is left of it.
+        """
+        file = incoming.file
+        refusal: ResourceExhausted | None = None
+        try:
+            for _, path in await self._blocks.stage(incoming.key.namespace, [file.name]):
+                await self._take(incoming, chunks, path)
+        except ResourceExhausted as error:
+            refusal = error
+        await _drain(chunks, file.size_bytes)
+        if refusal is not None:
+            raise refusal
+
+    async def _take(self, incoming: Incoming, chunks: AsyncIterator[bytes], path: Path) -> None:
+        key, version, file, fingerprint = incoming
+        spool = Spool(path, file.size_bytes, file.digest)
+        try:
+            async for chunk in chunks:
+                await asyncio.wrap_future(self._writing.submit(spool.write, chunk))
+            await asyncio.wrap_future(self._writing.submit(spool.finish))
+            await self._blocks.publish(Publication(key, version, [Staged(file, path)], None, fingerprint))
+        finally:
+            await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
+
+    def close(self) -> None:
+        """Wait for what is running."""
+        self._reading.shutdown()
+        self._writing.shutdown()
+
+
+async def _drain(chunks: AsyncIterator[bytes], size_bytes: int) -> None:
+    """Receive what a writer sends to its end, and drop it. A client whose sending is cut off may not see why it was."""
+    with suppress(AgentmemError):
+        async for chunk in chunks:
+            size_bytes -= len(chunk)
+            if size_bytes < 0:
+                return
+
+
+def _last(thread: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":
+    """Have the last thing done to a file, also where the store is closing: then nothing else uses it any more."""
+    try:
+        return thread.submit(work)
+    except RuntimeError:
+        done: Future[_T] = Future()
+        done.set_result(work())
+        return done

@@ -1,0 +1,191 @@
+"""The limits of the warm tier and the quotas at work: what there is is counted, and made less where it is too much.
+
+Runs on the thread of `blocks`, so that nothing is published while it counts. Published files are counted by the
+database's triggers, staging/ and quarantine/ by looking.
+"""
+
+import logging
+import shutil
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+
+from agentmem.errors import ResourceExhausted
+from agentmem.hints import TurnHints
+from agentmem.logs import event
+from agentmem.validation import AgentKey
+from cache_service.files import references
+from cache_service.files.directory import DataDirectory
+from cache_service.files.disk import size_of
+from cache_service.files.references import Dropped
+from cache_service.ledger import agents
+from cache_service.ledger.database import Database
+from cache_service.metrics import StoreMetrics
+from cache_service.tiers import eviction
+from cache_service.tiers import quotas as usage
+from cache_service.tiers.eviction import LastUse
+from cache_service.tiers.limits import DiskLimits, FixedLimits, Reason
+from cache_service.tiers.quotas import RETRY_SECONDS, Quotas
+
+log = logging.getLogger(__name__)
+
+
+class WarmTier:
+    """Counts, evicts and expires. `start` once; then on one thread at a time."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        database: Database,
+        last_use: LastUse,
+        metrics: StoreMetrics,
+        limits: DiskLimits,
+        quotas: Quotas,
+    ) -> None:
+        self._directory = directory
+        self._database = database
+        self._last_use = last_use
+        self._metrics = metrics
+        self._configured = limits
+        self._limits: FixedLimits | None = None
+        self._quotas = quotas
+        self.hints = TurnHints()
+        self.free: Callable[[], int] = lambda: shutil.disk_usage(directory.root).free
+        """Bytes of the disk that are free."""
+
+    def start(self) -> None:
+        """Count what is there, and fix limits that depend on it."""
+        self._database.write_blocking(_recount)
+        self._limits = self._configured.fixed(self.used(), self.free())
+        event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
+
+    @property
+    def limits(self) -> FixedLimits:
+        """The limits in bytes, since `start`."""
+        assert self._limits is not None, "start has not been called"
+        return self._limits
+
+    def used(self) -> int:
+        """Bytes of all files of KV: published, in staging and in quarantine."""
+        published = sum(self._database.read_blocking(references.sizes).values())
+        return published + size_of(self._directory.staging) + size_of(self._directory.quarantine)
+
+    def enforce(self, protected: str | None = None, namespace: str | None = None) -> bool:
+        """Evict until the tier is below its low watermark, if it is above the high one; whether it is in its limits.
+
+        With a `namespace`, this first makes room in its quota, at the expense of no other; where that does not help,
+        there is no eviction for what will not be kept. `protected` is an agent that stays, None for the one that was
+        used last, unless it will not speak again. Nothing is evicted where what `protected` and pinned agents have is
+        too much by itself.
+        """
+        if namespace is not None and not self._enforce_quota(namespace, protected):
+            return False
+        used, free = self.used(), self.free()
+        goal, reason = self.limits.excess(used, free)
+        if goal and not (protected and reason is Reason.CAPACITY and self._hopeless(protected)):
+            self._evict(goal, reason, protected)
+            used, free = self.used(), self.free()
+        return self.limits.allows(used, free)
+
+    def make_room(self, namespace: str) -> None:
+        """Let a namespace's KV go, that of its agent which was used last at last, until it is within its quota."""
+        if not self._enforce_quota(namespace, None):
+            self._enforce_quota(namespace, "")
+
+    def enforce_quotas(self) -> None:
+        """`make_room` in every namespace that takes more than it may: quotas may have been lowered."""
+        for namespace, used in self._database.read_blocking(usage.of_all).items():
+            if self._quotas.excess(namespace, used):
+                self.make_room(namespace)
+
+    def admit(self, namespace: str) -> None:
+        """Make room for new files. Raises ResourceExhausted if there is none even so."""
+        self.enforce(namespace=namespace)
+        if (refusal := self.refusal(namespace)) is not None:
+            raise refusal
+
+    def refusal(self, namespace: str) -> ResourceExhausted | None:
+        """Why there is no room for new files of the namespace, as the error to raise; None if there is."""
+        problem = None
+        used = self._database.read_blocking(partial(usage.of, namespace=namespace))
+        if self._quotas.excess(namespace, used):
+            held = self._database.read_blocking(partial(eviction.held_bytes, namespace=namespace))
+            problem = self._quotas.refusal_of_kv(namespace, used, held)
+        elif self.limits.refuses(everything := self.used(), free := self.free()):
+            held = self._database.read_blocking(eviction.held_bytes)
+            problem = self.limits.refusal(everything, free, held, str(self._directory.root))
+        return None if problem is None else ResourceExhausted(problem, retry_after=RETRY_SECONDS)
+
+    def evict_agent(self, key: AgentKey, *, objects: bool) -> Dropped:
+        """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""
+
+        def work(connection: sqlite3.Connection) -> Dropped:
+            dropped = Dropped()
+            eviction.drop_agent(connection, agents.existing(connection, key).version.uid, dropped, objects=objects)
+            return dropped
+
+        dropped = self._database.write_blocking(work)
+        self._finish(dropped, Reason.REQUEST)
+        return dropped
+
+    def expire(self, now: int) -> None:
+        """Drop the KV of agents, and erase agents, whose time is over. The database is not scrubbed yet."""
+
+        def work(connection: sqlite3.Connection) -> tuple[Dropped, Dropped]:
+            self._last_use.flush(connection)
+            return eviction.expire(connection, now)
+
+        if not self._database.read_blocking(eviction.any_limited):
+            return
+        dropped, erased = self._database.write_blocking(work, erases=lambda result: result[1].agents > 0)
+        self._finish(dropped, Reason.TTL)
+        self._unlink(erased)
+        if erased.agents:
+            event(log, "idle agents deleted", agents=erased.agents, freed_bytes=erased.freed_bytes)
+
+    def _hopeless(self, protected: str) -> bool:
+        held = self._database.read_blocking(partial(eviction.held_bytes, protected=protected))
+        return held + size_of(self._directory.staging) > self.limits.warm_bytes
+
+    def _enforce_quota(self, namespace: str, protected: str | None) -> bool:
+        if self._quotas.of(namespace) is None:
+            return True
+        count = partial(usage.of, namespace=namespace)
+        used = self._database.read_blocking(count)
+        if excess := self._quotas.excess(namespace, used):
+            held = partial(eviction.held_bytes, protected=protected, namespace=namespace)
+            if protected and not self._quotas.has_room(namespace, used.ledger, self._database.read_blocking(held)):
+                return False
+            self._evict(excess, Reason.QUOTA, protected, namespace)
+            used = self._database.read_blocking(count)
+        return not self._quotas.excess(namespace, used)
+
+    def _evict(self, goal: int, reason: Reason, protected: str | None, namespace: str | None = None) -> None:
+        def work(connection: sqlite3.Connection) -> Dropped:
+            self._last_use.flush(connection)
+            stays = eviction.last_used(connection, self.hints, namespace) if protected is None else protected
+            return eviction.evict(connection, goal, stays, self.hints, namespace)
+
+        self._finish(self._database.write_blocking(work), reason)
+
+    def _finish(self, dropped: Dropped, reason: Reason) -> None:
+        self._unlink(dropped)
+        self._metrics.evicted(reason, dropped.agents)
+        if dropped.files or dropped.quarantined:
+            event(
+                log,
+                "KV evicted",
+                reason=reason,
+                agents=dropped.agents,
+                files=len(dropped.files) + len(dropped.quarantined),
+                freed_bytes=dropped.freed_bytes,
+            )
+
+    def _unlink(self, dropped: Dropped) -> None:
+        self._directory.remove(dropped.files)
+        self._directory.remove_quarantined(dropped.quarantined)
+
+
+def _recount(connection: sqlite3.Connection) -> None:
+    references.recount(connection)
+    usage.recount(connection)

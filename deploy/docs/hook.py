@@ -1,0 +1,87 @@
+"""What MkDocs calls (`hooks` in mkdocs.yml): adds the files that are made from the code, and those from elsewhere.
+
+A page that is generated has a hand-written head in `docs/`, and a line `<!-- generated: NAME -->` where the rest goes.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
+
+from deploy.docs import command_line, contract, errors, http_api, settings
+
+ROOT: Final = Path(__file__).parents[2]
+GENERATED: Final = {
+    "cli": command_line.page,
+    "errors": errors.page,
+    "grpc": contract.page,
+    "http": http_api.page,
+    "settings": settings.page,
+}
+INCLUDED: Final = {
+    "benchmarks/RESULTS.md": "results/all.md",
+    "deploy/METRICS.md": "reference/metrics.md",
+    "deploy/RUNBOOK.md": "operations/runbook.md",
+    "deploy/examples/README.md": "guides/other-languages.md",
+    "deploy/examples/grpcurl/README.md": "guides/grpcurl.md",
+    "inference_service/demo_model/README.md": "results/demo-model.md",
+    "deploy/launchd/README.md": "operations/launchd.md",
+    "deploy/systemd/README.md": "operations/systemd.md",
+    "ARCHITECTURE.md": "project/architecture.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+}
+"""Files of the repository that are pages of the site, too."""
+COPIED: Final = {"benchmarks/plots": "results/plots", "benchmarks/results": "results/results"}
+"""Directories whose files RESULTS.md refers to."""
+
+_MARKER: Final = re.compile(r"<!-- generated: (\w+) -->")
+_LINK: Final = re.compile(r"(!?)\[([^\]]+)\]\(([^)\s]+)\)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the included pages, what they refer to, and the OpenAPI document."""
+    for source, page in INCLUDED.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=_relinked(text, source, page)))
+    for directory, place in COPIED.items():
+        for path in sorted((ROOT / directory).iterdir()):
+            files.append(File.generated(config, f"{place}/{path.name}", abs_src_path=str(path)))
+    files.append(File.generated(config, "reference/openapi.json", content=http_api.serialized()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in what is generated."""
+    return _MARKER.sub(lambda match: GENERATED[match[1]](), markdown)
+
+
+def _relinked(text: str, source: str, page: str) -> str:
+    """Return `text` with its links made relative to the site; those to files that it does not have become code."""
+
+    def link(match: re.Match[str]) -> str:
+        target = urlsplit(match[3])
+        if target.scheme or not target.path:
+            return match[0]
+        path = str((ROOT / source).parent.joinpath(target.path).resolve().relative_to(ROOT))
+        place = INCLUDED.get(path) or _copied(path) or _page_of_docs(path)
+        if place is None:
+            return f"{match[2]} (`{path}`)"
+        anchor = f"#{target.fragment}" if target.fragment else ""
+        return f"{match[1]}[{match[2]}]({get_relative_url(place, page)}{anchor})"
+
+    return _LINK.sub(link, text)
+
+
+def _copied(path: str) -> str | None:
+    directory, _, name = path.rpartition("/")
+    return f"{COPIED[directory]}/{name}" if directory in COPIED else None
+
+
+def _page_of_docs(path: str) -> str | None:
+    return path.removeprefix("docs/") if path.startswith("docs/") else None

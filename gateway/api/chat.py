@@ -1,0 +1,268 @@
+"""What a request to /v1/chat/completions may hold; everything else is refused by name.
+
+Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
+stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, response_format,
+prompt_cache_key (which only narrows the search for the conversation), tools of type function, tool_choice,
+parallel_tool_calls, reasoning_effort; and beyond OpenAI's top_k, min_p, repetition_penalty, and chat_template_kwargs
+(vLLM's: further arguments of the model's chat template, as reasoning_effort is one). A null counts as not given.
+
+Accepted without effect, because they change nothing about an answer here: user, safety_identifier, metadata, store,
+service_tier, prediction, prompt_cache_retention, stream_options.include_obfuscation=false; and what says how it is
+anyway: verbosity="medium", modalities=["text"].
+
+Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
+the model writes calls as JSON. With "none" the model does not get the tools: one that sees them may call them.
+
+A call of a tool comes whole, when the model has made it. What the model thought is `reasoning_content`, of a message as
+of a delta, where the model's format tells it apart.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import MAX_TOP_LOGPROBS
+from gateway.api.errors import OPENAI
+from gateway.api.exchange import (
+    Effort,
+    Exchange,
+    Heard,
+    Incoming,
+    SseEvent,
+    function_call,
+    template_arguments,
+    to_json_text,
+)
+from gateway.api.openai import (
+    MAX_TOOLS,
+    ChatToolChoice,
+    Forgiving,
+    FunctionDefinition,
+    Label,
+    ResponseFormat,
+    SampledRequest,
+    Verbosity,
+    choices,
+    held_calls,
+    refuse_idle_stream_options,
+    schema_of,
+    without,
+)
+from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
+from gateway.api.reports import finish_reason
+from gateway.api.validation import Count, Json, JsonObject, Strict, Text
+
+_UNSUPPORTED = frozenset({"audio", "function_call", "functions", "moderation", "web_search_options"})
+"""Parameters of OpenAI that are refused, unless they are null."""
+
+
+class TextPart(Strict):
+    """One part of a message's content."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class FunctionCall(Forgiving):
+    """The function that a tool call calls; `arguments` is JSON text."""
+
+    ignored = frozenset({"parsed_arguments"})
+
+    name: Text
+    arguments: Text
+
+
+class ToolCall(Forgiving):
+    """A call that an assistant made earlier in the chat."""
+
+    ignored = frozenset({"index"})
+
+    id: Text
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Tool(Strict):
+    """A tool that the model may call."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class Message(Forgiving):
+    """One message. `reasoning_content`, or `reasoning`, is an extension: what the assistant thought before it."""
+
+    # SDKs send an assistant's earlier message back as they got it, with the null fields of its response.
+    ignored = frozenset({"parsed"})
+    null_only = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning"})
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | list[TextPart] | None = None
+    name: Text | None = None
+    tool_call_id: Text | None = None
+    tool_calls: list[ToolCall] | None = None
+    reasoning_content: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_reasoning(cls, data: Any) -> Any:
+        # vLLM and mlx-lm call it `reasoning`.
+        reasoning = data.get("reasoning") if isinstance(data, dict) else None
+        if reasoning in (None, []) or data.get("reasoning_content") not in (None, reasoning):
+            return data
+        return {**without(data, "reasoning"), "reasoning_content": reasoning}
+
+    @model_validator(mode="after")
+    def _fits_role(self) -> Self:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("needs content")
+        if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
+            raise ValueError("only messages of the assistant have tool_calls or reasoning_content")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise ValueError("tool_call_id belongs to messages of role tool, and they need it")
+        return self
+
+    def to_proto(self) -> types_pb2.ChatMessage:
+        """Return the contract's message. Parts of the content are joined without anything between them."""
+        content = self.content
+        return types_pb2.ChatMessage(
+            role="system" if self.role == "developer" else self.role,
+            content="".join(part.text for part in content) if isinstance(content, list) else content or "",
+            name=self.name,
+            reasoning_content=self.reasoning_content,
+            tool_calls_json=to_json_text([call.model_dump() for call in self.tool_calls or ()]),
+            tool_call_id=self.tool_call_id,
+        )
+
+
+class ChatRequest(SampledRequest):
+    """The body of a request."""
+
+    null_only = _UNSUPPORTED
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    prompt_cache_key: Label | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ChatToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    chat_template_kwargs: JsonObject | None = None
+    metadata: dict[Text, Text] | None = None
+    store: bool | None = None
+    service_tier: Text | None = None
+    safety_identifier: Text | None = None
+    prompt_cache_retention: Text | None = None
+    prediction: JsonObject | None = None
+    modalities: list[Literal["text"]] | None = None
+    verbosity: Verbosity | None = None
+
+
+def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
+    """Return a chat request as an exchange, a turn for each choice. Raises InvalidArgument for contradictions."""
+    turns = choices(to_generate(chat, incoming), chat.n or 1)
+    answer = ChatAnswer(
+        f"chatcmpl-{incoming.unique}",
+        incoming.created,
+        chat.model,
+        per_prompt=len(turns),
+        logprobs=bool(chat.logprobs),
+        include_usage=chat.include_usage,
+    )
+    return Exchange(turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "")
+
+
+def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
+    """Return the turn that `chat` asks for, without an agent. Raises InvalidArgument for contradictions."""
+    refuse_idle_stream_options(chat.stream_options, chat.stream)
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise InvalidArgument("top_logprobs", "needs logprobs to be true")
+    tools = [] if chat.tool_choice == "none" else [tool.function for tool in chat.tools or ()]
+    return inference_pb2.GenerateRequest(
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model),
+        request_id=incoming.turn,
+        messages=types_pb2.Messages(
+            messages=[message.to_proto() for message in chat.messages],
+            tools_json=to_json_text([tool.to_tool() for tool in tools]),
+            template_arguments_json=template_arguments(chat.reasoning_effort, chat.chat_template_kwargs),
+        ),
+        sampling=chat.sampling(),
+        stop=chat.stops,
+        max_tokens=_max_tokens(chat),
+        top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        json_schema=schema_of(chat.response_format),
+        tool_calls=bool(tools),
+        tool_choice=held_calls(chat.tool_choice, tools, parallel=chat.parallel_tool_calls),
+    )
+
+
+def _max_tokens(chat: ChatRequest) -> int | None:
+    old, new = chat.max_tokens, chat.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise InvalidArgument("max_completion_tokens", "contradicts max_tokens; give one of them")
+    return old if new is None else new
+
+
+class ChatAnswer(CompletionsAnswer):
+    """A chat.completion, or its chunks. `logprobs` says whether they were asked for."""
+
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    dialect = OPENAI
+
+    def __init__(self, answer_id: str, created: int, model: str, *, logprobs: bool, **options: Any) -> None:
+        super().__init__(answer_id, created, model, **options)
+        self._wants_logprobs = logprobs
+
+    def choice(self, index: int, heard: Heard) -> Json:
+        """Return one choice of the whole."""
+        text, reasoning = "".join(heard.texts), "".join(heard.reasoning)
+        message: Json = {"role": "assistant", "content": text if text or not heard.calls else None, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if heard.calls:
+            message["tool_calls"] = [function_call(call.id, call.name, call.arguments_json) for call in heard.calls]
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": _content(logprobs_of(heard.logprobs)) if self._wants_logprobs else None,
+            "finish_reason": finish_reason(heard.finished.reason),
+        }
+
+    def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
+        """Yield the chunks of `event`; none where it has nothing new for a reader."""
+        called = len(self.heard[choice].calls)
+        self.heard[choice].add(event)
+        match event.WhichOneof("event"):
+            case "started":
+                yield self._delta(choice, role="assistant", content="", refusal=None)
+            case "delta":
+                delta = event.delta
+                logprobs = logprobs_of(delta.logprobs) if self._wants_logprobs else []
+                if delta.reasoning:
+                    yield self._delta(choice, reasoning_content=delta.reasoning)
+                if delta.text or logprobs:
+                    yield self._delta(choice, logprobs, content=delta.text)
+                for index, call in enumerate(delta.tool_calls, called):
+                    # As OpenAI orders them: what it is, and then its arguments.
+                    yield self._delta(choice, tool_calls=[{"index": index, **function_call(call.id, call.name, "")}])
+                    arguments = {"arguments": call.arguments_json}
+                    yield self._delta(choice, tool_calls=[{"index": index, "function": arguments}])
+            case "finished":
+                reason = finish_reason(event.finished.reason)
+                ending = {"index": choice, "delta": {}, "logprobs": None, "finish_reason": reason}
+                yield self.chunk(ending, ends=True)
+
+    def _delta(self, choice: int, logprobs: list[Json] | None = None, /, **delta: Any) -> SseEvent:
+        content = _content(logprobs) if logprobs else None
+        return self.chunk({"index": choice, "delta": delta, "logprobs": content, "finish_reason": None})
+
+
+def _content(logprobs: list[Json]) -> Json:
+    return {"content": logprobs, "refusal": None}

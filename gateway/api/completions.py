@@ -1,0 +1,161 @@
+"""/v1/completions: what a request may hold, its turns, and their events as one text_completion, or as many.
+
+Supported: model, prompt (a string, strings, token ids, or lists of them), stream, stream_options.include_usage,
+max_tokens (16 unless given, as OpenAI has it), temperature, top_p, stop, seed, n, logprobs, logit_bias,
+presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p, repetition_penalty, parse_special. Accepted
+without effect: user, echo=false, and best_of where it is n. A null counts as not given. Everything else is refused.
+
+A raw prompt has no messages to be found by: without X-Agent-ID nothing of it is kept. With it, the prompt is the whole
+text so far of that agent. text_offset is where a token begins in the choice's own text, in characters.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.api.errors import COMPLETIONS
+from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent
+from gateway.api.openai import No, SampledRequest, choices, refuse_idle_stream_options
+from gateway.api.openai_answers import CompletionsAnswer
+from gateway.api.reports import finish_reason
+from gateway.api.validation import UINT32, Json, Text
+
+MAX_PROMPTS = 64
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's, for this endpoint alone."""
+_MAX_LOGPROBS = 5
+_UNSUPPORTED = frozenset({"suffix"})
+
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=UINT32)]], Field(min_length=1)]
+_Several = Field(min_length=1, max_length=MAX_PROMPTS)
+
+
+class CompletionRequest(SampledRequest):
+    """The body of a request."""
+
+    null_only = _UNSUPPORTED
+
+    prompt: Text | Annotated[list[Text], _Several] | _TokenIds | Annotated[list[_TokenIds], _Several]
+    logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None
+    echo: No | None = None
+    best_of: int | None = None
+    parse_special: bool | None = Field(
+        None,
+        description="whether special tokens in prompts of text are parsed, which may hold a rendered chat; true unless "
+        "given, as vLLM has it, and false where others write parts of the prompt",
+    )
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts one by one; never empty."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return self.prompt
+
+
+def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Exchange:
+    """Return a request as an exchange, prompt by prompt. Raises InvalidArgument for contradictions."""
+    refuse_idle_stream_options(request.stream_options, request.stream)
+    prompts, per_prompt = request.prompts, request.n or 1
+    if request.best_of not in (None, per_prompt):
+        raise InvalidArgument("best_of", "is only supported where it is n: every choice is returned")
+    if len(prompts) > 1 and incoming.agent_id:
+        raise InvalidArgument("prompt", "must be one prompt with X-Agent-ID: an agent takes one turn at a time")
+    if len(prompts) * per_prompt > MAX_PROMPTS:
+        raise InvalidArgument("prompt", f"asks with n for more than {MAX_PROMPTS} choices; send several requests")
+    turns = tuple(turn for prompt in prompts for turn in choices(_turn(request, prompt, incoming), per_prompt))
+    answer = CompletionAnswer(
+        f"cmpl-{incoming.unique}",
+        incoming.created,
+        request.model,
+        prompts=len(prompts),
+        per_prompt=per_prompt,
+        logprobs=request.logprobs is not None,
+        include_usage=request.include_usage,
+    )
+    return Exchange(turns, answer, bool(request.stream))
+
+
+def _turn(request: CompletionRequest, prompt: str | list[int], incoming: Incoming) -> inference_pb2.GenerateRequest:
+    turn = inference_pb2.GenerateRequest(
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model),
+        request_id=incoming.turn,
+        sampling=request.sampling(),
+        stop=request.stops,
+        max_tokens=request.max_tokens or DEFAULT_MAX_TOKENS,
+        top_logprobs=request.logprobs,
+    )
+    if isinstance(prompt, str):
+        turn.prompt = prompt
+        turn.parse_special = request.parse_special is not False
+    else:
+        turn.token_ids.ids.extend(prompt)
+    return turn
+
+
+class CompletionAnswer(CompletionsAnswer):
+    """A text_completion, whole or in parts. `logprobs` says whether they were asked for."""
+
+    object = chunk_object = "text_completion"
+    dialect = COMPLETIONS
+
+    def __init__(self, answer_id: str, created: int, model: str, *, logprobs: bool, **options: Any) -> None:
+        super().__init__(answer_id, created, model, **options)
+        self._wants_logprobs = logprobs
+        self._characters = [0] * len(self.heard)
+        """Of the tokens so far, by choice."""
+
+    def choice(self, index: int, heard: Heard) -> Json:
+        """Return one choice of the whole."""
+        logprobs = _logprobs(heard.logprobs, 0)[0] if self._wants_logprobs else None
+        return _choice(index, "".join(heard.texts), logprobs, finish_reason(heard.finished.reason))
+
+    def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
+        """Yield the chunk of `event`; none where it has nothing new for a reader."""
+        self.heard[choice].add(event)
+        match event.WhichOneof("event"):
+            case "delta":
+                logprobs = None
+                if self._wants_logprobs:
+                    logprobs, self._characters[choice] = _logprobs(event.delta.logprobs, self._characters[choice])
+                if event.delta.text or (logprobs and logprobs["tokens"]):
+                    yield self.chunk(_choice(choice, event.delta.text, logprobs, None))
+            case "finished":
+                yield self.chunk(_choice(choice, "", None, finish_reason(event.finished.reason)), ends=True)
+
+
+def _choice(index: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _logprobs(tokens: Iterable[inference_pb2.TokenLogprob], characters: int) -> tuple[Json, int]:
+    """Return the log-probabilities of tokens that follow so many characters, and how many characters there are then."""
+    logprobs: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for token in tokens:
+        name, inside = _name(token.token_bytes), bool(token.token_bytes) and _continues(token.token_bytes[0])
+        logprobs["tokens"].append(name)
+        logprobs["token_logprobs"].append(token.logprob)
+        logprobs["top_logprobs"].append(
+            {**{_name(one.token_bytes): one.logprob for one in token.top}, name: token.logprob}
+        )
+        logprobs["text_offset"].append(max(0, characters - inside))  # inside of a character: where that one begins
+        characters += sum(not _continues(byte) for byte in token.token_bytes)
+    return logprobs, characters
+
+
+def _continues(byte: int) -> bool:
+    """Return whether a byte of UTF-8 continues a character."""
+    return byte & 0xC0 == 0x80
+
+
+def _name(token: bytes) -> str:
+    """Return the token as text; one that is no text by itself as "bytes:" and escapes, as OpenAI does."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)

@@ -1,0 +1,152 @@
+"""Errors in the shapes of the dialects: Agentmem's own, by one table, and those of HTTP itself.
+
+OpenAI's is {"error": {"message", "type", "param", "code"}}, with the endpoint's own name of the field; REST's is the
+same with the contract's names; Anthropic's is {"type": "error", "error": {"type", "message"}, "request_id"}.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from agentmem import errors
+from gateway.api.validation import Json
+
+_OVERLOADED: Final = 529
+"""Anthropic's status where no answer is possible now."""
+
+_TYPES: Final[dict[int, tuple[str | None, str | None]]] = {
+    401: ("authentication_error", "authentication_error"),
+    403: ("permission_error", "permission_error"),
+    404: (None, "not_found_error"),
+    409: ("conflict_error", None),
+    413: (None, "request_too_large"),
+    429: ("rate_limit_error", "rate_limit_error"),
+    499: ("request_cancelled", None),
+    503: ("overloaded_error", "overloaded_error"),
+    504: ("timeout_error", "timeout_error"),
+}
+"""By HTTP status: OpenAI's type and Anthropic's. None: by the class of the status."""
+
+_COMMON: Final = {
+    "tool_calls": "tools",
+    "key.model_id": "model",
+    "model_id": "model",
+    "key.agent_id": "X-Agent-ID",
+    "template_time": "X-Agent-Template-Time",
+    "request_id": "Idempotency-Key",
+    "memory_mode": "X-Agent-Memory",
+}
+_OPENAI: Final[dict[str, str | None]] = {
+    **_COMMON,
+    "json_schema": "response_format",
+    "messages.template_arguments_json": "chat_template_kwargs",
+    "body": None,
+    "request": None,
+}
+_RESPONSES: Final = {
+    "tool_calls": "tools",
+    "messages": "input",
+    "append": "input",
+    "max_tokens": "max_output_tokens",
+    "json_schema": "text.format",
+}
+_ANTHROPIC: Final = {**_COMMON, "label": "metadata.user_id", "json_schema": "output_config.format.schema"}
+
+
+def _openai_name(field: str) -> str | None:
+    if field in _OPENAI:
+        return _OPENAI[field]
+    field = re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))
+    return re.sub(r"^messages\.tools_json", "tools", field).removesuffix("_json")
+
+
+def _completions_name(field: str) -> str | None:
+    return "prompt" if _outermost(field) == "token_ids" else _openai_name(field)
+
+
+def _responses_name(field: str) -> str | None:
+    # Positions in the contract's messages are not those of the input's items.
+    if ".tools_json" in field:
+        return f"tools{field.partition('.tools_json')[2]}"
+    return _RESPONSES.get(_outermost(field)) or _openai_name(field)
+
+
+def _anthropic_name(field: str) -> str:
+    # Positions in the contract's messages are not those of the request's.
+    named = _ANTHROPIC.get(field) or re.sub(r"^messages\.messages\b.*", "messages", field.removeprefix("sampling."))
+    return re.sub(r"^stop(?=$|\[)", "stop_sequences", named.replace("messages.tools_json", "tools"))
+
+
+def _outermost(field: str) -> str:
+    return re.split(r"[.\[]", field, maxsplit=1)[0]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How OpenAI's endpoints and REST report errors. `name` gives the caller's name for a field of the contract."""
+
+    name: Callable[[str], str | None]
+
+    def status(self, error: errors.AgentmemError) -> int:
+        """Return the HTTP status of `error`."""
+        return error.http_status
+
+    def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:  # noqa: ARG002 - Anthropic's has it
+        """Return the JSON for one of our errors."""
+        message, param, code = error.message, None, error.code.name.lower()
+        if isinstance(error, errors.InvalidArgument):
+            param = self.name(error.field)
+            message = f"{param or error.field}: {error.problem}"
+        elif isinstance(error, errors.NotFound) and error.kind == "model":
+            param, code = "model", "model_not_found"
+        elif isinstance(error, errors.NotFound) and error.kind == "response":
+            param, code = "previous_response_id", "previous_response_not_found"
+        kind = _TYPES.get(error.http_status, (None, None))[0]
+        kind = kind or ("server_error" if error.http_status >= 500 else "invalid_request_error")
+        return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+    def http_body(self, status: int, detail: str, request_id: str = "") -> Json:  # noqa: ARG002
+        """Return the JSON for an error that only HTTP knows: no such route or method, a body too large."""
+        code = {404: "unknown_url", 405: "method_not_allowed"}.get(status)
+        return {"error": {"message": detail, "type": "invalid_request_error", "param": None, "code": code}}
+
+
+class AnthropicDialect(Dialect):
+    """How Anthropic's endpoints report errors."""
+
+    def status(self, error: errors.AgentmemError) -> int:
+        """Return Anthropic's own status where no answer is possible now, else the table's."""
+        return _OVERLOADED if isinstance(error, errors.Unavailable) else error.http_status
+
+    def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:
+        """Return the JSON for one of our errors."""
+        message = error.message
+        if isinstance(error, errors.InvalidArgument):
+            message = f"{self.name(error.field)}: {error.problem}"
+        return self.http_body(error.http_status, message, request_id)
+
+    def http_body(self, status: int, detail: str, request_id: str = "") -> Json:
+        """Return the JSON for an error with a status of HTTP."""
+        kind = _TYPES.get(status, (None, None))[1] or ("api_error" if status >= 500 else "invalid_request_error")
+        body: Json = {"type": "error", "error": {"type": kind, "message": detail}}
+        return {**body, "request_id": request_id} if request_id else body
+
+
+OPENAI: Final = Dialect(_openai_name)
+COMPLETIONS: Final = Dialect(_completions_name)
+RESPONSES: Final = Dialect(_responses_name)
+REST: Final = Dialect(str)
+ANTHROPIC: Final = AnthropicDialect(_anthropic_name)
+
+_ENDPOINTS: Final = {"/v1/completions": COMPLETIONS, "/v1/responses": RESPONSES}
+_REST_PATHS: Final = ("/v1/agents", "/v1/turn-hints", "/v1/generations/")
+
+
+def dialect_of(path: str, *, anthropic: bool) -> Dialect:
+    """Return a request's dialect; OpenAI's where nothing says otherwise. `anthropic`: its SDKs' header is there."""
+    if path.startswith(_REST_PATHS):
+        return REST
+    if anthropic or path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return ANTHROPIC
+    return _ENDPOINTS.get(path, OPENAI)

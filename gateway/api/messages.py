@@ -1,0 +1,312 @@
+"""/v1/messages: a request as a turn of the contract, and the turn's events as a message or as the stream of one.
+
+The conversation becomes the same that OpenAI's dialect would make of it. The system prompt is the first message. What
+tools gave are messages of their own, before what the user says with them. Consecutive messages of one role are one
+turn, their texts a blank line apart; the texts of one message's blocks follow each other without anything between them.
+A result with is_error begins with "Error: ".
+
+A stream has message_start, ping, then each block from its start over its deltas to its stop, message_delta and
+message_stop. An answer that says nothing has no block. A call of a tool is known whole, so its input is one delta. What
+the model thought is in thinking blocks, whose signature is a hash of the text. Beyond Anthropic's fields a message, and
+the message_delta of a stream, hold `agentmem`, the memory report.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from agentmem.errors import AgentmemError, InvalidArgument
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.api.errors import ANTHROPIC
+from gateway.api.exchange import (
+    Answer,
+    Exchange,
+    Incoming,
+    SseEvent,
+    function_call,
+    template_arguments,
+    to_json_text,
+)
+from gateway.api.messages_schema import (
+    Block,
+    Conversation,
+    CountTokensRequest,
+    Message,
+    MessagesRequest,
+    NoTool,
+    OneTool,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    Tool,
+    ToolResultBlock,
+    ToolUseBlock,
+    joined,
+)
+from gateway.api.validation import Json
+
+DEFAULT_TEMPERATURE = 1.0
+"""Anthropic's; the contract's is 0."""
+
+_BETWEEN_MESSAGES: Final = "\n\n"
+_SAYS: Final[Mapping[str, tuple[type[Block], ...]]] = {
+    "user": (TextBlock, ToolResultBlock),
+    "assistant": (TextBlock, ToolUseBlock, ThinkingBlock, RedactedThinkingBlock),
+    "system": (TextBlock,),
+}
+_STOP_REASONS: Final = {
+    types_pb2.FINISH_REASON_STOP_STRING: "stop_sequence",
+    types_pb2.FINISH_REASON_LENGTH: "max_tokens",
+    types_pb2.FINISH_REASON_CONTEXT: "model_context_window_exceeded",
+    types_pb2.FINISH_REASON_TOOL_CALLS: "tool_use",
+}
+
+
+def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
+    """Return a request as an exchange. Raises InvalidArgument for messages that do not belong where they stand."""
+    thinks = asked.thinking is None or asked.thinking.type != "disabled"
+    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model, thinking=thinks)
+    label = asked.metadata.user_id if asked.metadata else None
+    return Exchange((to_generate(asked, incoming),), answer, bool(asked.stream), label=label or "")
+
+
+def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
+    """Return the turn that is asked for, without an agent. Raises InvalidArgument as `messages_exchange` does."""
+    messages = chat_messages(asked)
+    output = asked.output_config.format if asked.output_config else None
+    return inference_pb2.GenerateRequest(
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=asked.model),
+        request_id=incoming.turn,
+        messages=messages,
+        sampling=types_pb2.Sampling(
+            temperature=DEFAULT_TEMPERATURE if asked.temperature is None else asked.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k,
+        ),
+        stop=asked.stop_sequences or (),
+        max_tokens=asked.max_tokens,
+        json_schema=json.dumps(output.json_schema, ensure_ascii=False) if output else None,
+        tool_calls=messages.HasField("tools_json"),
+        tool_choice=_held_calls(asked),
+    )
+
+
+def _held_calls(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
+    """Return what calls are held to; None: the model's own choice. Raises InvalidArgument for an unknown tool."""
+    choice, tools = asked.tool_choice, asked.tools or ()
+    if isinstance(choice, NoTool):
+        return None
+    strict = [tool.name for tool in tools if tool.strict]
+    single = isinstance(choice, OneTool) or bool(choice and choice.disable_parallel_tool_use)
+    required = choice is not None and choice.type != "auto"
+    if required and not tools:
+        raise InvalidArgument("tool_choice", "needs tools")
+    names = [choice.name] if isinstance(choice, OneTool) else []
+    if not {tool.name for tool in tools} >= set(names):
+        raise InvalidArgument("tool_choice.name", "names a tool that is not among the tools")
+    if not tools or not (required or single or strict):
+        return None
+    return inference_pb2.ToolChoice(required=required, names=names, single=single, strict=strict)
+
+
+def to_count(asked: CountTokensRequest, namespace: str) -> inference_pb2.CountTokensRequest:
+    """Return the request that counts the conversation's tokens. Raises InvalidArgument as `messages_exchange` does."""
+    key = types_pb2.AgentKey(namespace=namespace, model_id=asked.model)
+    return inference_pb2.CountTokensRequest(key=key, messages=chat_messages(asked))
+
+
+def chat_messages(conversation: Conversation) -> types_pb2.Messages:
+    """Return the whole chat and the tools that may be called. Raises InvalidArgument for what does not belong there.
+
+    With tool_choice "none" the model gets no tools, as in OpenAI's dialect: one that sees them may call them.
+    """
+    thinking = {"enable_thinking": conversation.thinking.type != "disabled"} if conversation.thinking else None
+    effort = conversation.output_config.effort if conversation.output_config else None
+    tools = [] if isinstance(conversation.tool_choice, NoTool) else conversation.tools or []
+    chat = types_pb2.Messages(
+        tools_json=to_json_text(_functions(tools)), template_arguments_json=template_arguments(effort, thinking)
+    )
+    if system := joined(conversation.system or ""):
+        chat.messages.add(role="system", content=system)
+    for role, turn in groupby(enumerate(conversation.messages), key=lambda one: one[1].role):
+        chat.messages.extend(_turn(role, list(turn)))
+    if conversation.messages[-1].role == "assistant":
+        raise InvalidArgument(
+            f"messages[{len(conversation.messages) - 1}].role",
+            "the last message must not be the assistant's: an answer cannot be begun for the model",
+        )
+    return chat
+
+
+def _turn(role: str, turn: Sequence[tuple[int, Message]]) -> Iterator[types_pb2.ChatMessage]:
+    """Yield consecutive messages of one role, with their numbers, as one, after what tools gave."""
+    _check_blocks(role, turn)
+    blocks = [block for _, message in turn for block in message.blocks]
+    results = [block for block in blocks if isinstance(block, ToolResultBlock)]
+    for result in results:
+        content = f"Error: {result.text}" if result.is_error else result.text
+        yield types_pb2.ChatMessage(role="tool", content=content, tool_call_id=result.tool_use_id)
+    texts = [[block for block in message.blocks if isinstance(block, TextBlock)] for _, message in turn]
+    if results and not any(texts):
+        return
+    calls = [
+        function_call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    thought = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
+    yield types_pb2.ChatMessage(
+        role=role,
+        content=_BETWEEN_MESSAGES.join(joined(said) for said in texts if said),
+        reasoning_content=thought or None,
+        tool_calls_json=to_json_text(calls),
+    )
+
+
+def _check_blocks(role: str, turn: Sequence[tuple[int, Message]]) -> None:
+    spoke = False
+    for index, message in turn:
+        for place, block in enumerate(message.blocks):
+            at = f"messages[{index}].content[{place}].type"
+            if not isinstance(block, _SAYS[role]):
+                raise InvalidArgument(at, f"the {role} has no {block.type}")
+            if isinstance(block, ToolResultBlock) and spoke:
+                raise InvalidArgument(at, "results of tools come before the text of their turn")
+            spoke = spoke or isinstance(block, TextBlock)
+
+
+def _functions(tools: Sequence[Tool]) -> list[Json]:
+    names: set[str] = set()
+    functions = []
+    for index, tool in enumerate(tools):
+        if tool.name in names:
+            raise InvalidArgument(f"tools[{index}].name", "is the name of an earlier tool, too")
+        names.add(tool.name)
+        described = {} if tool.description is None else {"description": tool.description}
+        function = {"name": tool.name, **described, "parameters": tool.input_schema}
+        functions.append({"type": "function", "function": function})
+    return functions
+
+
+class MessageAnswer(Answer):
+    """A message, or its stream. Without `thinking` it leaves out what the model thought."""
+
+    def __init__(self, answer_id: str, model: str, *, thinking: bool = True) -> None:
+        super().__init__()
+        self._head = {"id": answer_id, "type": "message", "role": "assistant", "model": model}
+        self._thinking = thinking
+        self._blocks: list[Json] = []
+        self._open: _Said | None = None
+
+    def body(self) -> Json:
+        """Return the message."""
+        content = [*self._blocks, *([self._open.block()] if self._open else [])]
+        return {**self._head, "content": content, **self._stopped(), "usage": self._usage(), "agentmem": self.report()}
+
+    def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
+        """Yield the stream's events for `event`."""
+        self.heard[choice].add(event)
+        match event.WhichOneof("event"):
+            case "started":
+                cache = event.started.cache
+                tokens = usage(cache.prompt_tokens, cache.cached, 0, kept=bool(self.agent_id))
+                begun: Json = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": tokens}
+                yield _event("message_start", message=begun)
+                yield _event("ping")
+            case "delta":
+                if event.delta.reasoning and self._thinking:
+                    yield from self._say("thinking", event.delta.reasoning)
+                if event.delta.text:
+                    yield from self._say("text", event.delta.text)
+                for call in event.delta.tool_calls:
+                    yield from self._call(call)
+            case "finished":
+                yield from self._close()
+                yield _event("message_delta", delta=self._stopped(), usage=self._usage(), agentmem=self.report())
+
+    def closing(self) -> Iterator[SseEvent]:
+        """Yield message_stop."""
+        yield _event("message_stop")
+
+    def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
+        """Yield the error."""
+        yield SseEvent(ANTHROPIC.body(error), "error")
+
+    def _say(self, kind: str, text: str) -> Iterator[SseEvent]:
+        if self._open is None or self._open.kind != kind:
+            yield from self._close()
+            self._open = _Said(kind)
+            yield self._of_block("start", content_block=self._open.begun())
+        self._open.texts.append(text)
+        yield self._of_block("delta", delta={"type": f"{kind}_delta", kind: text})
+
+    def _call(self, call: inference_pb2.ToolCall) -> Iterator[SseEvent]:
+        yield from self._close()
+        block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        yield self._of_block("start", content_block=block)
+        yield self._of_block("delta", delta={"type": "input_json_delta", "partial_json": call.arguments_json})
+        yield self._of_block("stop")
+        self._blocks.append({**block, "input": json.loads(call.arguments_json)})
+
+    def _close(self) -> Iterator[SseEvent]:
+        if self._open is None:
+            return
+        block = self._open.block()
+        if "signature" in block:
+            yield self._of_block("delta", delta={"type": "signature_delta", "signature": block["signature"]})
+        yield self._of_block("stop")
+        self._blocks.append(block)
+        self._open = None
+
+    def _of_block(self, name: str, **fields: Json) -> SseEvent:
+        """Return an event of the present block."""
+        return _event(f"content_block_{name}", index=len(self._blocks), **fields)
+
+    def _stopped(self) -> Json:
+        finished = self.heard[0].finished
+        matched = finished.stop_string if finished.reason == types_pb2.FINISH_REASON_STOP_STRING else None
+        return {"stop_reason": _STOP_REASONS.get(finished.reason, "end_turn"), "stop_sequence": matched}
+
+    def _usage(self) -> Json:
+        counts = self.heard[0].finished.usage
+        return usage(counts.prompt_tokens, counts.cached, counts.completion_tokens, kept=bool(self.agent_id))
+
+
+class _Said:
+    """A text or a thinking block as far as it has come. The block's field has the name of its type."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.texts: list[str] = []
+
+    def begun(self) -> Json:
+        """Return the empty block."""
+        return {"type": self.kind, self.kind: "", **({"signature": ""} if self.kind == "thinking" else {})}
+
+    def block(self) -> Json:
+        """Return the block so far. A thought's signature is what clients expect to send back with it."""
+        text = "".join(self.texts)
+        block = {**self.begun(), self.kind: text}
+        if self.kind == "thinking":
+            block["signature"] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return block
+
+
+def usage(prompt: int, cached: Iterable[types_pb2.TierTokens], said: int, *, kept: bool) -> Json:
+    """Return token counts. Each of the prompt's tokens is read from memory, of any tier; new to it, where the turn is
+    `kept`; or neither.
+    """
+    read = sum(part.tokens for part in cached)
+    new = prompt - read
+    return {
+        "input_tokens": 0 if kept else new,
+        "cache_creation_input_tokens": new if kept else 0,
+        "cache_read_input_tokens": read,
+        "output_tokens": said,
+    }
+
+
+def _event(name: str, **fields: Any) -> SseEvent:
+    return SseEvent({"type": name, **fields}, name)

@@ -1,0 +1,222 @@
+"""What a request to /v1/messages may hold; everything else is refused by name.
+
+Supported: model, max_tokens, messages (of user, assistant and system), system, stream, temperature, top_p, top_k,
+stop_sequences, tools (of one's own), tool_choice, output_config.format, output_config.effort (which reaches the model's
+chat template), metadata.user_id (which only narrows the search for the conversation), thinking (as far as the model's
+template can turn it on and off; disabled also leaves it out of the answer), thinking blocks in the assistant's
+messages.
+
+Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held by a grammar, where the model writes
+calls as JSON.
+
+Accepted without effect: cache_control, wherever the API has it, because everything is kept anyhow; a thinking block's
+signature; budget_tokens, which nothing holds the model to; thinking.display; redacted_thinking in the assistant's
+messages, which another server's models wrote; a tool's eager_input_streaming; service_tier; and what asks for nothing:
+speed standard, a null or an empty list.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from agentmem.validation import MAX_STOPS, check_text
+from gateway.api.exchange import Effort
+from gateway.api.validation import UINT32, Count, JsonObject, ModelName, StopString, Strict, Text
+
+MAX_TOOL_NAME = 128
+
+
+class _Anthropic(Strict):
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nothings(cls, data: Any) -> Any:
+        # SDKs send an assistant's message back with the null fields of a response, and each release has new ones.
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {key: value for key, value in data.items() if key in known or not (value is None or value == [])}
+
+
+class CacheControl(_Anthropic):
+    """Where a cache would end."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class _Cacheable(_Anthropic):
+    cache_control: CacheControl | None = None
+
+
+class TextBlock(_Cacheable):
+    """Text."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class Caller(_Anthropic):
+    """Who called a tool: the model itself."""
+
+    type: Literal["direct"]
+
+
+class ToolUseBlock(_Cacheable):
+    """A call that the assistant made."""
+
+    type: Literal["tool_use"]
+    id: Text
+    name: Text
+    input: JsonObject
+    caller: Caller | None = None
+
+
+class ToolResultBlock(_Cacheable):
+    """What a call gave. The model gets `is_error` in words."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Text
+    content: Text | list[TextBlock] | None = None
+    is_error: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """The result as one text."""
+        return joined(self.content or "")
+
+
+class ThinkingBlock(_Anthropic):
+    """What the model thought before it said or called what follows."""
+
+    type: Literal["thinking"]
+    thinking: Text
+    signature: Text | None = None
+
+
+class RedactedThinkingBlock(_Anthropic):
+    """What a model of another server thought, encrypted."""
+
+    type: Literal["redacted_thinking"]
+    data: Text
+
+
+Block = Annotated[
+    TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock, Field(discriminator="type")
+]
+
+
+class Message(_Anthropic):
+    """One message."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Text | list[Block]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The content as blocks."""
+        return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
+
+
+class Tool(_Cacheable):
+    """A tool of the caller's own."""
+
+    type: Literal["custom"] | None = None
+    name: Annotated[Text, Field(min_length=1, max_length=MAX_TOOL_NAME)]
+    description: Text | None = None
+    input_schema: JsonObject
+    strict: bool | None = None
+    defer_loading: Literal[False] | None = None
+    eager_input_streaming: bool | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
+
+
+class NoTool(_Anthropic):
+    """The model calls no tool."""
+
+    type: Literal["none"]
+
+
+class AnyTool(_Anthropic):
+    """Whether the model calls tools is its own choice (auto), or it has to (any)."""
+
+    type: Literal["auto", "any"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class OneTool(_Anthropic):
+    """The model calls this tool."""
+
+    type: Literal["tool"]
+    name: Annotated[Text, Field(min_length=1, max_length=MAX_TOOL_NAME)]
+    disable_parallel_tool_use: bool | None = None
+
+
+ToolChoice = Annotated[NoTool | AnyTool | OneTool, Field(discriminator="type")]
+
+
+class Thinking(_Anthropic):
+    """Whether the model thinks before it answers."""
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Count | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class Format(_Anthropic):
+    """What the answer's text will be."""
+
+    type: Literal["json_schema"]
+    json_schema: Annotated[JsonObject, Field(alias="schema")]
+
+
+class OutputConfig(_Anthropic):
+    """How the answer will be."""
+
+    format: Format | None = None
+    effort: Effort | None = None
+
+
+def _label(value: str) -> str:
+    return check_text("metadata.user_id", value)
+
+
+class Metadata(_Anthropic):
+    """What is said of the request."""
+
+    user_id: Annotated[Text, AfterValidator(_label)] | None = None
+
+
+class Conversation(_Anthropic):
+    """What a request to be answered and one to be counted have in common: all that the prompt is made of."""
+
+    model: ModelName
+    messages: Annotated[list[Message], Field(min_length=1)]
+    system: Text | list[TextBlock] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: CacheControl | None = None
+    speed: Literal["standard"] | None = None
+
+
+class CountTokensRequest(Conversation):
+    """The body of a request to count."""
+
+
+class MessagesRequest(Conversation):
+    """The body of a request to answer."""
+
+    max_tokens: Count
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=UINT32)] | None = None
+    stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+
+def joined(content: str | list[TextBlock]) -> str:
+    """Return a content of text as one text; blocks are joined without anything between them."""
+    return content if isinstance(content, str) else "".join(block.text for block in content)

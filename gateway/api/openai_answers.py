@@ -1,0 +1,103 @@
+"""What answers of OpenAI's endpoints share: token counts, log-probabilities, and choices, whole or in chunks."""
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from agentmem.errors import AgentmemError
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.api.errors import Dialect
+from gateway.api.exchange import Answer, Heard, SseEvent
+from gateway.api.reports import cached_tokens
+from gateway.api.validation import Json
+
+_DONE = SseEvent("[DONE]")
+"""How streams of completions end that went well."""
+
+
+def usage(prompts: Iterable[types_pb2.Usage], said: Iterable[types_pb2.Usage]) -> Json:
+    """Return token counts: of each prompt once, as its first choice found it, and of what all choices said."""
+    prompts, said = list(prompts), list(said)
+    asked = sum(prompt.prompt_tokens for prompt in prompts)
+    answered = sum(choice.completion_tokens for choice in said)
+    return {
+        "prompt_tokens": asked,
+        "completion_tokens": answered,
+        "total_tokens": asked + answered,
+        "prompt_tokens_details": {"cached_tokens": sum(cached_tokens(prompt) for prompt in prompts)},
+        "completion_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in said)},
+    }
+
+
+def logprobs_of(tokens: Iterable[inference_pb2.TokenLogprob]) -> list[Json]:
+    """Return log-probabilities as chat completions and responses have them: of the answer's tokens alone."""
+    return [
+        {**_token(token), "top_logprobs": [_token(alternative) for alternative in token.top]}
+        for token in tokens
+        if not token.reasoning
+    ]
+
+
+def _token(token: inference_pb2.TokenLogprob | inference_pb2.TokenAlternative) -> Json:
+    return {
+        "token": token.token_bytes.decode("utf-8", "replace"),
+        "logprob": token.logprob,
+        "bytes": list(token.token_bytes),
+    }
+
+
+class CompletionsAnswer(Answer):
+    """An answer of several choices, as completions and chat completions have it: whole, or in chunks.
+
+    Beyond OpenAI's fields the whole, and the chunk that ends the first choice, hold `agentmem`: the agent, how the
+    prompt matched its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in
+    seconds. Choices are numbered prompt by prompt, `per_prompt` of each; `include_usage` is as in stream_options.
+    """
+
+    object: ClassVar[str]
+    chunk_object: ClassVar[str]
+    dialect: ClassVar[Dialect]
+
+    def __init__(
+        self,
+        answer_id: str,
+        created: int,
+        model: str,
+        *,
+        prompts: int = 1,
+        per_prompt: int = 1,
+        include_usage: bool = False,
+    ) -> None:
+        super().__init__(prompts * per_prompt)
+        self._head = {"id": answer_id, "created": created, "model": model}
+        self._per_prompt = per_prompt
+        self._include_usage = include_usage
+
+    def choice(self, index: int, heard: Heard) -> Json:
+        """Return one choice of the whole."""
+        raise NotImplementedError
+
+    def body(self) -> Json:
+        """Return the whole."""
+        choices = [self.choice(index, heard) for index, heard in enumerate(self.heard)]
+        head = {**self._head, "object": self.object}
+        return {**head, "choices": choices, "usage": self._usage(), "agentmem": self.report()}
+
+    def closing(self) -> Iterator[SseEvent]:
+        """Yield the usage, if it was asked for, and [DONE]."""
+        if self._include_usage:
+            yield SseEvent({**self._head, "object": self.chunk_object, "choices": [], "usage": self._usage()})
+        yield _DONE
+
+    def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
+        """Yield the error, and no [DONE]."""
+        yield SseEvent(self.dialect.body(error))
+
+    def chunk(self, choice: Json, *, ends: bool = False) -> SseEvent:
+        """Return a chunk with some of a choice. The one that `ends` the first choice has the report."""
+        report = {"agentmem": self.report()} if ends and choice["index"] == 0 else {}
+        nothing_yet = {"usage": None} if self._include_usage else {}
+        return SseEvent({**self._head, "object": self.chunk_object, "choices": [choice], **report, **nothing_yet})
+
+    def _usage(self) -> Json:
+        usages = [heard.finished.usage for heard in self.heard]
+        return usage(usages[:: self._per_prompt], usages)

@@ -1,0 +1,218 @@
+"""The events of a turn in the shape of /v1/responses: one response, or the stream of events that makes it.
+
+Reasoning and text are one item each until another follows, and each call is one. What all events say together is what
+the response holds. Beyond OpenAI's fields a response that has ended holds `agentmem`: the agent, how the prompt matched
+its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument, ResourceExhausted
+from agentmem.v1 import inference_pb2
+from gateway.api.exchange import Answer, SseEvent
+from gateway.api.openai_answers import logprobs_of
+from gateway.api.reports import cached_tokens, cut_short
+from gateway.api.validation import Json
+
+
+class _Kind(NamedTuple):
+    """A kind of item that has one part of text: what its id begins with, its fields, and its part's type."""
+
+    prefix: str
+    fields: Json
+    part: str
+
+
+_MESSAGE: Final = _Kind("msg", {"type": "message", "role": "assistant"}, "output_text")
+_REASONING: Final = _Kind("rs", {"type": "reasoning", "summary": []}, "reasoning_text")
+
+
+class _Part:
+    """An item that the model is saying: one part of text."""
+
+    def __init__(self, kind: _Kind, identifier: str, index: int) -> None:
+        self.kind = kind
+        self.index = index
+        self.head = {"id": identifier, **kind.fields, "status": "in_progress"}
+        self.texts: list[str] = []
+        self.logprobs: list[Json] = []
+
+    def with_logprobs(self, logprobs: list[Json]) -> Json:
+        """Return the field for log-probabilities, which only text of the answer has."""
+        return {"logprobs": logprobs} if self.kind is _MESSAGE else {}
+
+    def event(self, name: str, **fields: object) -> Json:
+        """Return an event of the part."""
+        return _event(name, self.index, item_id=self.head["id"], content_index=0, **fields)
+
+    def part(self) -> Json:
+        """Return the part so far."""
+        said = {"annotations": [], "logprobs": [*self.logprobs]} if self.kind is _MESSAGE else {}
+        return {"type": self.kind.part, "text": "".join(self.texts), **said}
+
+    def item(self, status: str) -> Json:
+        """Return the whole item so far."""
+        return {**self.head, "status": status, "content": [self.part()]}
+
+
+def _event(name: str, index: int, /, **fields: object) -> Json:
+    return {"type": f"response.{name}", "output_index": index, **fields}
+
+
+class Output:
+    """The items of one response. `number` makes their ids; `logprobs` says whether they were asked for."""
+
+    def __init__(self, number: str, *, logprobs: bool) -> None:
+        self._number = number
+        self._logprobs = logprobs
+        self._done: list[Json] = []
+        self._open: _Part | None = None
+        self._waiting: list[Json] = []
+        """Log-probabilities of tokens that no text has come of yet: of half a character, or of a call that goes on."""
+
+    @property
+    def items(self) -> list[Json]:
+        """All items; text that is not finished is incomplete."""
+        return [*self._done, *([self._open.item("incomplete")] if self._open else [])]
+
+    def add(self, delta: inference_pb2.Delta) -> Iterator[Json]:
+        """Take what the model said next, text before calls; yields the events, without their numbers."""
+        if self._logprobs:
+            self._waiting += logprobs_of(delta.logprobs)
+        if delta.reasoning:
+            yield from self._say(_REASONING, delta.reasoning)
+        if delta.text:
+            yield from self._say(_MESSAGE, delta.text)
+        for call in delta.tool_calls:
+            self._waiting = []  # they are of no text
+            yield from self._close("completed")
+            yield from self._call(call)
+
+    def end(self, *, cut_short: bool) -> Iterator[Json]:
+        """Take that the model says no more. An answer without any item gets an empty text."""
+        if self._open is None and not self._done:
+            yield from self._begin(_MESSAGE)
+        if self._open is not None and self._open.kind is _MESSAGE and self._waiting:
+            yield from self._say(_MESSAGE, "")
+        yield from self._close("incomplete" if cut_short else "completed")
+
+    def _say(self, kind: _Kind, text: str) -> Iterator[Json]:
+        if self._open is not None and self._open.kind is not kind:
+            yield from self._close("completed")
+        if self._open is None:
+            yield from self._begin(kind)
+        part = self._open
+        assert part is not None
+        logprobs: list[Json] = []
+        if kind is _MESSAGE:
+            logprobs, self._waiting = self._waiting, []
+        part.texts.append(text)
+        part.logprobs += logprobs
+        yield part.event(f"{kind.part}.delta", delta=text, **part.with_logprobs(logprobs))
+
+    def _begin(self, kind: _Kind) -> Iterator[Json]:
+        part = self._open = _Part(kind, f"{kind.prefix}_{self._number}_{len(self._done)}", len(self._done))
+        yield _event("output_item.added", part.index, item={**part.head, "content": []})
+        yield part.event("content_part.added", part=part.part())
+
+    def _close(self, status: str) -> Iterator[Json]:
+        if self._open is None:
+            return
+        part, self._open = self._open, None
+        item = part.item(status)
+        self._done.append(item)
+        yield part.event(f"{part.kind.part}.done", text="".join(part.texts), **part.with_logprobs(part.logprobs))
+        yield part.event("content_part.done", part=item["content"][0])
+        yield _event("output_item.done", part.index, item=item)
+
+    def _call(self, call: inference_pb2.ToolCall) -> Iterator[Json]:
+        index, arguments = len(self._done), call.arguments_json
+        head = {"id": f"fc_{self._number}_{index}", "type": "function_call", "call_id": call.id, "name": call.name}
+        item = {**head, "arguments": arguments, "status": "completed"}
+        self._done.append(item)
+        yield _event("output_item.added", index, item={**head, "arguments": "", "status": "in_progress"})
+        yield _event("function_call_arguments.delta", index, item_id=head["id"], delta=arguments)
+        yield _event("function_call_arguments.done", index, item_id=head["id"], name=call.name, arguments=arguments)
+        yield _event("output_item.done", index, item=item)
+
+
+class ResponseAnswer(Answer):
+    """A response, or its events. `head` is what it says of its request; `number` makes the ids of its items."""
+
+    def __init__(self, head: Json, number: str, *, logprobs: bool) -> None:
+        super().__init__()
+        self._head = head
+        self._output = Output(number, logprobs=logprobs)
+        self._events = 0
+
+    def body(self) -> Json:
+        """Return the response, completed or incomplete."""
+        incomplete = cut_short(self.heard[0].finished.reason)
+        return {
+            **self._response("incomplete" if incomplete else "completed"),
+            "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
+            "output": self._output.items,
+            "usage": self._usage(),
+            "agentmem": self.report(),
+        }
+
+    def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
+        """Yield the stream's events for `event`."""
+        self.heard[choice].add(event)
+        if self._events == 0:
+            for name in ("created", "in_progress"):
+                yield self._lifecycle(name, self._response("in_progress"))
+        events: Iterator[Json] = iter(())
+        match event.WhichOneof("event"):
+            case "delta":
+                events = self._output.add(event.delta)
+            case "finished":
+                events = self._output.end(cut_short=cut_short(event.finished.reason))
+        for one in events:
+            yield self._numbered(one)
+
+    def closing(self) -> Iterator[SseEvent]:
+        """Yield response.completed, or response.incomplete."""
+        body = self.body()
+        yield self._lifecycle(body["status"], body)
+
+    def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
+        """Yield response.failed, with what was said until then."""
+        failure = {"code": _code(error), "message": error.message}
+        yield self._lifecycle("failed", {**self._response("failed"), "error": failure, "output": self._output.items})
+
+    def _response(self, status: str) -> Json:
+        nothing_yet: Json = {"error": None, "incomplete_details": None, "output": [], "usage": None}
+        # What is not kept cannot be followed by its id, whatever was asked for.
+        stored = self._head["store"] and bool(self.agent_id)
+        return {**self._head, "store": stored, "status": status, **nothing_yet}
+
+    def _lifecycle(self, name: str, response: Json) -> SseEvent:
+        return self._numbered({"type": f"response.{name}", "response": response})
+
+    def _numbered(self, event: Json) -> SseEvent:
+        numbered = SseEvent({**event, "sequence_number": self._events}, event["type"])
+        self._events += 1
+        return numbered
+
+    def _usage(self) -> Json:
+        finished = self.heard[0].finished
+        usage, cached = finished.usage, cached_tokens(finished.usage)
+        return {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": cached,
+                "cache_write_tokens": usage.prompt_tokens - cached if finished.durable else 0,
+            },
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
+
+
+def _code(error: AgentmemError) -> str:
+    """Return one of the codes that OpenAI's SDKs know."""
+    if isinstance(error, ResourceExhausted):
+        return "rate_limit_exceeded"
+    return "invalid_prompt" if isinstance(error, InvalidArgument | FailedPrecondition) else "server_error"

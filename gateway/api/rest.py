@@ -1,0 +1,272 @@
+"""The agents' half of the contract over REST: one table of endpoints, of which routes, parsing and OpenAPI are made.
+
+Generate is an exchange like those of other dialects; its events are the contract's own.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from pydantic import BaseModel, Field, create_model
+
+from agentmem.errors import AgentmemError, InvalidArgument
+from agentmem.v1 import agent_pb2, inference_pb2
+from gateway.api.errors import REST
+from gateway.api.exchange import Answer, Exchange, SseEvent
+from gateway.api.transcoding import ContractModel, body_model, message_model, to_json
+from gateway.api.validation import Json
+
+Values = Mapping[str, str | int | bool]
+"""The parameters of a request that were given, by name."""
+
+_PATH_FIELDS: Final = {"agent": "key.agent_id", "name": "name"}
+_TURNS: Final = frozenset({"Generate", "Prefill"})
+
+
+class Parameter(NamedTuple):
+    """One query parameter; `field` is the path of the request's field that it fills, empty for none."""
+
+    name: str
+    field: str
+    what: str
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One endpoint. What of the RPC's request comes neither from path nor query is the body.
+
+    `needed` is a field of the body that must be given although the contract has a default for it, and `example` a body.
+    """
+
+    method: str
+    path: str
+    rpc: MethodDescriptor
+    summary: str
+    query: tuple[Parameter, ...] = ()
+    needed: str = ""
+    example: Json | None = field(default=None, hash=False)
+
+    @cached_property
+    def path_parameters(self) -> dict[str, str]:
+        """The fields that parts of the path fill, by the parts' names."""
+        return {name: _PATH_FIELDS[name] for name in re.findall(r"{(\w+)}", self.path)}
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether Idempotency-Key names what it does."""
+        return self.rpc.name in _TURNS
+
+    @property
+    def has_body(self) -> bool:
+        """Whether it takes JSON."""
+        return self.method in ("POST", "PUT") and not self.rpc.client_streaming
+
+    @property
+    def bound(self) -> frozenset[str]:
+        """Top-level fields of the request that the body doesn't have."""
+        fields = [*self.path_parameters.values(), *(parameter.field for parameter in self.query)]
+        return frozenset({name.partition(".")[0] for name in fields} | ({"request_id"} if self.is_turn else set()))
+
+    def type_of(self, parameter: Parameter) -> int:
+        """Return the type of the field that a parameter fills, as a constant of FieldDescriptor."""
+        if not parameter.field:
+            return FieldDescriptor.TYPE_BOOL
+        message: Any = self.rpc.input_type
+        *outer, name = parameter.field.split(".")
+        for part in outer:
+            message = message.fields_by_name[part].message_type
+        return int(message.fields_by_name[name].type)
+
+    def check(self, given: Values) -> None:
+        """Raise InvalidArgument for parameters that are missing, or that contradict each other."""
+        for parameter in self.query:
+            if parameter.required and parameter.name not in given:
+                raise InvalidArgument(parameter.name, "is required: add it to the query")
+        if self.rpc.name == "DeleteAgent" and ("model" in given) == bool(given.get("all_models")):
+            raise InvalidArgument("model", "name one model, or say all_models=true to delete the agent on all of them")
+
+    def renamed(self, error: InvalidArgument) -> InvalidArgument:
+        """Return `error` about the RPC's request as one about the parameter or header that was given."""
+        names = {path: name for name, path in self.path_parameters.items()}
+        names |= {parameter.field: parameter.name for parameter in self.query if parameter.field}
+        if self.is_turn:
+            names["request_id"] = "Idempotency-Key"
+        return InvalidArgument(names.get(error.field, error.field), error.problem)
+
+
+_MODEL: Final = Parameter("model", "key.model_id", "The agent's model.", required=True)
+_PAGE: Final = (
+    Parameter("page_size", "page_size", "At most 1000; 100 where it is not given."),
+    Parameter("page_token", "page_token", "next_page_token of the page before."),
+)
+_TEXT: Final = Parameter("include_text", "include_text", "true: also what was said.")
+_QUESTION: Final = {"messages": {"messages": [{"role": "user", "content": "Where is the key?"}]}}
+_HINT: Final = {"key": {"agent_id": "marco", "model_id": "demo"}, "steps": 1}
+_SERVICES: Final = (
+    agent_pb2.DESCRIPTOR.services_by_name["AgentService"],
+    inference_pb2.DESCRIPTOR.services_by_name["InferenceService"],
+)
+
+
+def _endpoint(route: str, rpc: str, summary: str, *query: Parameter, needed: str = "", example: Any = None) -> Endpoint:
+    method, path = route.split()
+    [found] = [service.methods_by_name[rpc] for service in _SERVICES if rpc in service.methods_by_name]
+    return Endpoint(method, path, found, summary, query, needed, example)
+
+
+def _of_agent(route: str, rpc: str, summary: str, *query: Parameter, needed: str = "", example: Any = None) -> Endpoint:
+    """Return an endpoint of one agent of one model; the path of `route` is relative to the agent's."""
+    method, _, path = route.partition(" ")
+    route = f"{method} /v1/agents/{{agent}}{path}"
+    return _endpoint(route, rpc, summary, _MODEL, *query, needed=needed, example=example)
+
+
+ENDPOINTS: Final = (
+    _endpoint(
+        "GET /v1/agents",
+        "ListAgents",
+        "List agents, in the order of their ids",
+        Parameter("model", "model_id", "Only agents of this model."),
+        Parameter("agent", "agent_id", "Only this agent's memories, one per model."),
+        *_PAGE,
+    ),
+    _of_agent("GET", "GetAgent", "Describe an agent"),
+    _endpoint(
+        "DELETE /v1/agents/{agent}",
+        "DeleteAgent",
+        "Erase an agent for good",
+        Parameter("model", "key.model_id", "The agent's model; this or all_models is required."),
+        Parameter("all_models", "", "true: the agent's memories on all models."),
+        Parameter("allow_missing", "allow_missing", "true: 200 where there is nothing to delete."),
+    ),
+    _of_agent("POST /generate", "Generate", "Run a turn", example={"append": _QUESTION, "max_tokens": 50}),
+    _of_agent(
+        "POST /prefill",
+        "Prefill",
+        "Let an agent take context in",
+        example={"append": {"text": "The key is in the cellar."}},
+    ),
+    _of_agent(
+        "POST /fork",
+        "ForkAgent",
+        "Make a second agent with the same memory",
+        needed="new_agent_id",
+        example={"new_agent_id": "polo"},
+    ),
+    _of_agent(
+        "POST /trim",
+        "TrimAgent",
+        "Drop the ledger's tokens from a position on",
+        needed="keep_tokens",
+        example={"keep_tokens": 4},
+    ),
+    _of_agent(
+        "POST /probe", "ProbeAgent", "What a prompt would reuse, without any effect", example={"append": _QUESTION}
+    ),
+    _of_agent("POST /prefetch", "PrefetchAgent", "Bring an agent's KV into the pool", example={"tier": "hot"}),
+    _of_agent("POST /evict", "EvictAgent", "Drop an agent's KV from a tier", example={"tier": "hot"}),
+    _of_agent(
+        "PUT /pin", "PinAgent", "Keep an agent's KV on disk, or let it go", needed="pinned", example={"pinned": True}
+    ),
+    _of_agent(
+        "PUT /ttl",
+        "SetAgentTtl",
+        "Set both idle times; an absent one is cleared",
+        example={"ttl": 86400, "delete_after": 2592000},
+    ),
+    _of_agent(
+        "PUT /context-policy",
+        "SetContextPolicy",
+        "What happens when the memory outgrows the context",
+        needed="context_policy",
+        example={"context_policy": "summarize"},
+    ),
+    _of_agent("GET /turns", "ListTurns", "Read a memory, oldest turn first", _TEXT, *_PAGE),
+    _of_agent("GET /snapshots", "ListSnapshots", "List snapshots, newest first", *_PAGE),
+    _of_agent(
+        "POST /snapshots",
+        "CreateSnapshot",
+        "Name the agent's present state",
+        needed="name",
+        example={"name": "before"},
+    ),
+    _of_agent("POST /snapshots/{name}/restore", "RestoreSnapshot", "Go back to a snapshot", example={}),
+    _of_agent("DELETE /snapshots/{name}", "DeleteSnapshot", "Forget a snapshot"),
+    _of_agent("GET /export", "ExportAgent", "The agent as one safetensors file"),
+    _of_agent("POST /import", "ImportAgent", "Make an agent of such a file"),
+    _endpoint(
+        "PUT /v1/turn-hints",
+        "SetTurnHints",
+        "In how many steps agents speak next",
+        needed="hints",
+        example={"hints": [_HINT]},
+    ),
+    _endpoint(
+        "POST /v1/generations/abort",
+        "Abort",
+        "End the turn with this Idempotency-Key",
+        needed="request_id",
+        example={"request_id": "0d6e1c7e"},
+    ),
+)
+"""A new RPC over REST is one entry here; its example is tried by a test."""
+
+STREAM = "stream"
+
+
+@cache
+def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
+    """Return the body of an endpoint. That of Generate has `stream` besides the contract's fields."""
+    further: dict[str, Any] = {}
+    if endpoint.rpc.name == "Generate":
+        further[STREAM] = (bool, Field(False, description="Answer with server-sent events."))
+    name = endpoint.rpc.input_type.name
+    return body_model(endpoint.rpc.input_type, name, without=endpoint.bound, needed=endpoint.needed, **further)
+
+
+@cache
+def model_of_answer() -> type[BaseModel]:
+    """Return the model of Generate's whole answer: what all its events say."""
+    delta = message_model(inference_pb2.Delta.DESCRIPTOR)
+    said: dict[str, Any] = {name: (one.annotation, ...) for name, one in delta.model_fields.items()}
+    for event in (inference_pb2.Started, inference_pb2.Finished):
+        said[event.DESCRIPTOR.name.lower()] = (message_model(event.DESCRIPTOR), ...)
+    return create_model("Turn", __base__=ContractModel, **said)
+
+
+def exchange_of(turn: inference_pb2.GenerateRequest, streamed: bool) -> Exchange:
+    """Return the exchange of one turn that is complete but for its memory."""
+    return Exchange((turn,), RestAnswer(), streamed, label=turn.label)
+
+
+class RestAnswer(Answer):
+    """The contract's events as they are, or all of them as one object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said = inference_pb2.Delta()
+
+    def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:
+        """Take the next event of a choice, for `body`."""
+        self.heard[choice].add(event)
+        self._said.MergeFrom(event.delta)  # repeated fields grow; text is replaced, and joined in the end
+
+    def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:  # noqa: ARG002 - one
+        """Yield the event itself, by its name."""
+        name = event.WhichOneof("event")
+        if name is not None:
+            yield SseEvent(to_json(getattr(event, name)), name)
+
+    def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
+        """Yield the error, and nothing after it."""
+        yield SseEvent(REST.body(error), "error")
+
+    def body(self) -> Json:
+        """Return all that was said, with `started` and `finished`."""
+        heard = self.heard[0]
+        self._said.reasoning, self._said.text = "".join(heard.reasoning), "".join(heard.texts)
+        return {**to_json(self._said), "started": to_json(heard.started), "finished": to_json(heard.finished)}

@@ -1,0 +1,211 @@
+"""Bodies of requests as JSON objects: the kinds of their fields, and what is wrong with them, by path and in our words.
+
+What pydantic says about data is turned into paths in that data, without the names of a union's branches.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from agentmem.errors import InvalidArgument
+from agentmem.jsontext import MAX_DEPTH, shallow
+from agentmem.validation import MAX_STOP_BYTES, check_text
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+Json = dict[str, Any]
+UINT32 = 2**32 - 1
+
+
+class Strict(BaseModel):
+    """Base of all that is read from a request: no conversions, no unknown fields, and nothing of it in errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+def _well_formed(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be well-formed Unicode (it has a lone surrogate)") from None
+    return value
+
+
+def _json_object(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be well-formed Unicode (it has a lone surrogate)") from None
+    except ValueError:
+        raise ValueError("must hold finite numbers only") from None
+    return value
+
+
+def _stop(value: str) -> str:
+    if not 1 <= len(value.encode()) <= MAX_STOP_BYTES:
+        raise ValueError(f"stop strings have 1 to {MAX_STOP_BYTES} bytes")
+    return value
+
+
+def _model(value: str) -> str:
+    return check_text("model", value)
+
+
+Text = Annotated[str, AfterValidator(_well_formed)]
+"""JSON can spell half of a surrogate pair; UTF-8 cannot."""
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
+"""An object that goes on as JSON text. A body is no deeper than the contract takes it."""
+
+StopString = Annotated[Text, AfterValidator(_stop)]
+Count = Annotated[int, Field(ge=1, le=UINT32)]
+ModelName = Annotated[str, Field(min_length=1), AfterValidator(_model)]
+
+
+_TOO_DEEP = f"must not be nested deeper than {MAX_DEPTH}"
+
+
+def parse_body(body: bytes, schema: type[_Model]) -> _Model:
+    """Return `body` as `schema`. Raises InvalidArgument that names the field, or "body" where it is no JSON object."""
+    data = _parse(body)
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        worst = deepest(complaints(error, data))
+        raise InvalidArgument(dotted(worst.path, "body"), worst.problem) from None
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(body.decode("utf-8"), object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        raise InvalidArgument("body", f"must be UTF-8; byte {error.start} is not") from None
+    except json.JSONDecodeError as error:
+        raise InvalidArgument("body", f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
+    except RecursionError:
+        raise InvalidArgument("body", _TOO_DEEP) from None
+    except ValueError:
+        raise InvalidArgument("body", "holds a number that is out of range") from None
+    if not isinstance(data, dict):
+        raise InvalidArgument("body", "must be a JSON object")
+    if not shallow(data):
+        raise InvalidArgument("body", _TOO_DEEP)
+    return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):  # readers differ on which one counts, so what one of them checked another might not see
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidArgument(printable(name), "is given more than once")
+            seen.add(name)
+    return made
+
+
+_KEY = "[key]"  # what pydantic's location of a bad key ends with
+_NOT_THERE = frozenset({"missing", "extra_forbidden"})  # the latter's name may be ill-formed, and not found again
+_NO_BRANCH = frozenset({"union_tag_invalid", "union_tag_not_found"})
+_NAME = re.compile(r"[A-Za-z0-9_.$*-]{1,64}")
+_MESSAGES = {
+    "extra_forbidden": "is not supported",
+    "missing": "is required",
+    "finite_number": "must be a finite number",
+    "string_unicode": "must be well-formed Unicode (it has a lone surrogate)",
+    "too_long": "has too many elements",
+    "union_tag_not_found": "is required",
+}
+
+
+class Complaint(NamedTuple):
+    """One thing that is wrong. `kind` is pydantic's word for it; `of_key`: the last part of `path`, not its value."""
+
+    path: tuple[str | int, ...]
+    problem: str
+    kind: str
+    of_key: bool
+
+
+def complaints(error: ValidationError, data: Any) -> list[Complaint]:
+    """Return what `error` says about `data`, once for each place.
+
+    Of a union's complaints the deepest is about the branch that was meant, or one that knows the type at least: those
+    on the way to another are left out.
+    """
+    found = [_complaint(one, data) for one in error.errors(include_url=False, include_input=False)]
+    passed = {one.path[:length] for one in found for length in range(len(one.path))}
+    by_place: dict[tuple[str | int, ...], Complaint] = {}
+    for one in sorted(found, key=_about_type):
+        if one.path not in passed:
+            by_place.setdefault(one.path, one)
+    return [one for one in found if by_place.get(one.path) is one]
+
+
+def deepest(of: Sequence[Complaint]) -> Complaint:
+    """Return the one to report where only one can be."""
+    return max(of, key=lambda one: (len(one.path), not _about_type(one)))
+
+
+def dotted(path: Sequence[str | int], whole: str) -> str:
+    """Return `path` as `messages[2].role`; `whole` where it is empty."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{printable(part)}" for part in path)
+    return text.removeprefix(".") or whole
+
+
+def printable(name: str) -> str:
+    """Return a name that a caller made up, if it looks like one; it may be anything, a prompt included."""
+    return name if _NAME.fullmatch(name) else "(a name)"
+
+
+def _about_type(complaint: Complaint) -> bool:
+    return complaint.kind.endswith("_type")
+
+
+def _complaint(error: ErrorDetails, data: Any) -> Complaint:
+    path = _followed(error["loc"], data, absent=error["type"] in _NOT_THERE).path
+    if error["type"] in _NO_BRANCH:
+        path = [*path, error["ctx"]["discriminator"].strip("'")]
+    of_key = error["type"] == "extra_forbidden" or _KEY in error["loc"]
+    return Complaint(tuple(path), _message(error), error["type"], of_key)
+
+
+class _Path(NamedTuple):
+    """A way through data that a location may mean. `end`: its last part is there (2), may be absent (1), or neither."""
+
+    end: int
+    path: list[str | int]
+
+
+def _followed(loc: tuple[int | str, ...], data: Any, *, absent: bool) -> _Path:
+    """Return the parts of `loc` that lead through `data`.
+
+    pydantic's location also names branches of unions, which are dropped. The last part may be `absent` there. A branch
+    can have the name of a field ("text" of {"type": "text", "text": …}), so each part is tried as both, and what leads
+    to the last part counts, or else what leads farthest.
+    """
+    if not loc:
+        return _Path(2, [])
+    part, rest = loc[0], loc[1:]
+    skipped = _followed(rest, data, absent=absent) if rest else _Path(0, [])
+    if isinstance(data, dict) and part in data:
+        taken = _followed(rest, data[part], absent=absent)
+    elif isinstance(data, dict) and absent and not rest:
+        taken = _Path(1, [])
+    elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+        taken = _followed(rest, data[part], absent=absent)
+    else:
+        return skipped
+    return max(_Path(taken.end, [part, *taken.path]), skipped, key=lambda way: (way.end, len(way.path)))
+
+
+def _message(error: ErrorDetails) -> str:
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "union_tag_invalid":
+        return f"is not supported here; supported are {error['ctx']['expected_tags'].replace(chr(39), '')}"
+    return _MESSAGES.get(error["type"]) or error["msg"][0].lower() + error["msg"][1:]

@@ -1,0 +1,253 @@
+"""The gateway process: the HTTP and the gRPC server in one event loop, from listening to draining."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+
+from agentmem.blockfile import CHUNK_BYTES
+from agentmem.channels import connect
+from agentmem.exposition import MetricsServer
+from agentmem.layout import GATEWAY_FILE
+from agentmem.logs import event
+from agentmem.server import GrpcServer
+from agentmem.service import ServiceManager
+from agentmem.sockets import Address, AddressError, parse_address
+from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
+from gateway.edge.admission import Admission
+from gateway.edge.tls import Tls
+from gateway.grpc.authentication import GrpcAuthentication
+from gateway.grpc.forwarding import Forwarder
+from gateway.http.app import HttpServer
+from gateway.http.connections import connection_type
+from gateway.metrics import GatewayMetrics
+from gateway.peers import Peers
+from gateway.settings import GatewaySettings, authenticator
+from gateway.workflows.records import Records
+from gateway.workflows.runs import Runs
+from gateway.workflows.servicer import WorkflowServicer
+
+log = logging.getLogger(__name__)
+
+_WATCH_SECONDS: Final = 0.5
+"""How often running calls of revoked keys are looked for, and a renewed certificate on the disk."""
+
+_MAX_STREAMS: Final = 256
+"""Calls at once of one gRPC connection; more wait."""
+
+
+class Gateway:
+    """One gateway. Use from one event loop: `start`, then `stop`, each once."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        """Raise SettingsError for files of keys and TLS that cannot be used."""
+        self._settings = settings
+        self.metrics = GatewayMetrics()
+        self._tls = Tls(settings.tls) if settings.tls else None
+        self._authenticator = authenticator(settings)
+        self._admission = Admission()
+        self._channel = connect(settings.worker_target)
+        self._store_channel = connect(settings.store_target)
+        self._peers = Peers(self._channel, self._store_channel, self.metrics.process.answered, self._worker_serves)
+        self.http = HttpServer(
+            settings, self._channel, self.metrics, self._authenticator, self._admission, lambda: self._peers.unready
+        )
+        self._runs = Runs(
+            Records(self._store_channel), self._channel, self._authenticator, self.metrics, settings.max_workflows
+        )
+        self._grpc = self._grpc_server()
+        self._address_file = settings.run_directory / GATEWAY_FILE
+        self._uvicorn = _Uvicorn(_uvicorn_config(self.http.app, settings, self._tls))
+        self._watching: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._exposition: MetricsServer | None = None
+        self.addresses: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Listen on all addresses. Raises AddressError where one cannot be had."""
+        settings = self._settings
+        http = _bind(parse_address(settings.http))
+        try:
+            self._exposition = MetricsServer(settings.metrics, self.metrics.registry)
+            await self._grpc.start()
+        except BaseException:
+            http.close()
+            if self._exposition is not None:
+                await asyncio.to_thread(self._exposition.stop)
+            raise
+        self._serving = asyncio.create_task(self._uvicorn.serve([http]))
+        await self._peers.look()
+        self._looking = asyncio.create_task(self._peers.watch())
+        self.addresses = {
+            "http": str(parse_address(settings.http)._replace(port=http.getsockname()[1])),
+            "grpc": str(parse_address(settings.grpc)._replace(port=self._grpc.port)),
+            "metrics": self._exposition.address,
+        }
+        if self._tls is not None:
+            self.addresses["tls"] = "on"
+        elif settings.public:
+            event(
+                log,
+                "keys and prompts travel in clear text; set --tls-cert and --tls-key, or put a TLS proxy in front",
+                logging.WARNING,
+                **settings.public,
+            )
+        await asyncio.to_thread(_publish, self._address_file, self.addresses)
+        self._watching = asyncio.create_task(self._watch())
+        fields: dict[str, Any] = dict(self.addresses)
+        event(log, "listening", worker=settings.worker_target, store=settings.store_target, **fields)
+
+    async def stop(self) -> None:
+        """Health NOT_SERVING, no new work, running requests get the grace; then close."""
+        self.http.draining = True
+        if self._looking is not None:
+            self._peers.stop()
+            await asyncio.wait({self._looking})
+        await self._grpc.set_serving(False)
+        event(log, "draining", grace=self._settings.grace)
+        self._address_file.unlink(missing_ok=True)
+        self._uvicorn.should_exit = True
+        await asyncio.gather(
+            self._runs.stop(self._settings.grace),  # runs go on where they were when they are asked for again
+            self._grpc.stop(self._settings.grace),
+            *([self._serving] if self._serving else ()),
+        )
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
+        if self._exposition is not None:
+            await asyncio.to_thread(self._exposition.stop)
+
+    async def watched(self) -> None:
+        """Raise what ends the watch for revoked keys, or that of the peers: nothing may be served without them."""
+        assert self._watching is not None
+        assert self._looking is not None
+        ended, _ = await asyncio.wait({self._watching, self._looking}, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+
+    async def _worker_serves(self, serving: bool) -> None:
+        await self._grpc.set_serving(serving)
+        event(log, "health", serving=serving, reason=self._peers.unready)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if ended := self._admission.end(self._authenticator.stands):
+                event(log, "requests of revoked keys ended", requests=ended)
+            if self._tls is not None:
+                self._tls.reload()
+            if not self.http.draining and not self._address_file.exists():
+                self._publish_again()
+
+    def _publish_again(self) -> None:
+        """Write the file of addresses again, which was removed. Not on a thread: `stop` may unlink it."""
+        try:
+            _publish(self._address_file, self.addresses)
+        except AddressError as error:
+            event(log, "the file of addresses was removed", logging.ERROR, error=str(error))
+            return
+        event(log, "the file of addresses was removed, and is there again", logging.WARNING)
+
+    def _grpc_server(self) -> GrpcServer:
+        settings = self._settings
+        forward = Forwarder(self._channel, settings.stall_limit, self.metrics).service
+        workflows = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
+        servicer = WorkflowServicer(self._runs, settings.stall_limit)
+        return GrpcServer(
+            settings.grpc,
+            [
+                forward(inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]),
+                forward(agent_pb2.DESCRIPTOR.services_by_name["AgentService"]),
+                forward(model_pb2.DESCRIPTOR.services_by_name["ModelService"]),
+                (workflows, workflow_pb2_grpc.add_WorkflowServiceServicer_to_server, servicer),
+            ],
+            self._tls.grpc_credentials() if self._tls else None,
+            {
+                # A chunk of an import fits, however small a body must be.
+                "grpc.max_receive_message_length": max(settings.max_body_bytes, 2 * CHUNK_BYTES),
+                "grpc.max_metadata_size": settings.max_header_bytes,
+                "grpc.absolute_max_metadata_size": settings.max_header_bytes,
+                "grpc.max_concurrent_streams": _MAX_STREAMS,
+                "grpc.max_allowed_incoming_connections": settings.max_connections,
+            },
+            edge=True,
+            authenticate=GrpcAuthentication(self._authenticator, self._admission),
+            metrics=self.metrics.process,
+        )
+
+
+async def run(settings: GatewaySettings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    manager = ServiceManager.of_this_process()
+    gateway = Gateway(settings)
+    await gateway.start()
+    alive = asyncio.create_task(manager.keep_alive(lambda: True))
+    manager.ready(f"serving, HTTP on {gateway.addresses['http']}, gRPC on {gateway.addresses['grpc']}")
+    stop, watched = asyncio.create_task(stopping.wait()), asyncio.create_task(gateway.watched())
+    await asyncio.wait({stop, watched}, return_when=asyncio.FIRST_COMPLETED)
+    manager.stopping()
+    if watched.done():
+        watched.result()
+    watched.cancel()
+    await gateway.stop()
+    alive.cancel()
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # Both servers stop together, so signals are `run`'s.
+        yield
+
+
+def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=connection_type(settings.max_connections, settings.stall_limit),
+        h11_max_incomplete_event_size=settings.max_header_bytes,
+        ssl_context_factory=(lambda *_: tls.context) if tls else None,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.grace)),
+    )
+
+
+def _bind(address: Address) -> socket.socket:
+    """Return a bound socket, or raise AddressError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address.host, address.port))
+    except OSError as error:
+        bound.close()
+        raise AddressError(f"cannot listen on {address}: {error.strerror}; choose another --http") from error
+    return bound
+
+
+def _publish(path: Path, addresses: dict[str, str]) -> None:
+    draft = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.write_text(json.dumps(addresses), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise AddressError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from error

@@ -1,0 +1,98 @@
+"""A metrics page, how much it grew since an earlier one, and quantiles of that growth. Pure."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Labels = frozenset[tuple[str, str]]
+
+_START: Final = "process_start_time_seconds"
+_CUMULATIVE: Final = ("_total", "_bucket", "_count", "_sum")
+
+
+@dataclass(frozen=True)
+class Page:
+    """The finite samples of a page by name and labels. `at` is when it was read, in seconds of a monotonic clock."""
+
+    samples: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
+    at: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str, at: float) -> Self:
+        """Return the page of a text in Prometheus' format. Raises ValueError."""
+        samples: dict[str, dict[Labels, float]] = {}
+        try:
+            for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
+                if math.isfinite(sample.value):
+                    samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = float(sample.value)
+        except (ValueError, IndexError, KeyError) as error:
+            raise ValueError("is no page of metrics") from error
+        if not samples:
+            raise ValueError("has no metrics")
+        return cls(samples, at)
+
+    def total(self, name: str, **labels: str) -> float | None:
+        """Return the sum of the samples that have these labels, and maybe others; None where there is none."""
+        found = [value for key, value in self.samples.get(name, {}).items() if labels.items() <= key]
+        return math.fsum(found) if found else None
+
+    def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
+        """Return the sums of those samples by the value of one more label, sorted by it."""
+        groups = {value for key in self.samples.get(name, {}) for label_name, value in key if label_name == label}
+        sums = {group: self.total(name, **{label: group}, **labels) for group in sorted(groups)}
+        return {group: total for group, total in sums.items() if total is not None}
+
+    def quantile(self, quantile: float, name: str, **labels: str) -> float | None:
+        """Return a quantile of what a histogram observed, all those series together; None if nothing."""
+        buckets = self.by("le", f"{name}_bucket", **labels)
+        return histogram_quantile(quantile, {float(bound): count for bound, count in buckets.items()})
+
+
+def restarted(before: Page, after: Page) -> bool:
+    """Return whether the pages are of two processes: started at other times, or a counter became smaller."""
+    started = before.total(_START), after.total(_START)
+    if None not in started:
+        return started[0] != started[1]
+    return any(
+        value < before.samples.get(name, {}).get(key, 0.0)
+        for name, series in after.samples.items()
+        if name.endswith(_CUMULATIVE)
+        for key, value in series.items()
+    )
+
+
+def increase(before: Page, after: Page) -> Page:
+    """Return by how much each counter grew, which is never negative: a process that restarted began at 0."""
+    old = Page() if restarted(before, after) else before
+
+    def grown(now: float, was: float) -> float:
+        return max(0.0, now - was if now >= was else now)
+
+    return Page(
+        {
+            name: {key: grown(value, old.samples.get(name, {}).get(key, 0.0)) for key, value in series.items()}
+            for name, series in after.samples.items()
+        },
+        after.at,
+    )
+
+
+def histogram_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:
+    """Return a quantile as Prometheus' function of this name does; None where nothing was observed.
+
+    `buckets` are cumulative counts by upper bound, +Inf among them; observations are spread evenly within a bucket.
+    """
+    bounds = sorted(buckets)
+    if len(bounds) < 2 or not math.isinf(bounds[-1]):
+        return None
+    lower = below = 0.0
+    rank = quantile * max(buckets.values())
+    for bound in bounds:
+        count = max(buckets[bound], below)  # samples are read one by one while they grow, so one may be a little behind
+        if count >= rank and count > 0:
+            return lower if math.isinf(bound) else lower + (bound - lower) * max(0.0, rank - below) / (count - below)
+        lower, below = bound, count
+    return None

@@ -1,0 +1,72 @@
+"""A turn for people: what memory gave and how long it took in one line, and what was said."""
+
+from collections.abc import Iterable
+
+from agentmem.v1 import agent_pb2, types_pb2
+from gateway.api.reports import cached_tokens, cut_short, short_name, tier_name
+from gateway.cli.text import iso_time, printable
+
+_REASON = types_pb2.FINISH_REASON_UNSPECIFIED
+_LAYOUT = "\n\t"
+
+
+def turn_line(
+    cache: types_pb2.CacheReport,
+    usage: types_pb2.Usage,
+    timings: types_pb2.Timings,
+    *,
+    reason: "types_pb2.FinishReason.ValueType" = _REASON,
+    replayed: bool = False,
+) -> str:
+    """Return match, tokens reused per tier, time to first token, tokens per second, and what was out of the ordinary.
+
+    A turn in which nothing was generated has the time that its prefill took instead.
+    """
+    reused = f"reused {cached_tokens(usage):,} of {usage.prompt_tokens:,} tokens"
+    tiers = ", ".join(f"{tier_name(part.tier)} {part.tokens:,}" for part in usage.cached)
+    parts = [match_name(cache).upper(), f"{reused} ({tiers})" if tiers else reused]
+    decode = timings.decode.ToTimedelta().total_seconds()
+    if usage.completion_tokens:
+        parts.append(f"first token {timings.time_to_first_token.ToTimedelta().total_seconds():.2f} s")
+        if decode > 0:
+            parts.append(f"{usage.completion_tokens / decode:.1f} tokens/s")
+    else:
+        parts.append(f"prefilled in {timings.prefill.ToTimedelta().total_seconds():.2f} s")
+    missed = short_name(types_pb2.MissReason.DESCRIPTOR, cache.miss_reason)
+    if missed and cache.match != types_pb2.MATCH_NEW:  # a new agent has nothing to miss
+        parts.append(f"missed: {missed}")
+    if cut_short(reason):
+        parts.append("cut at the length limit")
+    if replayed:
+        parts.append("replayed")
+    return " · ".join(part for part in parts if part)
+
+
+def match_name(cache: types_pb2.CacheReport) -> str:
+    """Return "new", "exact", "extend", "partial" or "diverge"."""
+    return short_name(types_pb2.Match.DESCRIPTOR, cache.match)
+
+
+def tiers_of(cached: Iterable[types_pb2.TierTokens]) -> str:
+    """Return the names of the tiers that tokens came from: "hot, warm"; "none" where none did."""
+    return ", ".join(tier_name(part.tier) for part in cached if part.tokens) or "none"
+
+
+def turn_text(turn: agent_pb2.Turn) -> str:
+    """Return a turn of an agent's memory: a line about it, and then each message behind its role."""
+    parts = [f"version {turn.version}", f"{turn.tokens:,} tokens, {turn.generated_tokens:,} generated"]
+    if time := iso_time(turn.create_time):
+        parts.append(time)
+    if turn.request_id:
+        parts.append(printable(turn.request_id))
+    if turn.cut:
+        parts.append("its end was dropped")
+    lines = ["", " · ".join(parts)]
+    for message in turn.messages:
+        role, content = printable(message.role), printable(message.content, keep=_LAYOUT)
+        if message.reasoning_content:
+            lines.append(f"{role} thinks: {printable(message.reasoning_content, keep=_LAYOUT)}")
+        lines.append(f"{role or 'as rendered'}: {content}".rstrip())  # a text whose messages are not known has no role
+        if message.tool_calls_json:
+            lines.append(f"{role} calls: {printable(message.tool_calls_json)}")
+    return "\n".join(lines)

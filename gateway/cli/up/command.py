@@ -1,0 +1,143 @@
+"""`agentmem up`: the three services, kept running until Ctrl-C."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from agentmem import layout, logs
+from agentmem.channels import connect
+from agentmem.service import ServiceManager
+from agentmem.settings import SettingsError, load
+from agentmem.sockets import parse_address
+from gateway import upstream
+from gateway.cli.text import Mistake, say
+from gateway.cli.up.lock import UpLock, has_been_taken
+from gateway.cli.up.openblas import preload_here
+from gateway.cli.up.preflight import check, check_ports
+from gateway.cli.up.settings import UpSettings, service_arguments
+from gateway.cli.up.supervisor import Service, ServiceFailed, Supervisor
+from gateway.settings import GatewaySettings
+
+_PROBE_TIMEOUT = 2.0
+
+_Probe = Callable[[], Awaitable[bool]]
+
+
+@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def up(arguments: tuple[str, ...]) -> None:
+    """Start store, worker and gateway, and keep them running until Ctrl-C.
+
+    Ends with 2 where there is something to mend, before anything was started; with 1 where a service cannot be kept up.
+    """
+    try:
+        settings = load(UpSettings, arguments)
+    except SettingsError as error:
+        raise Mistake(str(error)) from error
+    logs.configure("up", settings.log_level, settings.log_format)
+    check(settings)
+    # Where there was an up before, it may have the ports, and the lock's message says so.
+    if not has_been_taken(settings.data_directory):
+        check_ports(settings)
+    with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
+        check_ports(settings)
+        try:
+            asyncio.run(_run(settings, lock))
+        except ServiceFailed as error:
+            raise click.ClickException(str(error)) from error
+
+
+async def _run(settings: UpSettings, lock: UpLock) -> None:
+    stopping = asyncio.Event()
+    manager = ServiceManager.of_this_process()
+
+    def stop() -> None:
+        if not stopping.is_set():  # Ctrl-C may be pressed again during the grace
+            stopping.set()
+            manager.stopping()
+            say(f"stopping; requests that run have {settings.grace:g} s to end…")
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    address_file = settings.run_directory / layout.GATEWAY_FILE
+    await asyncio.to_thread(address_file.unlink, missing_ok=True)
+    supervisor = Supervisor(services(settings), settings.grace + layout.END_SECONDS, say, [lock.fileno])
+
+    def started() -> None:
+        addresses = _addresses(address_file)
+        lock.write(http=addresses["http"], grpc=addresses["grpc"])
+        _announce(settings, addresses)
+        manager.ready(f"serving, HTTP on {addresses['http']}, gRPC on {addresses['grpc']}")
+
+    await supervisor.run(stopping, started)
+    say("stopped")
+
+
+def services(settings: UpSettings) -> list[Service]:
+    """Return the three services in the order in which they start."""
+    arguments, run, blas = service_arguments(settings), settings.run_directory, preload_here()
+    if blas.message:
+        say(f"{blas.message}: {blas.advice}" if blas.advice else blas.message)
+    worker_ready = _serving(layout.worker_socket(run), "agentmem.v1.InferenceService")
+    return [
+        Service("store", "cache_service", arguments.store, _serving(layout.store_socket(run))),
+        Service("worker", "inference_service", arguments.worker, worker_ready, blas.environment, "loading the model"),
+        Service("gateway", "gateway", arguments.gateway, _gateway_serving(run / layout.GATEWAY_FILE)),
+    ]
+
+
+def _serving(target: str, service: str = "") -> _Probe:
+    async def ready() -> bool:
+        async with connect(target) as channel:
+            return not await upstream.unready_reason(channel, service, _PROBE_TIMEOUT)
+
+    return ready
+
+
+def _gateway_serving(address_file: Path) -> _Probe:
+    async def ready() -> bool:
+        addresses = _addresses(address_file)
+        if not addresses:
+            return False
+        if "tls" not in addresses:
+            return await _serving(addresses["grpc"])()
+        # It may ask for a client certificate, and have one for another name: that it listens is enough.
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT):
+                _, writer = await asyncio.open_connection(*parse_address(addresses["grpc"]))
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
+    return ready
+
+
+def _addresses(address_file: Path) -> dict[str, str]:
+    try:
+        addresses: dict[str, str] = json.loads(address_file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return addresses
+
+
+def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
+    scheme = "https" if "tls" in addresses else "http"
+    say(f"HTTP     {scheme}://{addresses['http']}/v1   (OpenAI; Anthropic without /v1)")
+    say(f"gRPC     {addresses['grpc']}{'   (TLS)' if 'tls' in addresses else ''}")
+    if settings.metrics:
+        others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"
+        say(f"metrics  http://{addresses['metrics']}/metrics{others}")
+    say(f"data     {settings.data_directory}")
+    keys = load(GatewaySettings, service_arguments(settings).gateway).keys  # which has an environment, too
+    unused = layout.key_file(settings.data)
+    if keys is not None:
+        say(f"keys     {keys}")
+    elif unused.exists():
+        say(f"keys     none are asked for; `--keys {unused}` asks for those of that file")
+    say("Ready. Ctrl-C stops.")

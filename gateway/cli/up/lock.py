@@ -1,0 +1,92 @@
+"""One `agentmem up` per data directory: a lock on `<data>/up.lock`, in which its holder is written down."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from gateway.cli.text import Mistake
+
+LOCK_FILE = "up.lock"
+_INTERVAL = 0.1
+
+
+def has_been_taken(directory: Path) -> bool:
+    """Return whether there was an `agentmem up` on the directory, which may still run. Writes nothing."""
+    return os.path.exists(directory / LOCK_FILE)  # False, too, where the directory cannot be searched
+
+
+class UpLock:
+    """The lock, held from `__init__` until this process and all children that got `fileno` are gone.
+
+    A predecessor that was killed leaves services behind that still write their last blocks: they hold the lock, and
+    are waited for, for at most `patience` seconds. Raises Mistake where another `agentmem up` has the directory, or it
+    cannot be used.
+    """
+
+    def __init__(self, directory: Path, patience: float, report: Callable[[str], None]) -> None:
+        self._directory = directory
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file: IO[str] = open(  # noqa: SIM115 - held
+                directory / LOCK_FILE, "a+", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
+            )
+        except OSError as error:
+            raise Mistake(f"--data {directory} cannot be used: {error.strerror}") from error
+        try:
+            self._take(time.monotonic() + patience, report)
+        except BaseException:
+            self._file.close()
+            raise
+        self.write()
+
+    @property
+    def fileno(self) -> int:
+        """Return the descriptor that children are given."""
+        return self._file.fileno()
+
+    def write(self, **addresses: str) -> None:
+        """Write down who holds the lock, and where it serves, for the message of the next `agentmem up`."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(json.dumps({"pid": os.getpid(), **addresses}))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let go. The file stays, so that no process locks a file that another unlinks."""
+        self._file.close()
+
+    def _take(self, deadline: float, report: Callable[[str], None]) -> None:
+        waited = False
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = self._holder()
+                if psutil.pid_exists(holder.get("pid", os.getpid())) or time.monotonic() > deadline:
+                    raise Mistake(self._taken(holder)) from None
+            except OSError as error:
+                raise Mistake(f"--data {self._directory} cannot be locked: {error.strerror}") from error
+            else:
+                return
+            if not waited:
+                report("the last agentmem up was killed; waiting for its services to end…")
+                waited = True
+            time.sleep(_INTERVAL)
+
+    def _holder(self) -> dict[str, Any]:
+        self._file.seek(0)
+        try:
+            return dict(json.loads(self._file.read()))
+        except (TypeError, ValueError):  # it is being written
+            return {}
+
+    def _taken(self, holder: dict[str, Any]) -> str:
+        about = ", ".join(f"{name} {holder[name]}" for name in ("pid", "http", "grpc") if name in holder)
+        who = f"another agentmem up ({about})" if about else "another agentmem up"
+        return f"{who} is running on this data directory, {self._directory}; stop it, or choose another --data"

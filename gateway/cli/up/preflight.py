@@ -1,0 +1,79 @@
+"""What `agentmem up` checks before it starts anything, so that a mistake is reported at once and in one line."""
+
+import errno
+import socket
+from collections.abc import Iterator
+
+from agentmem import layout, otlp
+from agentmem.model_registry import register
+from agentmem.settings import SettingsError, load
+from agentmem.sockets import Address, parse_address
+from gateway.cli.text import Mistake
+from gateway.cli.up.settings import UpSettings, service_arguments
+from gateway.settings import GatewaySettings, check_files
+
+_LAST_PORT = 65535
+_NO_SUCH_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+
+
+def check(settings: UpSettings) -> None:
+    """Raise Mistake for settings and files that the services would refuse. Writes nothing."""
+    try:
+        layout.refuse_foreign(settings.data_directory)
+    except layout.ForeignDirectory as error:
+        raise Mistake(f"--data: {error}") from error
+    except OSError as error:
+        raise Mistake(f"--data {settings.data_directory} cannot be used: {error.strerror}") from error
+    try:
+        otlp.check(settings.otlp)
+        register(settings.model, settings.adapter, settings.models)
+        check_files(load(GatewaySettings, service_arguments(settings).gateway))
+    except (ValueError, SettingsError) as error:
+        raise Mistake(str(error)) from error
+
+
+def check_ports(settings: UpSettings) -> None:
+    """Raise Mistake unless every port but 0 can be bound now, and none is wanted twice."""
+    taken: dict[Address, str] = {}
+    for flag, address in wanted(settings):
+        if address.port == 0:
+            continue
+        if address in taken:
+            raise Mistake(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another")
+        taken[address] = flag
+        if problem := unbindable(address):
+            raise Mistake(f"{flag}: cannot listen on {address}: {problem}; choose another port")
+
+
+def wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
+    """Yield the addresses that the services listen on, each with the flag that says so. Raises Mistake."""
+    yield f"--http {settings.http}", parse_address(settings.http)
+    yield f"--grpc {settings.grpc}", parse_address(settings.grpc)
+    if not settings.metrics:
+        return
+    first = parse_address(settings.metrics)
+    flag = f"--metrics {settings.metrics} (takes three ports in a row: gateway, worker, store)"
+    if first.port and first.offset(2).port > _LAST_PORT:
+        raise Mistake(f"{flag}: the port must be at most {_LAST_PORT - 2}")
+    for by in range(3):
+        yield flag, first.offset(by)
+
+
+def unbindable(address: Address) -> str:
+    """Return why a listener cannot have `address`; empty if it can. Of a name's address families one is enough."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return error.strerror or str(error)
+    problem, bound = "", False
+    for family, kind, protocol, _, where in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+                bound = True
+        except OSError as error:
+            problem = error.strerror or str(error)
+            if error.errno not in _NO_SUCH_FAMILY:
+                return problem
+    return "" if bound else problem

@@ -1,0 +1,85 @@
+"""Settings of `agentmem up`, and the arguments of the three services that follow from them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from agentmem import layout
+from agentmem.models import ModelSettings
+from agentmem.sockets import OptionalLoopbackAddress, parse_address
+from gateway.settings import ListenSettings
+
+
+class UpSettings(ModelSettings, ListenSettings):
+    """Starts store, worker and gateway, and keeps them running until Ctrl-C.
+
+    Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
+    names. All other options of the services can be given there in [worker], [store] and [gateway], or as
+    AGENTMEM_WORKER_…, AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="AGENTMEM_UP_", cli_prog_name="agentmem up")
+    toml_table: ClassVar[str] = "up"
+
+    loaded_models: int | None = Field(None, ge=1, description="models that may be loaded at once (default: 1)")
+    data: Path = Field(layout.DATA, description="directory of all that is kept")
+    run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
+    metrics: OptionalLoopbackAddress = Field(
+        layout.metrics(),
+        description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2; empty: none",
+    )
+    grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
+
+    @property
+    def data_directory(self) -> Path:
+        """Return the data directory, absolute."""
+        return layout.data_directory(self.data)
+
+    @property
+    def run_directory(self) -> Path:
+        """Return the directory of the sockets, absolute."""
+        return layout.run_directory(self.data, self.run_dir)
+
+
+class ServiceArguments(NamedTuple):
+    """Command-line arguments of the three services."""
+
+    store: list[str]
+    worker: list[str]
+    gateway: list[str]
+
+
+def service_arguments(settings: UpSettings) -> ServiceArguments:
+    """Return the arguments of each service."""
+
+    def given(*names: str) -> dict[str, Any]:
+        return {name: getattr(settings, name) for name in names}
+
+    def common(behind: int) -> dict[str, Any]:
+        metrics = str(parse_address(settings.metrics).offset(behind)) if settings.metrics else ""
+        shared = given("log_level", "log_format", "grace")
+        return {"run_dir": settings.run_directory, "metrics": metrics, **shared, "otlp": settings.otlp or None}
+
+    data = {"data": settings.data_directory}
+    models = given("model", "adapter", "models", "offline", "loaded_models")
+    servers = given("http", "grpc", "keys", "tls_cert", "tls_key", "tls_client_ca", "allowed_host")
+    return ServiceArguments(
+        store=_flags({**data, **common(layout.STORE_METRICS)}),
+        worker=_flags({**data, **models, **common(layout.WORKER_METRICS)}),
+        gateway=_flags({**servers, **common(0)}),
+    )
+
+
+def _flags(values: Mapping[str, Any]) -> list[str]:
+    """Return a flag for each value, and for each item of a list, in one word: a value may begin with a dash."""
+    flags: list[str] = []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            flags.append(flag)
+        elif value is not None and value is not False:
+            flags += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
+    return flags

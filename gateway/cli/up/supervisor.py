@@ -1,0 +1,223 @@
+"""Keeps services running: starts them in order, each when the one before is ready; restarts those that die; stops them
+in reverse order. A service that ends with a status of FINAL_STATUSES cannot work as it is set up and ends all, unless
+it was ready before and its settings are right.
+
+Children have process groups of their own, so that a terminal's Ctrl-C reaches only this process, and they notice its
+end by a pipe (agentmem.parent), so that they are gone when it is, even after SIGKILL.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from agentmem import logs
+from agentmem.logs import event
+from agentmem.service import CANNOT_SERVE, WRONG_SETTING
+
+log = logging.getLogger(__name__)
+
+FINAL_STATUSES = frozenset({CANNOT_SERVE, WRONG_SETTING})
+"""A wrong setting, model or data directory: the same again would end the same way."""
+
+MAX_EARLY_DEATHS = 5
+PROBE_INTERVAL = 0.1
+TAIL_LINES = 5
+_FIRST_DELAY, _LAST_DELAY = 0.2, 10.0
+_CHUNK = 65536
+
+
+@dataclass(frozen=True)
+class Service:
+    """A module that runs as a process of its own.
+
+    `ready` is asked again and again until it returns True, after each start. `environment` is added to ours. `starting`
+    says what it does until it is ready.
+    """
+
+    name: str
+    module: str
+    arguments: Sequence[str]
+    ready: Callable[[], Awaitable[bool]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    starting: str = "starting"
+
+
+class ServiceFailed(Exception):
+    """A service cannot work: its status says so, or it died again and again and was never ready.
+
+    The message ends with the last lines that it wrote.
+    """
+
+
+def restart_delay(deaths: int) -> float:
+    """Return the seconds to wait after so many deaths in a row: 0.2, doubling up to 10."""
+    return min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(deaths - 1, 16))
+
+
+class Supervisor:
+    """Runs `services`. Call `run` once, on one event loop. `report` takes a line for the user, and does not raise.
+
+    `grace` is how many seconds a service has from SIGTERM to SIGKILL. The descriptors `held` stay open in the children.
+    """
+
+    def __init__(
+        self, services: Sequence[Service], grace: float, report: Callable[[str], None], held: Sequence[int] = ()
+    ) -> None:
+        self._report = report
+        self._lifeline, self._parent_end = os.pipe()
+        self._kept = [_Kept(service, self._lifeline, grace, report, held) for service in services]
+
+    async def run(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
+        """Start all, call `started`, keep them until `stopping` is set; then stop all.
+
+        Raises ServiceFailed where one cannot be started; all are stopped then, too.
+        """
+        stop = asyncio.create_task(stopping.wait())
+        keeping: list[asyncio.Task[None]] = []
+        before = ""
+        try:
+            for kept in self._kept:
+                self._report(f"{before}{kept.service.name} {kept.service.starting}…")
+                before = f"{kept.service.name} ready, "
+                keeping.append(asyncio.create_task(kept.keep()))
+                if not await _first(kept.ready.wait(), stop, keeping):
+                    return
+            started()
+            await _first(asyncio.Event().wait(), stop, keeping)
+        finally:
+            stop.cancel()
+            for task, kept in reversed(list(zip(keeping, self._kept, strict=False))):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await kept.stop()
+            os.close(self._parent_end)
+            os.close(self._lifeline)
+
+
+async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping: "list[asyncio.Task[None]]") -> bool:
+    """Wait for `wanted` (True) or `stop` (False). Raises what a task that keeps a service raised, if that is first."""
+    waiting = asyncio.ensure_future(wanted)
+    try:
+        done, _ = await asyncio.wait({waiting, stop, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done.intersection(keeping):
+            task.result()
+        return waiting in done and stop not in done
+    finally:
+        waiting.cancel()
+
+
+class _Kept:
+    """One service, kept running by `keep` until that is cancelled; then `stop`."""
+
+    def __init__(
+        self, service: Service, lifeline: int, grace: float, report: Callable[[str], None], held: Sequence[int]
+    ) -> None:
+        self.service = service
+        self.ready = asyncio.Event()
+        self._lifeline = lifeline
+        self._held = held
+        self._grace = grace
+        self._report = report
+        self._process: asyncio.subprocess.Process | None = None
+        self._relay: asyncio.Task[None] | None = None
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    async def keep(self) -> None:
+        """Start, and start again. Raises ServiceFailed."""
+        deaths, ever_ready = 0, False
+        while True:
+            process = await self._spawn()
+            probing = asyncio.create_task(self._probe(process.pid, again=ever_ready))
+            try:
+                status = await process.wait()
+            finally:
+                probing.cancel()
+            was_ready = self.ready.is_set()
+            if was_ready:
+                deaths, ever_ready = 0, True
+                self.ready.clear()
+            deaths += 1
+            outcome = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            said = f"{self.service.name} ended with {outcome}"
+            self._log("service ended", process.pid, logging.WARNING, outcome=outcome)
+            # What it serves could be served a moment ago, so no single model or request may end the other services.
+            final = status in FINAL_STATUSES and not (was_ready and status == CANNOT_SERVE)
+            if final or (not ever_ready and deaths >= MAX_EARLY_DEATHS):
+                again = "" if final else f", the {deaths}th time, and was never ready"
+                await self._relayed()
+                raise ServiceFailed("\n".join([f"{said}{again}; it wrote:", *self._tail]))
+            delay = restart_delay(deaths)
+            self._report(f"{said}; starting it again in {delay:g} s")
+            self._log("service starts again", process.pid, delay=delay)
+            await asyncio.sleep(delay)
+
+    async def stop(self) -> None:
+        """Send SIGTERM, and SIGKILL to its whole group after the grace."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), self._grace)
+            except TimeoutError:
+                self._report(f"{self.service.name} did not end within {self._grace:g} s; killing it")
+                self._log("service killed", process.pid, logging.WARNING, grace=self._grace)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        await self._relayed()
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        service = self.service
+        self._tail.clear()
+        watched = (sys.executable, "-m", "agentmem.parent", str(self._lifeline), str(self._grace))
+        self._process = process = await asyncio.create_subprocess_exec(
+            *watched,
+            service.module,
+            *service.arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **service.environment},
+            pass_fds=(self._lifeline, *self._held),
+            process_group=0,
+        )
+        self._log("service started", process.pid)
+        assert process.stdout is not None
+        self._relay = asyncio.create_task(self._copy_output(process.stdout))
+        return process
+
+    async def _probe(self, pid: int, *, again: bool) -> None:
+        while not await self.service.ready():  # noqa: ASYNC110 - another process's state sends no event
+            await asyncio.sleep(PROBE_INTERVAL)
+        if again:
+            self._report(f"{self.service.name} ready again")
+        self._log("service ready again" if again else "service ready", pid)
+        self.ready.set()
+
+    async def _copy_output(self, written: asyncio.StreamReader) -> None:
+        """Write what the child writes to standard error, line by line, and remember the last lines."""
+        rest = b""
+        while chunk := await written.read(_CHUNK):
+            *lines, rest = (rest + chunk).split(b"\n")
+            self._write(lines)
+        self._write([rest] if rest else [])
+
+    def _write(self, lines: list[bytes]) -> None:
+        decoded = [line.decode("utf-8", "replace") for line in lines]
+        self._tail.extend(decoded)
+        logs.write(sys.stderr, "".join(f"{line}\n" for line in decoded))
+
+    async def _relayed(self) -> None:
+        """Wait until all output of an ended child is written; a grandchild may hold the pipe open for longer."""
+        if self._relay is not None:
+            await asyncio.wait({self._relay}, timeout=1.0)
+            self._relay.cancel()
+
+    def _log(self, message: str, pid: int, level: int = logging.INFO, **fields: object) -> None:
+        event(log, message, level, name=self.service.name, pid=pid, **fields)

@@ -1,0 +1,234 @@
+"""`agentmem run FILE`: run a workflow, and show it."""
+
+import json
+import uuid
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import click
+import grpc
+
+from agentmem import layout
+from agentmem.channels import closing_stream
+from agentmem.diagnostics import Diagnostic
+from agentmem.errors import InvalidArgument, NotFound, Unavailable, from_rpc
+from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
+from gateway.cli.client import Client, client_options, outage, retrying
+from gateway.cli.text import Mistake, printable
+from gateway.cli.workflows.report import prepare, write_report
+from gateway.cli.workflows.state import Run, state_name
+from gateway.cli.workflows.view import View, view_of
+from gateway.workflows.definition.parser import MAX_BYTES, MalformedDefinition, load
+from gateway.workflows.definition.schema import json_schema
+
+_INTERRUPTED = 130
+_MAX_ID_BYTES = 128
+_LOST = "the connection to the gateway was lost"
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Replace a variable's value; repeatable.")
+@click.option("--resume", "workflow_id", metavar="ID", help="Show a run from its beginning; go on where it broke off.")
+@click.option("--request-id", metavar="ID", help="Names the run: the same again shows it, and starts no other.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.md and report.html there.")
+@click.option("--check", is_flag=True, help="Only say what is wrong with FILE. Needs no gateway.")
+@click.option("--schema", is_flag=True, help="Write the JSON Schema of workflow files. Needs no gateway.")
+@client_options
+def run(
+    client: Client,
+    file: Path | None,
+    settings: tuple[str, ...],
+    workflow_id: str | None,
+    request_id: str | None,
+    report: Path | None,
+    check: bool,
+    schema: bool,
+) -> None:
+    """Run the workflow in FILE, and show who speaks, what, and what memory gave.
+
+    The run is the gateway's: it goes on when this command ends, and a lost connection is made again. With --json a
+    line for each event. Ends with 0 if the run succeeded, 1 if not, and 2 if there is something to mend.
+    """
+    if schema:
+        click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+        return
+    if (file is None) == (workflow_id is None):
+        raise Mistake("name a workflow file, or a run with --resume ID; `agentmem workflows` lists runs")
+    variables = _variables(settings)
+    if file is None:
+        if variables or request_id is not None or check:
+            raise Mistake("--set, --request-id and --check are for a file, not for --resume")
+        if not workflow_id:
+            raise Mistake("--resume must not be empty; `agentmem workflows` lists the runs")
+        request = workflow_pb2.RunWorkflowRequest(resume_workflow_id=workflow_id)
+    else:
+        text = _read(file)
+        if check:
+            click.echo(f"{printable(str(file))}: {_checked(file, text, variables)} can be run")
+            return
+        name = _request_id(request_id)
+        request = workflow_pb2.RunWorkflowRequest(definition_yaml=text, variables=variables, request_id=name)
+    if report is not None:
+        prepare(report)
+    _follow(client, request, file, report)
+
+
+def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path | None, report: Path | None) -> None:
+    """Show the run until it ends, and write its report. Raises ClickException where it did not succeed."""
+    shown = Run()
+    view = view_of(shown, as_json=client.as_json)
+    try:
+        client.ask(partial(_followed, request=request, view=view, file=file))
+    except KeyboardInterrupt:
+        click.echo(f"\n{_goes_on(shown, file, request, client.gateway)}", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    except click.ClickException as error:
+        if isinstance(error, Mistake) or not shown.sequence:
+            raise
+        going_on = _goes_on(shown, file, request, client.gateway)
+        raise click.ClickException(f"{error.message}; {going_on}") from error
+    view.ended()
+    if report is not None:
+        for path in write_report(report, shown):
+            click.echo(f"wrote {printable(str(path))}", err=client.as_json)
+    _end(shown.workflow, client.gateway)
+
+
+async def _followed(
+    channel: grpc.aio.Channel, request: workflow_pb2.RunWorkflowRequest, view: View, file: Path | None
+) -> None:
+    try:
+        with view:
+            await follow(channel, request, view)
+    except grpc.aio.AioRpcError as error:
+        failure = from_rpc(error)
+        if isinstance(failure, InvalidArgument):
+            raise _refused(file, map(Diagnostic.of_violation, failure.violations)) from error
+        if isinstance(failure, NotFound) and failure.kind == "workflow":
+            raise click.ClickException(f"{failure.message}; `agentmem workflows` lists the runs") from error
+        raise
+
+
+async def follow(channel: grpc.aio.Channel, request: workflow_pb2.RunWorkflowRequest, view: View) -> None:
+    """Show all events of a workflow, each once and in their order, until it has ended.
+
+    A connection that is lost is made again for up to PATIENCE seconds, counted from the last event that was new; the
+    same request_id joins the run that goes on meanwhile, after the events that are known. Raises any other failure.
+    """
+    run = view.run
+    waiting = False
+
+    def lost(why: str) -> None:
+        nonlocal waiting
+        if not waiting:
+            view.outage(why)
+        waiting = True
+
+    async def attempt() -> None:
+        nonlocal waiting
+        request.after_sequence = known = run.sequence
+        call = workflow_pb2_grpc.WorkflowServiceStub(channel).RunWorkflow(request)
+        try:
+            async with closing_stream(call) as events:
+                async for event in events:
+                    if run.add(event):
+                        waiting = False
+                        view.show(event)
+            if not run.finished:
+                raise Unavailable(_LOST)
+        except (grpc.aio.AioRpcError, Unavailable) as error:
+            if run.finished:
+                return
+            run.interrupt()
+            why = outage(error, _LOST)
+            if why is None or run.sequence == known:
+                raise
+            lost(why.message)
+
+    while not run.finished:
+        # A gateway that was never reached is more likely a wrong address than an outage.
+        await retrying(attempt, lost, gateway_too=run.sequence > 0)
+
+
+def _read(path: Path) -> str:
+    """Return the file's text. Raises Mistake."""
+    name = printable(str(path))
+    try:
+        if path.is_dir():
+            raise Mistake(f"{name} is a directory; name a workflow file")
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise Mistake(f"{name} is larger than {MAX_BYTES:,} bytes, the most that a workflow file may have")
+        return data.decode()
+    except OSError as error:
+        raise Mistake(f"{name} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise Mistake(f"{name}:{line}: is not UTF-8") from error
+
+
+def _variables(settings: Iterable[str]) -> dict[str, str]:
+    """Return `--set NAME=VALUE` as names and values. Raises Mistake."""
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not (name and equals):
+            raise Mistake(f"--set {printable(setting)}: write NAME=VALUE")
+        if name in given:
+            raise Mistake(f"--set {printable(name)} is given more than once")
+        given[name] = value
+    return given
+
+
+def _request_id(given: str | None) -> str:
+    if given is None:
+        return f"run-{uuid.uuid4().hex}"
+    if not 1 <= len(given.encode(errors="surrogateescape")) <= _MAX_ID_BYTES:
+        raise Mistake(f"--request-id must have 1 to {_MAX_ID_BYTES} bytes")
+    return given
+
+
+def _checked(path: Path, text: str, variables: dict[str, str]) -> str:
+    """Return the name of a workflow that can be run. Raises Mistake."""
+    try:
+        return load(text, variables).workflow
+    except MalformedDefinition as error:
+        raise _refused(path, error.diagnostics) from error
+
+
+def _refused(path: Path | None, diagnostics: Iterable[Diagnostic]) -> Mistake:
+    """Return what is wrong, a line for each: "FILE:LINE:COLUMN: field: problem" where it is in the file."""
+    lines = [printable(one.render(path if path and one.line else "Error")) for one in diagnostics]
+    return Mistake("\n".join(lines), located=True)
+
+
+def _goes_on(run: Run, file: Path | None, request: workflow_pb2.RunWorkflowRequest, gateway: str) -> str:
+    """Return what to do about a run that is no longer watched."""
+    there = _there(gateway)
+    if name := run.workflow.workflow_id or request.resume_workflow_id:
+        name = printable(name) + there
+        return f"the run goes on: `agentmem run --resume {name}` shows it, `agentmem workflows cancel {name}` ends it"
+    again = f"{printable(str(file))} --request-id {printable(request.request_id)}{there}"
+    return f"the run may have begun: `agentmem workflows{there}` lists runs, and `agentmem run {again}` shows this one"
+
+
+def _there(gateway: str) -> str:
+    """Return what it takes to reach the same gateway again."""
+    return "" if gateway == layout.GRPC else f" --gateway {gateway}"
+
+
+def _end(workflow: workflow_pb2.Workflow, gateway: str) -> None:
+    """Raise ClickException for a run that did not succeed."""
+    if workflow.state == workflow_pb2.WORKFLOW_STATE_SUCCEEDED:
+        return
+    name = printable(workflow.workflow_id)
+    where = f" in phase {printable(workflow.phase)}" if workflow.phase else ""
+    why = f": {printable(workflow.error)}" if workflow.error else ""
+    again = ""
+    if workflow.state != workflow_pb2.WORKFLOW_STATE_CANCELLED:
+        again = f"; `agentmem run --resume {name}{_there(gateway)}` tries again at the last finished turn"
+    ended = "failed" if workflow.state == workflow_pb2.WORKFLOW_STATE_FAILED else f"was {state_name(workflow)}"
+    raise click.ClickException(f"run {name} {ended}{where}{why}{again}")

@@ -1,0 +1,148 @@
+"""`agentmem workflows`: the runs that there are and were, ending them, and erasing their records."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+import grpc
+from rich.table import Table
+
+from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
+from gateway.cli.client import Client, all_pages, client_options, not_empty, retrying
+from gateway.cli.text import (
+    FOLD,
+    LINE,
+    RIGHT,
+    age,
+    as_dict,
+    console,
+    counted,
+    described,
+    printable,
+    table,
+    write_json,
+)
+from gateway.cli.workflows.state import state_name
+
+_ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)
+_ID_WIDTH = 36
+"""Letters of a UUID."""
+
+_id_argument = click.argument(
+    "workflow_id", metavar="ID", callback=not_empty("the run's ID must not be empty; `agentmem workflows` lists them")
+)
+
+
+@click.group(invoke_without_command=True)
+@client_options
+def workflows(client: Client) -> None:
+    """Show, cancel or erase runs of workflows. Without a command: list them, the newest first."""
+    if click.get_current_context().invoked_subcommand is None:
+        _list(client)
+
+
+@workflows.command("list")
+@client_options
+def list_workflows(client: Client) -> None:
+    """List the runs, the newest first."""
+    _list(client)
+
+
+def _list(client: Client) -> None:
+    found = client.ask(find)
+    if client.as_json:
+        # Who takes part is not in a list.
+        write_json([{k: v for k, v in as_dict(one).items() if k != "agents"} for one in found])
+    elif found:
+        console().print(workflows_table(found, datetime.now(UTC)))
+    else:
+        click.echo("no runs yet; `agentmem run FILE` starts one")
+
+
+@workflows.command()
+@_id_argument
+@client_options
+def show(client: Client, workflow_id: str) -> None:
+    """Show how far a run is, and who takes part. `agentmem run --resume ID` shows what was said."""
+
+    async def question(channel: grpc.aio.Channel) -> workflow_pb2.Workflow:
+        stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
+        return (
+            await retrying(lambda: stub.GetWorkflow(workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)))
+        ).workflow
+
+    found = client.ask(question)
+    if client.as_json:
+        write_json(as_dict(found))
+        return
+    now = datetime.now(UTC)
+    rows = {
+        "id": found.workflow_id,
+        "workflow": found.name,
+        "state": state_name(found),
+        "error": found.error,
+        "phase": found.phase,
+        "turns": f"{found.turns:,}",
+        "started": age(found.create_time, now),
+        "last turn": age(found.update_time, now),
+    }
+    console().print(described((name, value) for name, value in rows.items() if value))
+    console().print(agents_table(found))
+
+
+@workflows.command()
+@_id_argument
+@client_options
+def cancel(client: Client, workflow_id: str) -> None:
+    """End a run. Turns that are running are dropped; what was said before stays."""
+
+    async def question(channel: grpc.aio.Channel) -> workflow_pb2.Workflow:
+        stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
+        request = workflow_pb2.CancelWorkflowRequest(workflow_id=workflow_id)
+        return (await retrying(lambda: stub.CancelWorkflow(request))).workflow
+
+    ended = client.ask(question)
+    if ended.state in _ENDED:
+        line = f"{printable(workflow_id)} had ended: {state_name(ended)}"
+    else:
+        line = f"cancelled {printable(workflow_id)} after {counted(ended.turns, 'turn')}"
+    client.show(as_dict(ended), line)
+
+
+@workflows.command()
+@_id_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_options
+def delete(client: Client, workflow_id: str, yes: bool) -> None:
+    """Erase a run's record, with all that was said in it. Agents that persist stay. A terminal is asked before."""
+    if sys.stdin.isatty() and not yes:
+        click.confirm(f"Erase the record of {printable(workflow_id)} for good?", abort=True)
+
+    async def question(channel: grpc.aio.Channel) -> None:
+        stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
+        request = workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id)
+        await retrying(lambda: stub.DeleteWorkflow(request))
+
+    client.ask(question)
+    client.show({"workflow_id": workflow_id, "deleted": True}, f"erased the record of {printable(workflow_id)}")
+
+
+async def find(channel: grpc.aio.Channel) -> list[workflow_pb2.Workflow]:
+    """Return all runs, the newest first."""
+    stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
+    return await all_pages(stub.ListWorkflows, workflow_pb2.ListWorkflowsRequest(), "workflows")
+
+
+def workflows_table(found: Sequence[workflow_pb2.Workflow], now: datetime) -> Table:
+    """Return the runs for people; phase and start are in `show`, so that 80 columns have room for a whole id."""
+    longest = max((len(printable(workflow.workflow_id)) for workflow in found), default=0)
+    ids = {**FOLD, "no_wrap": longest <= _ID_WIDTH}
+    rows = ((one.workflow_id, one.name, state_name(one), f"{one.turns:,}", age(one.update_time, now)) for one in found)
+    return table({"id": ids, "workflow": FOLD, "state": LINE, "turns": RIGHT, "last turn": LINE}, rows)
+
+
+def agents_table(workflow: workflow_pb2.Workflow) -> Table:
+    """Return who takes part in a run, and whose memory that is."""
+    rows = ((one.name, one.key.agent_id, one.key.model_id, "yes" if one.persists else "no") for one in workflow.agents)
+    return table({"agent": FOLD, "memory": FOLD, "model": FOLD, "stays": LINE}, rows)

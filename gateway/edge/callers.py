@@ -1,0 +1,86 @@
+"""Who is calling: found out once, where a request comes in, and known to all that serves it."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+
+@dataclass(frozen=True)
+class CallerLimits:
+    """What one caller may ask for: requests that run at once, and requests a minute. 0: any number."""
+
+    running: int = 0
+    per_minute: int = 0
+
+    def overridden(self, running: int | None, per_minute: int | None) -> "CallerLimits":
+        """Return these limits with those that are not None in their places."""
+        return CallerLimits(
+            self.running if running is None else running, self.per_minute if per_minute is None else per_minute
+        )
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One caller. `namespace` is the only one that it may touch; `key_id` names the credential, empty without one.
+
+    `admin`: it may do what concerns the callers of all namespaces.
+    """
+
+    namespace: str
+    key_id: str = ""
+    admin: bool = False
+    limits: CallerLimits = CallerLimits()
+
+
+class Authenticator(Protocol):
+    """Says who a caller is. Event loop only."""
+
+    def authenticate(self, credential: str | None) -> Caller:
+        """Return who shows `credential`. Raises Unauthenticated, or Unavailable where it cannot be judged now."""
+
+    def stands(self, who: Caller) -> bool:
+        """Return whether a caller may go on being served; False once its credential is revoked or expired."""
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Lets all in, as callers of one namespace, who may do everything.
+
+    For servers whose callers are trusted by other means: a loopback address, or client certificates.
+    """
+
+    namespace: str
+    limits: CallerLimits = CallerLimits()
+
+    def authenticate(self, credential: str | None) -> Caller:  # noqa: ARG002 - SDKs send one, asked or not
+        """Return the same caller, whatever is shown."""
+        return Caller(self.namespace, admin=True, limits=self.limits)
+
+    def stands(self, who: Caller) -> bool:  # noqa: ARG002 - of whomever
+        """Return True."""
+        return True
+
+
+_CALLER: Final[ContextVar[Caller]] = ContextVar("agentmem.caller")
+
+
+def caller() -> Caller:
+    """Return who is being served. Raises LookupError where a server forgot to authenticate."""
+    return _CALLER.get()
+
+
+def serves_admin() -> bool:
+    """Return whether the caller who is being served is an admin; true outside of requests."""
+    who = _CALLER.get(None)
+    return who is None or who.admin
+
+
+def serve(who: Caller) -> None:
+    """Set who is being served from here on, and in tasks that begin here."""
+    _CALLER.set(who)
+
+
+def bearer_token(authorization: str) -> str | None:
+    """Return the token of an Authorization header or metadatum; None where it shows none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

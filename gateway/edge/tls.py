@@ -1,0 +1,141 @@
+"""TLS for HTTP and gRPC, from files that may be renewed while the gateway runs."""
+
+import logging
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import grpc
+
+from agentmem.diagnostics import Diagnostic
+from agentmem.logs import event
+from agentmem.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files: the certificate with its chain, its private key, and the CA of clients that must have certificates."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class Tls:
+    """TLS 1.2 and newer, with the certificate that the files had when they were last read. Event loop only.
+
+    With a `client_ca` only clients whose certificate it signed are heard (mTLS).
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Raise SettingsError that names the file."""
+        self._files = files
+        self._seen = self._state()
+        self.context = _context(files)
+        self._pair = (_bytes("tls_key", files.key), _bytes("tls_cert", files.cert))
+        self._client_ca = _bytes("tls_client_ca", files.client_ca) if files.client_ca else None
+        self._handed_out = self._pair
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """Return the credentials of the gRPC server."""
+        required = self._client_ca is not None
+        credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
+            self._configuration(), cast(Any, self._newer), require_client_authentication=required
+        )
+        return credentials
+
+    def reload(self) -> None:
+        """Take certificate and key anew where the files have changed; new connections then get them.
+
+        What cannot be used is left, and the log says why. A changed `client_ca` takes a restart.
+        """
+        state = self._state()
+        if state == self._seen:
+            return
+        self._seen = state
+        try:
+            _context(self._files)  # a context that was given half of a pair would be broken
+            pair = (_bytes("tls_key", self._files.key), _bytes("tls_cert", self._files.cert))
+            self.context.load_cert_chain(self._files.cert, self._files.key, _no_password)
+        except (SettingsError, ssl.SSLError, OSError) as error:
+            event(log, "the old certificate stays", logging.ERROR, problem=str(error))
+            return
+        self._pair = pair
+        event(log, "certificate renewed", file=str(self._files.cert))
+
+    def _newer(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what gRPC asks for at each handshake, in a thread of its own; None: nothing new."""
+        if self._handed_out is self._pair:
+            return None
+        self._handed_out = self._pair
+        return self._configuration()
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([self._pair], self._client_ca)
+
+    def _state(self) -> list[tuple[int, int, int] | None]:
+        return [_stat(path) for path in (self._files.cert, self._files.key)]
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for setting, path in (("tls_cert", files.cert), ("tls_key", files.key), ("tls_client_ca", files.client_ca)):
+        if path is not None:
+            _bytes(setting, path)
+    try:
+        context.load_cert_chain(files.cert, files.key, _no_password)
+    except (ssl.SSLError, _EncryptedKey) as error:
+        _blame(files, error)
+    if files.client_ca is not None:
+        try:
+            context.load_verify_locations(files.client_ca)
+        except ssl.SSLError:
+            raise _error("tls_client_ca", files.client_ca, "has no certificate in PEM form") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _blame(files: TlsFiles, error: Exception) -> NoReturn:
+    """Raise SettingsError for the one of the two files that doesn't work."""
+    if isinstance(error, _EncryptedKey):
+        raise _error("tls_key", files.key, "is encrypted; give the key without a passphrase") from None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(files.cert)
+    except ssl.SSLError:
+        raise _error("tls_cert", files.cert, "has no certificate in PEM form") from None
+    if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+        raise _error("tls_key", files.key, f"is not the key of the first certificate in {files.cert}") from None
+    raise _error("tls_key", files.key, "has no private key in PEM form") from None
+
+
+def _error(setting: str, path: Path, problem: str) -> SettingsError:
+    return SettingsError(Diagnostic(setting, problem).render(path))
+
+
+class _EncryptedKey(Exception):
+    pass
+
+
+def _no_password() -> str:
+    # OpenSSL would ask the terminal.
+    raise _EncryptedKey
+
+
+def _bytes(setting: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _error(setting, path, f"cannot be read: {error.strerror}") from error
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,73 @@
+"""The turns of one request, run: the agent's own first, then the other choices together."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from agentmem.v1 import inference_pb2
+from gateway import upstream
+
+Events: TypeAlias = AsyncGenerator[tuple[int, inference_pb2.GenerateResponse], None]
+"""Each with the number of the choice that it is of."""
+
+_QUEUED: Final = 64
+"""Events of choices that run together, until the reader takes them."""
+
+
+async def each_choice(channel: grpc.aio.Channel, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
+    """Yield the events of all turns, each in order. Raises AgentmemError.
+
+    A first turn that is an agent's is committed before the others begin, which then find its prompt in memory; unless
+    they are that agent's, too, and read the memory that it had before. Closing the iterator cancels what runs.
+    """
+    numbered = list(enumerate(turns))
+    kept = bool(turns[0].key.agent_id)
+    groups = [numbered[:1], numbered[1:]] if kept else [numbered]
+    if kept and turns[-1].key.agent_id:
+        groups.reverse()
+    for group in filter(None, groups):
+        async with aclosing(_merged(channel, group)) as events:
+            async for choice, event in events:
+                yield choice, event
+
+
+def may_append(turn: inference_pb2.GenerateRequest) -> bool:
+    """Return whether a turn may append its input, which is no conversation by itself then, to its agent's memory."""
+    if turn.memory_mode == inference_pb2.MEMORY_MODE_AUTO:
+        return turn.HasField("messages") and all(each.role != "assistant" for each in turn.messages.messages)
+    return turn.HasField("append") or turn.memory_mode == inference_pb2.MEMORY_MODE_APPEND
+
+
+async def _merged(channel: grpc.aio.Channel, turns: Sequence[tuple[int, inference_pb2.GenerateRequest]]) -> Events:
+    if len(turns) == 1:
+        [(choice, turn)] = turns
+        async with aclosing(upstream.generation(channel, turn)) as events:
+            async for event in events:
+                yield choice, event
+        return
+    queue: asyncio.Queue[tuple[int, inference_pb2.GenerateResponse]] = asyncio.Queue(_QUEUED)
+
+    async def run(choice: int, turn: inference_pb2.GenerateRequest) -> None:
+        async with aclosing(upstream.generation(channel, turn)) as events:
+            async for event in events:
+                await queue.put((choice, event))
+
+    running = [asyncio.create_task(run(choice, turn)) for choice, turn in turns]
+    everything = asyncio.gather(*running)
+    try:
+        while not (everything.done() and queue.empty()):
+            next_one = asyncio.ensure_future(queue.get())
+            waiting: set[asyncio.Future[Any]] = {next_one, everything}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if next_one.done():
+                yield next_one.result()
+            else:
+                next_one.cancel()
+        await everything  # raises what a turn failed of
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, everything, return_exceptions=True)

@@ -1,0 +1,129 @@
+"""What is asked of an HTTP request before its endpoint: its Host header, its size and speed, and who is calling.
+
+A gateway without keys trusts all who reach its loopback address, and a browser reaches it for any web page whose own
+name was made to lead there (DNS rebinding). The name that the browser asked for is in the Host header, and gives the
+page away.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentmem.errors import Unavailable
+from agentmem.sockets import asked_host, is_loopback
+from gateway.edge import callers
+from gateway.edge.admission import Admission
+from gateway.edge.callers import Authenticator
+from gateway.http.connections import SURPLUS
+from gateway.http.middleware import OPEN, ErrorPage, log_fields
+
+_REFUSAL: Final = (
+    "without keys this gateway answers to localhost and loopback addresses only, and the request's Host header names "
+    "another; ask for 127.0.0.1, or start the gateway with that name as --allowed-host, or with --keys"
+)
+_CLOSE: Final = {"connection": "close"}
+_SLOWEST: Final = 16 * 1024
+"""Bytes a second that a long body must have on the average."""
+
+
+class KnownHosts:
+    """ASGI middleware: requests for other names than this machine's own, and those in `allowed`, are refused with 421.
+
+    Any port will do. A request without a Host header is no browser's.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            asked = Headers(scope=scope).get("host")
+            if asked is not None and not is_loopback(name := asked_host(asked)) and name not in self._allowed:
+                raise HTTPException(421, _REFUSAL)
+        await self._app(scope, receive, send)
+
+
+class RequestLimits:
+    """ASGI middleware: refuses what is too large, and cuts off bodies that come too slowly.
+
+    A body may keep its reader waiting for `body_timeout` seconds, and for one more with each 16 KiB that came.
+    """
+
+    def __init__(self, app: ASGIApp, max_header_bytes: int, body_timeout: float) -> None:
+        self._app = app
+        self._max_header_bytes = max_header_bytes
+        self._body_timeout = body_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope.get("state", {}).get(SURPLUS) and scope["path"] not in OPEN:
+            busy = ErrorPage(Unavailable("all connections of this gateway are taken; try again"), scope)
+            busy.headers["connection"] = "close"
+            await busy(scope, receive, send)
+            return
+        # The server's own limit is for headers that are incomplete when it looks; these may have come at once.
+        size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+        size += sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > self._max_header_bytes:
+            raise HTTPException(431, f"the headers are larger than {self._max_header_bytes} bytes", _CLOSE)
+        await self._app(scope, _timed(receive, self._body_timeout), send)
+
+
+def _timed(receive: Receive, allowance: float) -> Receive:
+    """Return `receive` that raises HTTPException 408 where the body comes too slowly. Only waiting for it counts."""
+    clock = asyncio.get_running_loop().time
+    left, complete = allowance, False
+
+    async def timed() -> Message:
+        nonlocal left, complete
+        if complete:
+            return await receive()  # what waits for the disconnect
+        began = clock()
+        try:
+            async with asyncio.timeout(left) as waiting:
+                message = await receive()
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise HTTPException(408, "the body came too slowly", _CLOSE) from None
+        left += len(message.get("body", b"")) / _SLOWEST - (clock() - began)
+        complete = not message.get("more_body", False)
+        return message
+
+    return timed
+
+
+class Authentication:
+    """ASGI middleware: only callers whom the authenticator lets in reach the endpoint.
+
+    Raises Unauthenticated, Unavailable and ResourceExhausted, which become pages further out. The response of a caller
+    who is revoked while it is sent is left without an end, and the server cuts the connection.
+    """
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, admission: Admission) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        who = self._authenticator.authenticate(_credential(Headers(scope=scope)))
+        callers.serve(who)
+        log_fields(scope, namespace=who.namespace)
+        async with self._admission.admitted(who):
+            await self._app(scope, receive, send)
+
+
+def _credential(headers: Headers) -> str | None:
+    """Return what a caller shows: a bearer token, or the x-api-key of Anthropic's SDK."""
+    token = callers.bearer_token(headers.get("authorization", ""))
+    return headers.get("x-api-key") if token is None else token

@@ -1,0 +1,200 @@
+"""Every HTTP request is counted, traced and logged, and every error becomes a page in the shape of its dialect.
+
+The log has one line per request, with the id that the answer carries as x-request-id, and nothing that was said. All
+that is done for the request is done under that id (`agentmem.tracing`).
+"""
+
+import asyncio
+import json
+import logging
+import math
+import time
+import uuid
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentmem import errors, tracing
+from agentmem import tracing as spans
+from agentmem.logs import event
+from gateway.api.errors import Dialect, dialect_of
+from gateway.metrics import GatewayMetrics
+
+ALIVE: Final = "/healthz"
+READY: Final = "/readyz"
+METRICS: Final = "/metrics"
+
+OPEN: Final = frozenset({ALIVE, READY})
+"""Paths that everybody may ask, and over any connection: who restarts a gateway has no key, and must not wait."""
+
+PROBES: Final = OPEN | {METRICS}
+"""Paths that machines ask all the time: their lines in the log are DEBUG."""
+
+
+log = logging.getLogger(__name__)
+
+CLIENT_CLOSED = 499
+
+_FIELDS = "agentmem.log_fields"
+_WHOLE = "agentmem.whole"
+_BROKE_OFF = "agentmem.broke_off"
+_TURN_ATTRIBUTES: Final = {
+    "agent": spans.AGENT,
+    "model": spans.MODEL,
+    **{name: f"agentmem.{name}" for name in ("match", "prompt_tokens", "reused_tokens", "generated_tokens")},
+}
+"""What the line in the log has of a turn, and its name in the span."""
+_REQUEST_ID = "agentmem.request_id"
+_ANTHROPICS_NAME = b"request-id"
+"""The header in which Anthropic's SDK looks for the request's id."""
+
+
+def speaks_anthropic(scope: Scope) -> bool:
+    """Return whether the request has the header that Anthropic's SDKs always send."""
+    return "anthropic-version" in Headers(scope=scope)
+
+
+def _dialect(scope: Scope) -> Dialect:
+    return dialect_of(scope["path"], anthropic=speaks_anthropic(scope))
+
+
+class ErrorPage(JSONResponse):
+    """An error as a response in the shape of the request's dialect, with the headers that say what helps."""
+
+    def __init__(self, error: errors.AgentmemError | HTTPException, scope: Scope) -> None:
+        dialect, request_id = _dialect(scope), scope.get(_REQUEST_ID, "")
+        if isinstance(error, HTTPException):
+            body = dialect.http_body(error.status_code, error.detail, request_id)
+            super().__init__(body, error.status_code, error.headers)
+            return
+        headers = {}
+        if isinstance(error, errors.ResourceExhausted | errors.Unavailable):
+            headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+        if isinstance(error, errors.Unauthenticated):
+            headers["www-authenticate"] = "Bearer"
+        super().__init__(dialect.body(error, request_id), dialect.status(error), headers)
+
+    def render(self, content: Any) -> bytes:
+        # ASCII, because a name in a message may hold a lone surrogate.
+        return json.dumps(content).encode("ascii")
+
+
+def as_our_error(error: BaseException) -> errors.AgentmemError:
+    """Return `error` itself, or an Internal with an incident id; then the log has the cause and the caller has not."""
+    if isinstance(error, errors.AgentmemError):
+        return error
+    incident = uuid.uuid4().hex[:12]
+    log.error("unexpected error in an HTTP request, incident %s", incident, exc_info=error)
+    return errors.Internal(f"internal error; the server's log has it as incident {incident}")
+
+
+async def error_page(request: Request, error: Exception) -> Response:
+    """Answer an error of ours or of Starlette's: its exception handler."""
+    return ErrorPage(error if isinstance(error, HTTPException) else as_our_error(error), request.scope)
+
+
+def log_fields(scope: Scope, **fields: str | int) -> None:
+    """Add fields to the request's line in the log, such as its agent. A key in a wrong place stays out of it."""
+    added = {name: spans.identifier(value) if isinstance(value, str) else value for name, value in fields.items()}
+    scope[_FIELDS].update(added)
+
+
+def whole(scope: Scope) -> None:
+    """Note that the whole answer is known and only has to be sent: a client that leaves now leaves nothing undone."""
+    scope[_WHOLE] = True
+
+
+def broke_off(scope: Scope, error: errors.AgentmemError) -> None:
+    """Note that `error` ended an answer whose status, 200, was sent when it began.
+
+    That stands in the log, which says `failed` besides; the metrics have the status of the page that the error would
+    have been, or else no count would show that streams fail. The first error is the cause of others.
+    """
+    if _BROKE_OFF not in scope:
+        scope[_BROKE_OFF] = _dialect(scope).status(error)
+        log_fields(scope, failed=error.code.name.lower())
+
+
+def _end_span(scope: Scope, route: str, status: int) -> None:
+    """End the request's span, by what the request's line in the log says."""
+    if (span := spans.present()) is None:
+        return
+    fields = scope[_FIELDS]
+    known = {attribute: fields[name] for name, attribute in _TURN_ATTRIBUTES.items() if fields.get(name, "") != ""}
+    span.rename(f"{spans.identifier(scope['method'])} {route}")
+    span.set({"http.route": route, "http.response.status_code": status, **known})
+    failure = "CANCELLED" if status == CLIENT_CLOSED else str(status) if status >= 400 else ""
+    span.end(fields.get("failed", "").upper() or failure)
+
+
+class AccessLogMiddleware:
+    """ASGI middleware: counts, traces and logs requests, and answers what was not caught further in."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        trace = tracing.received((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        within = trace
+        if scope["path"] not in PROBES:  # the route is known only at the end
+            method = spans.identifier(scope["method"])
+            within = spans.served(method, trace, {"http.request.method": method})
+        with tracing.serving(within):
+            await self._serve(trace, scope, receive, send)
+
+    async def _serve(self, trace: tracing.Trace, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.monotonic()
+        status = 0
+        answer = [(name.encode("ascii"), value.encode("ascii")) for name, value in trace.answer]
+        answer.append((_ANTHROPICS_NAME, trace.request_id.encode("ascii")))
+        scope[_FIELDS] = {}
+        scope[_REQUEST_ID] = trace.request_id
+
+        async def counting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *answer]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counting)
+        except ClientDisconnect:
+            if status and _WHOLE not in scope:
+                broke_off(scope, errors.Cancelled("the client went away"))
+            status = status or CLIENT_CLOSED
+        except asyncio.CancelledError:
+            if status:
+                broke_off(scope, errors.Unavailable("the grace of a shutdown is over"))
+            status = status or 503
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost: every error is logged and answered
+            # Starlette hides what it has a page for, but could not send, behind an error of its own.
+            cause = error.__cause__ if isinstance(error.__cause__, errors.AgentmemError) else error
+            if status:
+                broke_off(scope, as_our_error(cause))
+            else:
+                await (await error_page(Request(scope), cause))(scope, receive, counting)
+        finally:
+            route = getattr(scope.get("route"), "path", "unmatched")
+            self._metrics.http_answered(route, scope["method"], scope.get(_BROKE_OFF, status or CLIENT_CLOSED))
+            _end_span(scope, route, status or CLIENT_CLOSED)
+            event(
+                log,
+                "answered",
+                logging.DEBUG if route in PROBES else logging.INFO,
+                method=scope["method"],
+                route=route,
+                status=status or CLIENT_CLOSED,
+                ms=round((time.monotonic() - began) * 1000),
+                request_id=trace.request_id,
+                **scope[_FIELDS],
+            )

@@ -1,0 +1,303 @@
+"""The OpenAPI document: what each route does, with the schemas that requests are checked by.
+
+A new route is one entry here. REST's operations come from `gateway.api.rest`, and the schema of a turn's body from its
+TurnEndpoint.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final, Literal, NamedTuple
+
+from google.protobuf.descriptor import FieldDescriptor
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.routing import BaseRoute, Route
+
+from gateway.api.answer_schemas import (
+    ANTHROPIC_ERROR,
+    ANY,
+    CHAT_COMPLETION,
+    EVENT,
+    MODEL,
+    MODELS,
+    NAMED_EVENT,
+    OPENAI_ERROR,
+    STATUS,
+    TOKENS,
+    UNREADY,
+)
+from gateway.api.messages_schema import CountTokensRequest
+from gateway.api.rest import ENDPOINTS, Endpoint, Parameter, model_of_answer, model_of_body
+from gateway.api.transcoding import message_model
+from gateway.api.validation import Json
+from gateway.http.middleware import ALIVE, METRICS, OPEN, READY
+from gateway.http.turns import TurnEndpoint
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+TEXT: Final = "text/plain"
+FILE: Final = "application/octet-stream"
+
+_LARGE_HEADERS: Final = 431
+"""The one refusal that even a probe may get."""
+
+GUARD_ERRORS: Final = (401, 403, 421, 429, _LARGE_HEADERS, 503)
+"""What is answered before the endpoint."""
+
+READ_ERRORS: Final = (*GUARD_ERRORS, 400, 404, 422, 499, 500, 504)
+"""What any call to the worker may end with."""
+
+WRITE_ERRORS: Final = (*READ_ERRORS, 408, 409, 413, 415)
+"""What a call with a body may end with besides."""
+
+
+_Dialect = Literal["openai", "anthropic"]
+
+
+class Operation(NamedTuple):
+    """One route with one method. `answers` are the schemas of status 200 by media type.
+
+    `body` is the model or the media type of what is sent, `example` one of it; `errors` are the statuses of errors, in
+    the shape of `dialect`; `further` are responses with other statuses.
+    """
+
+    summary: str
+    tag: str
+    answers: Mapping[str, Json | type[BaseModel]]
+    body: type[BaseModel] | str | None = None
+    example: Json | None = None
+    parameters: tuple[Json, ...] = ()
+    errors: tuple[int, ...] = READ_ERRORS
+    dialect: _Dialect = "openai"
+    further: Mapping[int, Json] = {}
+
+
+def _turn(summary: str, tag: str, example: Json, answer: Json = ANY, dialect: _Dialect = "openai") -> Operation:
+    """Return a route that runs turns: JSON, or events where `stream` asks for them."""
+    return Operation(
+        summary,
+        tag,
+        {JSON: answer, EVENTS: EVENT},
+        example=example,
+        parameters=(AGENT, MEMORY, IDEMPOTENCY_KEY, TEMPLATE_TIME, HISTORY),
+        errors=(*WRITE_ERRORS, 529) if dialect == "anthropic" else WRITE_ERRORS,
+        dialect=dialect,
+    )
+
+
+def _header(name: str, what: str, schema: Json) -> Json:
+    return {"name": name, "in": "header", "description": what, "schema": schema}
+
+
+def _ascii(most: int) -> Json:
+    return {"type": "string", "minLength": 1, "maxLength": most, "pattern": "^[!-~]+$"}
+
+
+AGENT: Final = _header(
+    "X-Agent-ID", "The agent whose turn it is, percent-encoded; else it is found by content.", _ascii(768)
+)
+MEMORY: Final = _header(
+    "X-Agent-Memory",
+    "How the input relates to the memory of the agent that X-Agent-ID names; else the input decides.",
+    {"enum": ["append", "replace", "refuse"]},
+)
+IDEMPOTENCY_KEY: Final = _header(
+    "Idempotency-Key",
+    "Names the turn: a retry with the same key and body is answered with the turn itself.",
+    _ascii(128),
+)
+HISTORY: Final = _header(
+    "X-Agent-History",
+    "How what the agent has had of a chat is taken: as it remembers it, with the reasoning that a "
+    "template leaves out of earlier turns (memory, the default), or as the template renders it.",
+    {"enum": ["memory", "template"]},
+)
+TEMPLATE_TIME: Final = _header(
+    "X-Agent-Template-Time",
+    "The moment, in ISO 8601, that the chat template sees as the present, and the agent's from then on.",
+    _ascii(64),
+)
+
+_HELLO: Final = [{"role": "user", "content": "The colour of the boat is green."}]
+
+OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
+    ("POST", "/v1/chat/completions"): _turn(
+        "Complete a chat", "OpenAI", {"model": "demo", "messages": _HELLO}, CHAT_COMPLETION
+    ),
+    ("POST", "/v1/completions"): _turn("Complete a text", "OpenAI", {"model": "demo", "prompt": "The boat is"}),
+    ("POST", "/v1/responses"): _turn("Answer", "OpenAI", {"model": "demo", "input": "Where is the boat?"}),
+    **{
+        (method, "/v1/responses/{id}"): Operation(
+            "Not served: says what to do", "OpenAI", {}, errors=(*GUARD_ERRORS, 404)
+        )
+        for method in ("GET", "POST", "DELETE")
+    },
+    ("POST", "/v1/messages"): _turn(
+        "Answer messages", "Anthropic", {"model": "demo", "max_tokens": 64, "messages": _HELLO}, dialect="anthropic"
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        "Count the tokens of messages",
+        "Anthropic",
+        {JSON: TOKENS},
+        body=CountTokensRequest,
+        example={"model": "demo", "messages": _HELLO},
+        errors=(*WRITE_ERRORS, 529),
+        dialect="anthropic",
+    ),
+    ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: MODELS}),
+    ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: MODEL}),
+    ("GET", ALIVE): Operation("Whether the gateway lives", "Operations", {JSON: STATUS}, errors=(_LARGE_HEADERS,)),
+    ("GET", READY): Operation(
+        "Whether a turn could run", "Operations", {JSON: STATUS}, errors=(_LARGE_HEADERS,), further={503: UNREADY}
+    ),
+    ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: {"type": "string"}}, errors=GUARD_ERRORS),
+    ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: ANY}, errors=GUARD_ERRORS),
+}
+"""All routes but REST's."""
+
+
+_REF: Final = "#/components/schemas/{model}"
+_ERRORS: Final = {"openai": "Error", "anthropic": "AnthropicError"}
+_RETRIED: Final = (429, 503, 529)
+
+
+def document(routes: Iterable[BaseRoute]) -> Json:
+    """Return the document of `routes`. Raises KeyError for a route that `OPERATIONS` does not know."""
+    found = list(_operations(routes))
+    refs, schemas = _schemas(operation for _, _, operation in found)
+    schemas |= {"Error": OPENAI_ERROR, "AnthropicError": ANTHROPIC_ERROR}
+    paths: dict[str, Json] = {}
+    for method, path, operation in found:
+        paths.setdefault(path, {})[method.lower()] = _written(path, operation, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Agentmem",
+            "version": version("agentmem"),
+            "summary": "Persistent memory for LLM agents: the HTTP API",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{"bearer": []}, {"apiKey": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "Where the gateway asks for keys."},
+                "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    }
+
+
+def served(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, Route]]:
+    """Yield method, path as OpenAPI writes it, and route of all that is served, but for HEAD."""
+    for route in routes:
+        if isinstance(route, Route):
+            for method in sorted((route.methods or set()) - {"HEAD"}):
+                yield method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path), route
+
+
+def _operations(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, Operation]]:
+    rest = {(endpoint.method, endpoint.path): endpoint for endpoint in ENDPOINTS}
+    for method, path, route in served(routes):
+        if (method, path) in rest:
+            yield method, path, _rest(rest[method, path])
+            continue
+        operation = OPERATIONS[method, path]
+        if isinstance(route.endpoint, TurnEndpoint):
+            operation = operation._replace(body=route.endpoint.schema)
+        yield method, path, operation
+
+
+def _rest(endpoint: Endpoint) -> Operation:
+    answers: Mapping[str, Json | type[BaseModel]] = {JSON: message_model(endpoint.rpc.output_type)}
+    if endpoint.rpc.name == "Generate":
+        answers = {JSON: model_of_answer(), EVENTS: NAMED_EVENT}
+    elif endpoint.rpc.server_streaming:
+        answers = {FILE: {}}
+    body = model_of_body(endpoint) if endpoint.has_body else FILE if endpoint.rpc.client_streaming else None
+    return Operation(
+        endpoint.summary,
+        "Agents",
+        answers,
+        body,
+        endpoint.example,
+        tuple(_query(endpoint, one) for one in endpoint.query) + ((IDEMPOTENCY_KEY,) if endpoint.is_turn else ()),
+        READ_ERRORS if body is None and endpoint.method == "GET" else WRITE_ERRORS,
+    )
+
+
+def _query(endpoint: Endpoint, parameter: Parameter) -> Json:
+    schema: Json = {"type": "string", "minLength": 1, "maxLength": 256}
+    if parameter.field == "page_token":
+        schema = {"type": "string"}
+    elif (kind := endpoint.type_of(parameter)) == FieldDescriptor.TYPE_BOOL:
+        schema = {"type": "boolean"}
+    elif kind == FieldDescriptor.TYPE_INT32:
+        schema = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
+    query = {"name": parameter.name, "in": "query", "required": parameter.required, "description": parameter.what}
+    return {**query, "schema": schema}
+
+
+def _schemas(operations: Iterable[Operation]) -> tuple[Mapping[Any, Json], Json]:
+    """Return references to the models' schemas, and the schemas."""
+    wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
+    for operation in operations:
+        if isinstance(operation.body, type):
+            wanted[operation.body, "validation"] = None
+        for answer in operation.answers.values():
+            if isinstance(answer, type):
+                wanted[answer, "serialization"] = None
+    refs, definitions = models_json_schema(list(wanted), ref_template=_REF)
+    return refs, definitions["$defs"]
+
+
+def _written(path: str, operation: Operation, refs: Mapping[Any, Json]) -> Json:
+    in_path = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 256}}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+    content = {
+        media: {"schema": refs[answer, "serialization"] if isinstance(answer, type) else answer}
+        for media, answer in operation.answers.items()
+    }
+    written: Json = {
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "parameters": [*in_path, *operation.parameters],
+        "responses": {"200": {"description": "OK", "content": content}, **_failures(operation)},
+    }
+    if operation.body is not None:
+        written["requestBody"] = {"required": True, "content": _body(operation, refs)}
+    if path in OPEN:
+        written["security"] = []
+    return written
+
+
+def _body(operation: Operation, refs: Mapping[Any, Json]) -> Json:
+    if isinstance(operation.body, str):
+        return {operation.body: {"schema": {}}}
+    content: Json = {"schema": refs[operation.body, "validation"]}
+    if operation.example is not None:
+        content["example"] = operation.example
+    return {JSON: content}
+
+
+def _failures(operation: Operation) -> Json:
+    shape = {"$ref": _REF.format(model=_ERRORS[operation.dialect])}
+    failures: Json = {}
+    for status in sorted({*operation.errors, *operation.further}):
+        schema = operation.further.get(status, shape)
+        failures[str(status)] = {"description": _phrase(status), "content": {JSON: {"schema": schema}}}
+        if status in _RETRIED:
+            what = {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}
+            failures[str(status)]["headers"] = {"Retry-After": what}
+    return failures
+
+
+def _phrase(status: int) -> str:
+    if status == 499:
+        return "The turn was aborted"
+    return "Overloaded" if status == 529 else HTTPStatus(status).phrase

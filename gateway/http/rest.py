@@ -1,0 +1,258 @@
+"""REST's endpoints: parameters, unary calls, turns, and an agent's file, streamed in and out and never held whole.
+
+An agent's id is one part of the path, percent-encoded, and may hold any UTF-8, a "/" as %2F too: so these routes match
+the path as it was sent, where others match it decoded.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote
+
+import grpc
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
+
+from agentmem.blockfile import CHUNK_BYTES
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import agent_pb2
+from agentmem.validation import check_text
+from agentmem.wire import drain
+from gateway import upstream
+from gateway.api.rest import ENDPOINTS, STREAM, Endpoint, Parameter, Values, exchange_of, model_of_body
+from gateway.api.transcoding import read_json, to_json
+from gateway.edge.authorization import authorize_namespace
+from gateway.edge.callers import caller
+from gateway.http.middleware import log_fields
+from gateway.http.requests import (
+    check_percent_encoding,
+    limited,
+    parsed_body,
+    percent_decoded,
+    request_id,
+)
+from gateway.http.responses import StreamedResponse, until_disconnect
+from gateway.http.turns import Turns, answer
+
+FILE_TYPE: Final = "application/octet-stream"
+
+
+async def send_file(
+    call: upstream.StreamCall[agent_pb2.ExportAgentResponse], agent: str, send: Send, stall_limit: float
+) -> None:
+    """Answer with the file that ExportAgent streams.
+
+    Raises AgentmemError where it fails, ReaderStalled included: before the first chunk nothing was sent, and after it
+    the response is left without an end, so that a part is not taken for the whole.
+    """
+    async with aclosing(upstream.messages(call)) as chunks:
+        first = await anext(chunks, None)
+        response = StreamedResponse(send, stall_limit)
+        name = quote(f"{agent}.safetensors", safe="")
+        await response.start(
+            [("content-type", FILE_TYPE), ("content-disposition", f"attachment; filename*=UTF-8''{name}")]
+        )
+        if first is not None:
+            await response.write(first.chunk)
+        async for one in chunks:
+            await response.write(one.chunk)
+        await response.end()
+
+
+async def take_file(
+    connect: Callable[[], Any], target: agent_pb2.ImportAgentRequest, request: Request, limit: int
+) -> agent_pb2.ImportAgentResponse:
+    """Return the agent that ImportAgent makes of the request's body, whose `target` is known.
+
+    Raises AgentmemError as the worker refuses it, HTTPException for another content type and for more than `limit`
+    bytes, and ClientDisconnect where the caller goes away, which cancels the import.
+    """
+    body = limited(request, FILE_TYPE, limit)
+    pieces = _pieces(body)
+    first = await anext(pieces, b"")  # nothing is begun for a body that is refused by its headers
+    call = connect()
+    try:
+        await call.write(target)
+        if first:
+            await call.write(agent_pb2.ImportAgentRequest(chunk=first))
+        async for piece in pieces:
+            await call.write(agent_pb2.ImportAgentRequest(chunk=piece))
+        await call.done_writing()
+    except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+        await drain(body)  # the worker has ended the call, and its status says why
+    except BaseException:
+        call.cancel()
+        raise
+    made: agent_pb2.ImportAgentResponse = await until_disconnect(request.receive, upstream.result(call))
+    return made
+
+
+async def _pieces(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the body in pieces of CHUNK_BYTES bytes; the last one may be shorter."""
+    held = bytearray()
+    async for data in body:
+        held += data
+        while len(held) >= CHUNK_BYTES:
+            yield bytes(held[:CHUNK_BYTES])
+            del held[:CHUNK_BYTES]
+    if held:
+        yield bytes(held)
+
+
+_MOST_PARAMETERS: Final = 16
+_MOST_TEXT: Final = 4096
+_INT32: Final = range(-(2**31), 2**31)
+_INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
+
+
+def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
+    """Return the parameters of a request: parts of its path, still percent-encoded, and its query.
+
+    Raises InvalidArgument for unknown, repeated, missing, contradictory and ill-formed ones.
+    """
+    values: dict[str, str | int | bool] = {name: percent_decoded(name, part) for name, part in path.items()}
+    known = {parameter.name: parameter for parameter in endpoint.query}
+    for name, text in _pairs(query):
+        if name not in known:
+            raise InvalidArgument("query", f"has a parameter that is none of {', '.join(known) or 'none'}")
+        if name in values:
+            raise InvalidArgument(name, "is given more than once")
+        values[name] = _value(endpoint, known[name], text)
+    endpoint.check(values)
+    return values
+
+
+def fill_parameters(message: Message, endpoint: Endpoint, values: Values) -> None:
+    """Set the fields that `values` mean."""
+    fields = {**endpoint.path_parameters, **{parameter.name: parameter.field for parameter in endpoint.query}}
+    for name, value in values.items():
+        if fields[name]:
+            *outer, last = fields[name].split(".")
+            target: Any = message
+            for part in outer:
+                target = getattr(target, part)
+            setattr(target, last, value)
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    try:
+        text = query.decode("ascii")
+        check_percent_encoding("query", text)
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
+    except UnicodeDecodeError:
+        raise InvalidArgument("query", "is not percent-encoded UTF-8") from None
+    except ValueError:
+        raise InvalidArgument("query", f"has more than {_MOST_PARAMETERS} parameters") from None
+
+
+def _value(endpoint: Endpoint, parameter: Parameter, text: str) -> str | int | bool:
+    kind = endpoint.type_of(parameter)
+    if kind == FieldDescriptor.TYPE_BOOL:
+        if text not in ("true", "false"):
+            raise InvalidArgument(parameter.name, "must be true or false")
+        return text == "true"
+    if kind == FieldDescriptor.TYPE_INT32:
+        if not _INTEGER.fullmatch(text) or int(text) not in _INT32:
+            raise InvalidArgument(parameter.name, "must be a whole number of 32 bits")
+        return int(text)
+    if parameter.field == "page_token":
+        return check_text(parameter.name, text, max_bytes=_MOST_TEXT, allow_empty=True)
+    return check_text(parameter.name, text)
+
+
+def rest_routes(shared: Turns, max_import_bytes: int) -> list[Route]:
+    """Return a route for each path of the table."""
+    served = [RestEndpoint(endpoint, shared, max_import_bytes) for endpoint in ENDPOINTS]
+    by_path = sorted(served, key=lambda one: one.endpoint.path)
+    return [
+        EncodedRoute(path, _ByMethod({one.endpoint.method: one for one in ones}))
+        for path, ones in groupby(by_path, key=lambda one: one.endpoint.path)
+    ]
+
+
+class EncodedRoute(Route):
+    """A route that matches the path as it was sent. Parts of it stay percent-encoded in `path_params`."""
+
+    def __init__(self, path: str, endpoint: "_ByMethod") -> None:
+        super().__init__(path, endpoint, methods=list(endpoint.served))
+        self.methods = set(endpoint.served)  # without the HEAD that GET brings along: an export is no small matter
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] == "http":
+            raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode("ascii")
+            scope = {**scope, "path": raw.decode("latin-1")}
+        return super().matches(scope)
+
+
+@dataclass(frozen=True)
+class _ByMethod:
+    """What serves one path, by method."""
+
+    served: "Mapping[str, RestEndpoint]"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.served[scope["method"]](scope, receive, send)
+
+
+@dataclass(frozen=True)
+class RestEndpoint:
+    """One endpoint as an ASGI application."""
+
+    endpoint: Endpoint
+    shared: Turns
+    max_import_bytes: int
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            values = given(self.endpoint, request.path_params, scope.get("query_string", b""))
+            log_fields(scope, **{name: str(values[name]) for name in ("agent", "model") if name in values})
+            await self._serve(request, values, send)
+        except InvalidArgument as error:
+            raise self.endpoint.renamed(error) from None
+
+    async def _serve(self, request: Request, values: Values, send: Send) -> None:
+        rpc = self.endpoint.rpc
+        message: Any = GetMessageClass(rpc.input_type)()
+        if rpc.client_streaming:
+            fill_parameters(message, self.endpoint, values)
+            authorize_namespace(message, caller().namespace)
+            made = await take_file(self._call(), message, request, self.max_import_bytes)
+            await JSONResponse(to_json(made))(request.scope, request.receive, send)
+            return
+        streamed = await self._read(request, message) if self.endpoint.has_body else False
+        fill_parameters(message, self.endpoint, values)
+        if self.endpoint.is_turn:
+            message.request_id = request_id(request.headers)
+        authorize_namespace(message, caller().namespace)
+        if rpc.name == "Generate":
+            await answer(self.shared, request, send, exchange_of(message, streamed), agent=message.key.agent_id)
+            return
+        if rpc.server_streaming:
+            call = self._call()(message)
+            work = send_file(call, message.key.agent_id, send, self.shared.stall_limit)
+            await until_disconnect(request.receive, work)
+            return
+        with self.shared.metrics.generation("http") if self.endpoint.is_turn else nullcontext():
+            response = await until_disconnect(request.receive, upstream.result(self._call()(message)))
+        await JSONResponse(to_json(response))(request.scope, request.receive, send)
+
+    async def _read(self, request: Request, message: Any) -> bool:
+        """Set what the body has in `message`; return whether it asks for a stream."""
+        model, limit, without = model_of_body(self.endpoint), self.shared.max_body_bytes, frozenset({STREAM})
+        body = await parsed_body(request, limit, lambda content: read_json(content, model, message, without))
+        return getattr(body, STREAM, False)
+
+    def _call(self) -> Callable[..., Any]:
+        """Return the RPC, to be called with its request, if it is not a stream."""
+        rpc = self.endpoint.rpc
+        return upstream.stub(self.shared.channel, rpc, GetMessageClass(rpc.output_type).FromString)

@@ -1,0 +1,145 @@
+"""A run's events: durable before they are sent, and sent to all who follow the run.
+
+What is appended is stored first, several events in one write where they come faster than writes. What is only
+published, text as it streams, is dropped for readers that are too slow, because a later event has the whole of it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
+
+from agentmem.errors import AgentmemError, FailedPrecondition
+from agentmem.shielding import run_shielded
+from agentmem.v1 import workflow_pb2, workflow_run_pb2
+from agentmem.validation import MAX_RECORD_BYTES
+
+_MAX_UNREAD: Final = 1024
+"""Published events that may wait for one reader."""
+_HEADROOM: Final = 64 * 1024
+"""Bytes of a record that are left to say how the run ended."""
+
+Event = workflow_pb2.RunWorkflowResponse
+LoggedEvent = workflow_run_pb2.LoggedEvent
+Write = Callable[[Sequence[LoggedEvent]], Coroutine[Any, Any, None]]
+
+
+class EventLog:
+    """The events of one run. Event loop only.
+
+    `events` are those that are stored already, `used` the bytes of the record beside them. `write` stores more, and how
+    far the run is; one write follows the other.
+    """
+
+    def __init__(self, events: Iterable[LoggedEvent], used: int, write: Write) -> None:
+        self._write = write
+        self._known = {logged.key: logged for logged in events}
+        self._stored = [logged.event for logged in self._known.values()]
+        self._bytes = used + sum(logged.ByteSize() for logged in self._known.values())
+        self._pending: list[LoggedEvent | Event] = []
+        self._readers: set[_Reader] = set()
+        self._writing = asyncio.Lock()
+        self._closed = False
+        self._interruption: AgentmemError | None = None
+
+    def find(self, key: str) -> LoggedEvent | None:
+        """Return what was appended under `key`, in this execution of the run or in one before."""
+        return self._known.get(key)
+
+    def count(self, kind: str) -> int:
+        """Return how many events of a kind are stored."""
+        return sum(event.WhichOneof("event") == kind for event in self._stored)
+
+    def append(self, key: str, event: Event, digest: bytes = b"") -> None:
+        """Have an event stored and sent by the next `flush`, unless there is one under its key.
+
+        `digest` is of the request that it answers.
+        """
+        if key not in self._known:
+            event.sequence = len(self._known) + 1
+            event.time.GetCurrentTime()
+            self._known[key] = logged = LoggedEvent(key=key, event=event, digest=digest)
+            self._pending.append(logged)
+
+    def publish(self, event: Event) -> None:
+        """Send an event that is not stored, after all that was appended before it."""
+        event.sequence = len(self._known)
+        event.time.GetCurrentTime()
+        if self._pending:
+            self._pending.append(event)
+        else:
+            self._send(event, stored=False)
+
+    async def flush(self) -> None:
+        """Store and send what was appended. Raise what writing raises, FailedPrecondition if the record is full."""
+        async with self._writing:
+            await run_shielded(self._flush())  # the next write follows this one
+
+    async def _flush(self) -> None:
+        upto = len(self._pending)
+        new = [one for one in self._pending if isinstance(one, LoggedEvent)]
+        if new:
+            size = self._bytes + sum(logged.ByteSize() for logged in new)
+            ends = new[-1].event.HasField("finished")
+            if size > MAX_RECORD_BYTES - (0 if ends else _HEADROOM):
+                raise FailedPrecondition(
+                    f"the run's record is full: it holds all that was said, at most {MAX_RECORD_BYTES >> 20} MiB; "
+                    "make the workflow shorter, or several of it"
+                )
+            await self._write(new)
+            self._bytes = size
+        while upto < len(self._pending) and not isinstance(self._pending[upto], LoggedEvent):
+            upto += 1
+        ready, self._pending = self._pending[:upto], self._pending[upto:]
+        for one in ready:
+            if isinstance(one, LoggedEvent):
+                self._stored.append(one.event)
+                self._send(one.event, stored=True)
+            else:
+                self._send(one, stored=False)
+
+    async def save(self) -> None:
+        """Store how far the run is, and drop what was appended and could not be stored."""
+        async with self._writing:
+            self._pending = [one for one in self._pending if not isinstance(one, LoggedEvent)]
+            await run_shielded(self._write(()))
+
+    def close(self, interruption: AgentmemError | None = None) -> None:
+        """End the streams of readers, after the rest: with `interruption`, if there is one. Idempotent."""
+        if not self._closed:
+            self._closed, self._interruption = True, interruption
+            for reader in self._readers:
+                reader.wake.set()
+
+    async def read(self, after: int) -> AsyncGenerator[Event, None]:
+        """Yield what is stored behind a sequence number, then what comes, until the log is closed.
+
+        Raise what interrupted it.
+        """
+        reader = _Reader()
+        reader.events.extend(event for event in self._stored if event.sequence > after)
+        self._readers.add(reader)
+        try:
+            while True:
+                while reader.events:
+                    yield reader.events.popleft()
+                if self._closed:
+                    if self._interruption is not None:
+                        raise self._interruption
+                    return
+                reader.wake.clear()
+                await reader.wake.wait()
+        finally:
+            self._readers.discard(reader)
+
+    def _send(self, event: Event, *, stored: bool) -> None:
+        for reader in self._readers:
+            if stored or event.HasField("finished") or len(reader.events) < _MAX_UNREAD:
+                reader.events.append(event)
+                reader.wake.set()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque()
+        self.wake = asyncio.Event()

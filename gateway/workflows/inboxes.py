@@ -1,0 +1,83 @@
+"""What agents have heard and not read yet. Pure.
+
+What is heard is read in one user message, a line for each utterance, since templates of some models refuse two user
+messages in a row. Where listeners take notes each utterance is a message of its own, which has its note.
+"""
+
+from typing import Final, NamedTuple
+
+from agentmem.errors import FailedPrecondition
+from gateway.workflows.definition.schema import Definition, Phase
+from gateway.workflows.definition.templates import fill_within_bounds
+from gateway.workflows.topology import Audience
+
+MAX_UNREAD: Final = 1024 * 1024
+"""Characters of what one agent has to read at a time."""
+
+
+class Listening(NamedTuple):
+    """An agent reads `message` and says nothing, or notes something for itself.
+
+    `role` is "system" where the agent is introduced, which only a new agent needs.
+    """
+
+    agent: str
+    message: str
+    notes: bool = False
+    role: str = "user"
+
+
+class Inboxes:
+    """Unread lines by agent."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._defaults = definition.defaults
+        self._variables = definition.variables
+        self._unread: dict[str, list[str]] = {name: [] for name in definition.agents}
+        self._characters = dict.fromkeys(definition.agents, 0)
+
+    def put(self, agent: str, line: str, phase: str) -> None:
+        """Add something to read, unless it is empty. Raise FailedPrecondition if it is too much with what is unread."""
+        if line:
+            self._characters[agent] += len(line) + 1
+            if self._characters[agent] > MAX_UNREAD:
+                raise FailedPrecondition(
+                    f"{agent} would have more than {MAX_UNREAD} characters to read at a time in phase {phase}; give "
+                    "the phase fewer rounds, or agents a smaller max_tokens, and begin another run"
+                )
+            self._unread[agent].append(line)
+
+    def tell(self, speaker: str, audience: Audience, text: str, phase: str) -> None:
+        """Put what was said in a phase to those who hear it, and that it was said to those who only see it.
+
+        Raise FailedPrecondition if that is too much to read.
+        """
+        named = {**self._variables, "speaker": speaker, "listeners": ", ".join(audience.listeners)}
+        for field, agents, more in (("hears", audience.listeners, {"text": text}), ("notice", audience.bystanders, {})):
+            for agent in agents:
+                what = f"defaults.{field}, as {agent} would read it of {speaker} in phase {phase},"
+                values = {**named, **more, "agent": agent}
+                self.put(agent, fill_within_bounds(getattr(self._defaults, field), values, what), phase)
+
+    def waiting(self) -> list[str]:
+        """Return the agents that have something to read."""
+        return [agent for agent, lines in self._unread.items() if lines]
+
+    def read(self, agent: str) -> str:
+        """Take and return all that an agent has to read; empty if there is nothing."""
+        return "\n".join(self._taken(agent))
+
+    def listen(self, agent: str, phase: Phase) -> tuple[Listening, ...]:
+        """Take what an agent has to read; return how it takes that in."""
+        if not takes_notes(phase, self._defaults.listening):
+            return (Listening(agent, text),) if (text := self.read(agent)) else ()
+        return tuple(Listening(agent, line, notes=True) for line in self._taken(agent))
+
+    def _taken(self, agent: str) -> list[str]:
+        lines, self._unread[agent], self._characters[agent] = self._unread[agent], [], 0
+        return lines
+
+
+def takes_notes(phase: Phase, default: str) -> bool:
+    """Return whether listeners note what they hear in a phase."""
+    return (phase.listening or default) == "notes"

@@ -1,0 +1,158 @@
+"""The tasks of a run's agents, turns and listenings: each done once, an agent's in their order.
+
+An agent's n-th task has a key in the log and a request_id that follow from the run, the agent and n. What the log has
+is not done again, if it answers the same request; what was committed and is not in the log, the worker replays.
+"""
+
+import asyncio
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from agentmem.errors import Aborted, FailedPrecondition
+from agentmem.v1 import inference_pb2, workflow_pb2
+from gateway.workflows.definition.schema import Definition
+from gateway.workflows.event_log import Event, EventLog
+from gateway.workflows.inboxes import Listening
+from gateway.workflows.program import Step, Turn
+from gateway.workflows.worker import Done, Worker, generate_request, listen_request
+
+_Request = inference_pb2.GenerateRequest | inference_pb2.PrefillRequest
+_Call = Callable[[], Coroutine[Any, Any, Done]]
+
+
+class TaskRunner:
+    """Event loop only. `slots` bounds how many tasks the worker has at the same time, of all runs that share it."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        workflow: workflow_pb2.Workflow,
+        worker: Worker,
+        events: EventLog,
+        slots: asyncio.Semaphore,
+    ) -> None:
+        self._definition = definition
+        self._workflow = workflow
+        self._worker = worker
+        self._log = events
+        self._slots = slots
+        self._keys = {agent.name: agent.key for agent in workflow.agents}
+        self._own = {agent.name for agent in workflow.agents if not agent.persists}
+        self._done: Counter[str] = Counter()
+        self._versions: Counter[str] = Counter()
+        self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.asked = False
+        """Something was asked for that the log did not have: from here on the run is not a repetition."""
+
+    def last(self, agent: str) -> int:
+        """Return the number of the agent's last task, from 1."""
+        return self._done[agent]
+
+    async def speak(self, step: Step, turn: Turn, talking: asyncio.Event) -> str:
+        """Do a turn; return what the agent said. Set `talking` at its first word. Raise AgentmemError."""
+        agent = turn.agent
+
+        def publish(event: inference_pb2.GenerateResponse) -> None:
+            if event.HasField("started"):
+                speaking = workflow_pb2.AgentSpeaking(
+                    agent_id=agent, cache=event.started.cache, phase=step.phase, round=step.round
+                )
+                self._log.publish(Event(agent_speaking=speaking))
+            elif event.HasField("delta"):
+                talking.set()
+                if text := event.delta.text:
+                    self._log.publish(Event(agent_delta=workflow_pb2.AgentDelta(agent_id=agent, text=text)))
+
+        def spoke(done: Done) -> Event:
+            self._workflow.turns += 1
+            reason = done.finished.reason
+            return Event(agent_spoke=workflow_pb2.AgentSpoke(text=done.text, reason=reason, **_done(step, agent, done)))
+
+        async with self._in_order[agent]:
+            request = generate_request(self._definition, turn, self._keys[agent], self._next_id(agent))
+            call = partial(self._worker.generate, request, publish)
+            event = (await self._once(f"spoke/{agent}", agent, request, call, spoke)).agent_spoke
+            talking.set()
+        await self._log.flush()
+        return event.text
+
+    async def listen(self, step: Step, listening: Listening) -> None:
+        """Do a listening, with or without a note. Raise AgentmemError."""
+        agent = listening.agent
+
+        def listened(done: Done) -> Event:
+            return Event(agent_listened=workflow_pb2.AgentListened(note=done.text, **_done(step, agent, done)))
+
+        async with self._in_order[agent]:
+            request_id = self._next_id(agent)
+            call: _Call
+            request: _Request
+            if listening.notes:
+                request = generate_request(self._definition, listening, self._keys[agent], request_id)
+                call = partial(self._worker.generate, request)
+            else:
+                request = listen_request(self._definition, listening, self._keys[agent], request_id)
+                call = partial(self._worker.prefill, request)
+            try:
+                await self._once(f"listened/{agent}", agent, request, call, listened)
+            except Aborted:
+                if listening.role == "system" and agent not in self._own:
+                    return  # it has a memory, so it knows who it is
+                raise
+        await self._log.flush()
+
+    async def _once(
+        self, kind: str, agent: str, request: _Request, call: _Call, event: Callable[[Done], Event]
+    ) -> Event:
+        """Return the event of a task that the log has, or else do the task and append its event."""
+        key = f"{kind}/{self._done[agent]}"
+        logged = self._log.find(key)
+        if logged is not None:
+            if logged.digest != _digest(request):
+                raise FailedPrecondition(
+                    "the run was begun by another version of agentmem, which asked its agents otherwise; begin a new "
+                    "one"
+                )
+            made = logged.event
+        else:
+            self.asked = True
+            if agent in self._own:  # only the run speaks to it; and an expired one must not begin again from nothing
+                request.if_version = self._versions[agent]
+            async with self._slots:
+                made = event(await call())
+            self._workflow.update_time.GetCurrentTime()
+            self._log.append(key, made, _digest(request))
+        durable = made.agent_spoke if made.HasField("agent_spoke") else made.agent_listened
+        self._versions[agent] = durable.version.version
+        return made
+
+    def _next_id(self, agent: str) -> str:
+        self._done[agent] += 1
+        return f"{self._workflow.workflow_id}/{agent}/{self._done[agent]}"
+
+
+def _done(step: Step, agent: str, done: Done) -> dict[str, Any]:
+    """Return what events say of a turn or a listening that is durable."""
+    finished = done.finished
+    return {
+        "agent_id": agent,
+        "cache": done.started.cache,
+        "usage": finished.usage,
+        "timings": finished.timings,
+        "version": finished.version,
+        "phase": step.phase,
+        "round": step.round,
+        "replayed": finished.replayed,
+    }
+
+
+def _digest(request: _Request) -> bytes:
+    """Return 16 bytes of what is asked, without what may differ when it is asked again."""
+    asked = type(request)()
+    asked.CopyFrom(request)  # type: ignore[arg-type]
+    asked.ClearField("if_version")
+    asked.ClearField("expiry")
+    return hashlib.sha256(asked.SerializeToString(deterministic=True)).digest()[:16]

@@ -1,0 +1,155 @@
+"""Who speaks in a phase, when and to whom, and who hears it: functions of the phase alone. Pure.
+
+An utterance is meant for its addressees, and the channel says who hears it:
+
+    public     all others of the phase: its agents, and those who only listen
+    private    the addressees
+    whisper    the addressees; the others of the phase are bystanders, who learn that there was a whisper, and no more
+
+All functions take a phase as `load()` lets it through. Given another (checks.py asks them about phases that still have
+mistakes), they leave out whom the phase does not say: no center, or no partner, is an empty tuple.
+
+A schedule is flat: one entry for each step of each round of each phase, with those who speak in it at the same time, if
+nothing ends a phase early. Prefetches and turn hints are made of it.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from gateway.workflows.definition.schema import Definition, Phase
+
+
+class Audience(NamedTuple):
+    """Who hears an utterance, and who only learns that there was one; both in the order of the phase."""
+
+    listeners: tuple[str, ...]
+    bystanders: tuple[str, ...]
+
+
+def present(phase: Phase) -> tuple[str, ...]:
+    """Return all who are there: the agents, then those who only listen."""
+    return (*phase.agents, *phase.listeners)
+
+
+def speakers(phase: Phase) -> tuple[str, ...]:
+    """Return who speaks in a round, in the order of `agents`: the center in broadcast, who has a partner in pairs."""
+    match phase.topology:
+        case "broadcast":
+            return tuple(name for name in phase.agents if name == phase.center)
+        case "pairs":
+            paired = {name for pair in pairs(phase) for name in pair}
+            return tuple(name for name in phase.agents if name in paired)
+        case _:
+            return tuple(phase.agents)
+
+
+def pairs(phase: Phase) -> tuple[tuple[str, str], ...]:
+    """Return who speaks with whom in topology pairs: as the phase says, or neighbours in `agents`."""
+    if phase.pairs is not None:
+        return tuple((first, second) for first, second in phase.pairs)
+    return tuple(pairwise(phase.agents))[::2]
+
+
+def addressees(phase: Phase, speaker: str) -> tuple[tuple[str, ...], ...]:
+    """Return for whom each of the utterances is meant that `speaker` makes in one round, in their order.
+
+    That is one, save for a hub's center: it speaks to each of the others, one at a time, in the order of `agents`. One
+    who does not speak makes none.
+    """
+    if speaker not in speakers(phase):
+        return ()
+    others = tuple(name for name in phase.agents if name != speaker)
+    match phase.topology:
+        case "hub" if speaker == phase.center:
+            return tuple((name,) for name in others)
+        case "hub":
+            return (tuple(name for name in others if name == phase.center),)
+        case "pairs":
+            partner = {first: second for pair in pairs(phase) for first, second in (pair, pair[::-1])}
+            return ((partner[speaker],),) if speaker in partner else ()
+        case "ring":
+            following = phase.agents[(phase.agents.index(speaker) + 1) % len(phase.agents)]
+            return ((following,),) if following != speaker else ()
+        case _:
+            return (tuple(phase.to.get(speaker, others)),)
+
+
+def audience(phase: Phase, speaker: str, addressees: tuple[str, ...]) -> Audience:
+    """Return who hears what `speaker` says to `addressees`. The speaker is in neither part."""
+    others = tuple(name for name in present(phase) if name != speaker)
+    if phase.channel == "public":
+        return Audience(others, ())
+    meant = tuple(name for name in others if name in addressees)
+    return Audience(meant, tuple(name for name in others if name not in meant) if phase.channel == "whisper" else ())
+
+
+def hear_all(phase: Phase, speaker: str) -> frozenset[str]:
+    """Return who surely hears all that `speaker` says in the phase, whatever is said and whenever it ends.
+
+    All rounds are alike, so those are the common listeners of one round's utterances. It is conservative for a hub's
+    center on a channel that is not public: with two or more others none of them counts, although the last of them
+    hears its last utterance. The speaker itself is left out.
+    """
+    heard = [frozenset(audience(phase, speaker, meant).listeners) for meant in addressees(phase, speaker)]
+    return frozenset.intersection(*heard) if heard else frozenset()
+
+
+class Speech(NamedTuple):
+    """Who speaks, and for whom that is meant."""
+
+    speaker: str
+    to: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """One step's place: the phase's index, the round from 1, the step of the round from 0; and who speaks in it."""
+
+    phase: int
+    round: int
+    step: int
+    speeches: tuple[Speech, ...]
+
+
+def steps_of_round(phase: Phase) -> list[tuple[Speech, ...]]:
+    """Return the steps of one round, each with those who speak at the same time."""
+    match phase.topology:
+        case "all_at_once":
+            return [tuple(_speech(phase, agent) for agent in phase.agents)]
+        case "pairs":
+            paired = pairs(phase)
+            return [
+                tuple(_speech(phase, first) for first, _ in paired),
+                tuple(_speech(phase, second) for _, second in paired),
+            ]
+        case "hub":
+            assert phase.center is not None
+            center = phase.center
+            meant = addressees(phase, center)
+            return [step for to in meant for step in ((Speech(center, to),), (Speech(to[0], (center,)),))]
+        case _:
+            return [(_speech(phase, agent),) for agent in speakers(phase)]
+
+
+def _speech(phase: Phase, agent: str) -> Speech:
+    """Return what an agent says that speaks once in a round."""
+    return Speech(agent, addressees(phase, agent)[0])
+
+
+def schedule(definition: Definition) -> list[Place]:
+    """Return all steps of a run in which nothing ends a phase early."""
+    return [
+        Place(index, number, step, speeches)
+        for index, phase in enumerate(definition.phases)
+        for number in range(1, phase.rounds + 1)
+        for step, speeches in enumerate(steps_of_round(phase))
+    ]
+
+
+def distances(places: Sequence[Place], now: int, agents: Sequence[str]) -> dict[str, int | None]:
+    """Return the steps from place `now` until each agent speaks again: 1 for the step that follows, None for never."""
+    found: dict[str, int | None] = dict.fromkeys(agents)
+    for place in range(len(places) - 1, now, -1):
+        for speech in places[place].speeches:
+            found[speech.speaker] = place - now
+    return found

@@ -1,0 +1,181 @@
+"""A run's calls to the worker: turns, notes and listenings, tried again through an outage under the same request_id.
+
+The worker replays what it had committed before the answer was lost, so nothing is computed or remembered twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypeVar
+
+import grpc
+
+from agentmem.errors import AgentmemError, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
+from agentmem.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    types_pb2,
+)
+from gateway import retries, upstream
+from gateway.workflows.definition.schema import Definition
+from gateway.workflows.inboxes import Listening
+from gateway.workflows.program import Turn
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_KEPT_FOR: Final = timedelta(days=7)
+"""Idle time after which an agent is deleted that a run left behind, because it was not resumed."""
+_BEST_EFFORT_SECONDS: Final = 30.0
+"""How long a call may take that only makes a run faster, or cleans up."""
+
+Listener = Callable[[inference_pb2.GenerateResponse], None]
+"""Called with the events of a turn as they come; where an attempt fails, again from the beginning."""
+
+
+class Done(NamedTuple):
+    """A turn or listening that is durable. `text` is what was said, empty for a listening."""
+
+    text: str
+    started: inference_pb2.Started
+    finished: inference_pb2.Finished
+
+
+class Worker:
+    """Calls to the worker for runs. Event loop only.
+
+    `patience` is how many seconds an outage, or a lack of room, may last before a turn fails.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, patience: float) -> None:
+        self._channel = channel
+        self._inference = inference_pb2_grpc.InferenceServiceStub(channel)
+        self._agents = agent_pb2_grpc.AgentServiceStub(channel)
+        self._models = model_pb2_grpc.ModelServiceStub(channel)
+        self._patience = patience
+
+    async def generate(self, request: inference_pb2.GenerateRequest, listener: Listener = lambda _: None) -> Done:
+        """Have an agent speak, or note something. Raise AgentmemError."""
+        return await self._retry(lambda: self._generate(request, listener))
+
+    async def prefill(self, request: inference_pb2.PrefillRequest) -> Done:
+        """Have an agent take context in. Raise AgentmemError."""
+        response: inference_pb2.PrefillResponse = await self._unary(self._inference.Prefill, request)
+        return Done("", response.started, response.finished)
+
+    async def forget(self, keys: Iterable[types_pb2.AgentKey]) -> None:
+        """Delete agents that were a run's own. One that cannot be deleted now is deleted when it expires."""
+        try:
+            async with asyncio.timeout(_BEST_EFFORT_SECONDS):
+                for key in keys:
+                    with suppress(NotFound):
+                        await self._unary(self._agents.DeleteAgent, agent_pb2.DeleteAgentRequest(key=key))
+        except (AgentmemError, TimeoutError) as error:
+            log.warning("agents of a workflow that has ended are left until they expire: %s", error)
+
+    async def models(self) -> list[str]:
+        """Return the registered models, the default one first. Raise AgentmemError."""
+        names: list[str] = []
+        request = model_pb2.ListModelsRequest()
+        while True:
+            page: model_pb2.ListModelsResponse = await self._unary(self._models.ListModels, request)
+            names += [model.model_id for model in page.models]
+            if not page.next_page_token:
+                return names
+            request.page_token = page.next_page_token
+
+    async def hint(self, steps: "Mapping[str, int | None]", keys: Mapping[str, types_pb2.AgentKey]) -> None:
+        """Say in how many steps agents speak next. Best effort."""
+        hints = [agent_pb2.TurnHint(key=keys[name], steps=after) for name, after in steps.items()]
+        request = agent_pb2.SetTurnHintsRequest(hints=hints)
+        await _best_effort(self._agents.SetTurnHints(request, timeout=_BEST_EFFORT_SECONDS))
+
+    async def prefetch(self, key: types_pb2.AgentKey) -> None:
+        """Have an agent's KV in the pool, if there is room. Best effort."""
+        request = agent_pb2.PrefetchAgentRequest(key=key)
+        await _best_effort(self._agents.PrefetchAgent(request, timeout=_BEST_EFFORT_SECONDS))
+
+    async def _generate(self, request: inference_pb2.GenerateRequest, listener: Listener) -> Done:
+        text, started, finished = "", inference_pb2.Started(), inference_pb2.Finished()
+        async with aclosing(upstream.generation(self._channel, request)) as events:
+            async for event in events:
+                match event.WhichOneof("event"):
+                    case "started":
+                        started = event.started
+                    case "delta":
+                        text += event.delta.text
+                    case "finished":
+                        finished = event.finished
+                listener(event)
+        return Done(text, started, finished)
+
+    async def _unary(self, rpc: Callable[[Any], upstream.UnaryCall[Any]], request: Any) -> Any:
+        return await self._retry(lambda: upstream.result(rpc(request)))
+
+    async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        return await retries.retry(attempt, _wait, self._patience, well_after=self._patience)
+
+
+def generate_request(
+    definition: Definition, task: Turn | Listening, key: types_pb2.AgentKey, request_id: str
+) -> inference_pb2.GenerateRequest:
+    """Return the request in which an agent reads its message and speaks; or, for a listening, notes something."""
+    agent, defaults = definition.agents[task.agent], definition.defaults
+    request = inference_pb2.GenerateRequest(
+        key=key,
+        request_id=request_id,
+        append=_append("user", task.message),
+        max_tokens=task.max_tokens if isinstance(task, Turn) else agent.max_tokens or defaults.max_tokens,
+        sampling=types_pb2.Sampling(**(agent.sampling or defaults.sampling).model_dump(exclude_none=True)),
+        stop=defaults.stop,
+        expiry=_expiry(definition, task.agent),
+    )
+    if isinstance(task, Turn) and task.json_schema:
+        request.json_schema = task.json_schema
+    return request
+
+
+def listen_request(
+    definition: Definition, listening: Listening, key: types_pb2.AgentKey, request_id: str
+) -> inference_pb2.PrefillRequest:
+    """Return the request in which an agent takes its message in. Who is introduced must have no memory yet."""
+    request = inference_pb2.PrefillRequest(
+        key=key,
+        request_id=request_id,
+        append=_append(listening.role, listening.message),
+        expiry=_expiry(definition, listening.agent),
+    )
+    if listening.role == "system":
+        request.if_version = 0
+    return request
+
+
+def _append(role: str, text: str) -> types_pb2.Append:
+    message = types_pb2.ChatMessage(role=role, content=text)
+    return types_pb2.Append(messages=types_pb2.Messages(messages=[message]))
+
+
+def _expiry(definition: Definition, agent: str) -> types_pb2.Expiry:
+    expiry = types_pb2.Expiry()
+    if not definition.agents[agent].persist:
+        expiry.delete_after.FromTimedelta(_KEPT_FOR)
+    return expiry
+
+
+def _wait(failure: retries.Failure) -> float | None:
+    return retries.retry_delay(failure) if isinstance(failure, Unavailable | ResourceExhausted) else None
+
+
+async def _best_effort(call: "upstream.UnaryCall[object]") -> None:
+    try:
+        await upstream.result(call)
+    except (FailedPrecondition, NotFound, ResourceExhausted, Unavailable):
+        pass  # the model is away, the agent has no memory yet, there is no room, or an outage: the turn will see
+    except AgentmemError as error:
+        log.warning("looking ahead in a workflow failed: %s", error)

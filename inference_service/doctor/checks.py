@@ -1,0 +1,202 @@
+"""The device, the memory, and each registered model as the worker would open it if it were loaded alone."""
+
+import asyncio
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import mlx.core as mx
+import psutil
+from huggingface_hub import constants
+
+from agentmem.checkup import Checks, Finding, Findings, listens, ok, problem, warning
+from agentmem.errors import AgentmemError, FailedPrecondition
+from agentmem.hints import TurnHints
+from agentmem.models import RegisteredModel, is_path
+from agentmem.settings import SettingsError
+from agentmem.sizes import byte_size
+from inference_service.doctor import hardware
+from inference_service.engine.device import device_bytes, has_own_memory, usable_bytes
+from inference_service.engine.thread import EngineThread
+from inference_service.models.loading import Loader
+from inference_service.models.opening import ModelInfo
+from inference_service.models.residency import agent_bytes, check_sizes, make_room
+from inference_service.models.sources import cached, go_offline, hub_host, is_directory, registry
+from inference_service.pool.memory import TYPICAL_TOKENS, agents_that_fit
+from inference_service.settings import WorkerSettings
+
+_CPU_WIDTH, _GPU_WIDTH = 512, 4096
+_MOST_SECONDS = 0.5
+_END_SECONDS = 5.0
+_SLOW_CPU = 20e9
+"""Operations per second: the reference BLAS reaches 7e9 on two cores, OpenBLAS 222e9."""
+
+_LITTLE_BYTES = 256 << 20
+_INSTALL = "apt-get install libopenblas0-pthread; `agentmem up` then preloads it into the worker"
+
+
+def checks(settings: WorkerSettings) -> Checks:
+    """Return the checks: a check for each model, or one that says why none is registered."""
+    device: Checks = {"backend": backend, "matrix products": matrix_products, "memory": partial(memory, settings)}
+    try:
+        models = registry(settings.model, settings.adapter, settings.models)
+    except SettingsError as error:
+        refused = problem(str(error), "mend --model, --adapter or the registry file as it says")
+        return {**device, "models": lambda: [refused]}
+    return {**device, **{f"model {each.model_id}": partial(_model, each, settings) for each in models.values()}}
+
+
+def backend() -> Findings:
+    """Check which device MLX computes on, and whether there is a better one."""
+    gpus, info, on_cpu = hardware.nvidia_gpus(), mx.device_info(), mx.default_device().type == mx.DeviceType.cpu
+    name = "CPU" if on_cpu else "Metal" if mx.metal.is_available() else "CUDA"
+    about = f"{name}: {info.get('device_name', info.get('architecture', 'unknown'))}"
+    if on_cpu and gpus:
+        there = f"{about}, although this machine has {gpus} NVIDIA GPU{'s' if gpus > 1 else ''}"
+        return [warning(there, hardware.advice())]
+    if on_cpu and hardware.is_apple_silicon():
+        return [problem(f"{about}, although this Mac has Metal", hardware.advice())]
+    return [ok(f"{about}; models may take {byte_size(usable_bytes())} of {byte_size(device_bytes())}")]
+
+
+def matrix_products() -> Findings:
+    """Check the speed of float32 matrix products, for half a second after a first one."""
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    width = _CPU_WIDTH if on_cpu else _GPU_WIDTH
+    a, b = (mx.random.normal((width, width)) for _ in range(2))
+    mx.eval(a, b)
+    mx.eval(a @ b)
+    began, done = time.monotonic(), 0
+    while (took := time.monotonic() - began) < _MOST_SECONDS:
+        mx.eval(a @ b)
+        done += 1
+    return [judge_products(2.0 * width**3 * done / took, on_cpu and sys.platform == "linux", _has_openblas())]
+
+
+def judge_products(flops: float, depends: bool, openblas: bool) -> Finding:
+    """Return what so many operations per second mean; `depends`: on the BLAS, and `openblas`: it is in this process."""
+    found, facts = f"{flops / 1e9:,.0f} GFLOP/s in float32", {"flops": round(flops), "openblas": openblas}
+    if not depends:
+        return ok(found, facts=facts)
+    slow = flops < _SLOW_CPU
+    if openblas and slow:
+        advice = "look what else runs on these cores; expect long prefills"
+        return warning(f"{found} with OpenBLAS, which is slow", advice, facts)
+    if openblas:
+        return ok(f"{found}, with OpenBLAS preloaded", facts=facts)
+    if slow:
+        return warning(f"{found}: the worker is several times as fast with OpenBLAS", _INSTALL, facts)
+    return ok(f"{found}, without OpenBLAS", _INSTALL, facts)
+
+
+def _has_openblas() -> bool:
+    """Return whether OpenBLAS is loaded into this process; NumPy brings one for itself alone. Linux."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    files = (Path(line.split()[-1]) for line in maps.splitlines())
+    return any(file.name.startswith("libopenblas") and not file.parent.name.endswith(".libs") for file in files)
+
+
+def memory(settings: WorkerSettings) -> Findings:
+    """Check the memory as it is now; a worker that runs has taken its own."""
+    now, container, running = psutil.virtual_memory(), container_bytes(), listens(settings.address)
+    given = settings.pool_bytes, settings.batch_bytes
+    wanted = usable_bytes() if None in given else sum(each for each in given if each)
+    usable = 0 if has_own_memory() else min(wanted, usable_bytes())
+    facts = {"total_bytes": now.total, "available_bytes": now.available, "usable_bytes": usable}
+    besides = ", besides a worker that runs" if running else ""
+    found = f"{byte_size(now.available)} of {byte_size(now.total)} available{besides}"
+    if container is not None and container < now.total:
+        facts["container_bytes"] = container
+        found += f"; this container may take {byte_size(container)}"
+        if container < usable:
+            killed = f"{found}, and the worker counts on {byte_size(usable)}: it may be killed under load"
+            advice = "give the container more memory, or set pool_bytes and batch_bytes in [worker]"
+            return [warning(killed, advice, facts)]
+    if now.available < _LITTLE_BYTES and not running:
+        return [problem(found, "end other programs, or add memory", facts)]
+    if now.available < usable and not running:
+        less = f"{found}, less than the {byte_size(usable)} that models and agents may take"
+        return [warning(less, "end other programs, or set pool_bytes and batch_bytes in [worker] lower", facts)]
+    return [ok(found, facts=facts)]
+
+
+def container_bytes(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the tightest memory limit of this process's cgroup and its parents, version 2 or 1; None without one."""
+    limits: list[int] = []
+    for line in own.read_text(encoding="utf-8").splitlines() if own.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        base, name = (root, "memory.max") if not controllers else (root / "memory", "memory.limit_in_bytes")
+        inner = base / path.lstrip("/")
+        for place in (each for each in (inner, *inner.parents) if each.is_relative_to(base)):
+            with suppress(OSError, ValueError):  # there is none, or it is "max"
+                limits.append(int((place / name).read_text(encoding="ascii")))
+    return min(limits, default=None)
+
+
+def _model(model: RegisteredModel, settings: WorkerSettings) -> Findings:
+    """Check that the model's files are here, that it can run with quantized KV, and how many agents fit."""
+    try:
+        here = is_directory(model.source) or is_path(model.source) or cached(model.source) is not None
+    except AgentmemError as error:
+        return [problem(error.message, "look at the spelling, or give a directory")]
+    if here:
+        return [asyncio.run(_opened(model, settings))]
+    where = f"it is not whole in {constants.HF_HUB_CACHE}"
+    if settings.offline or constants.is_offline_mode():
+        advice = "start once without --offline, AGENTMEM_OFFLINE and HF_HUB_OFFLINE, or give the directory of a model"
+        return [problem(f"{where}, and the worker is offline", advice)]
+    later = f"{where}; it is fetched from {hub_host()} when it is loaded, and what it needs is not known yet"
+    return [warning(later, f"fetch it beforehand: hf download {model.source}")]
+
+
+async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:
+    go_offline()
+    engine = EngineThread()
+    engine.start()
+    loader = Loader(engine, settings, TurnHints())
+    try:
+        return _fitting(model, await loader.info(model), loader)
+    except FailedPrecondition as error:
+        return problem(error.message, "fetch its files again, or take a model of another kind")
+    except AgentmemError as error:
+        return problem(error.message, "look at its files")
+    finally:
+        loader.stop()
+        await engine.stop(_END_SECONDS)
+
+
+def _fitting(model: RegisteredModel, info: ModelInfo, loader: Loader) -> Finding:
+    """Return what the model takes of the device's memory, and what is left for agents; activations are estimated."""
+    needs = loader.needs(info)
+    sizes = loader.sizes(info, needs, ())
+    tokens = min(TYPICAL_TOKENS, info.context_length)
+    pool, agent = sizes.pool_bytes(info.geometry), agent_bytes(info.geometry, info.context_length)
+    agents = agents_that_fit(sizes.space, info.geometry, tokens)
+    facts = {
+        "weight_bytes": needs.weight_bytes,
+        "activation_bytes": needs.activation_bytes,
+        "pool_bytes": pool,
+        "batch_bytes": sizes.batch_bytes,
+        "agent_bytes": agent,
+        "agents": agents,
+    }
+    smaller = "take a smaller or quantized model, or"
+    try:
+        make_room(model.model_id, needs, (), loader.limits)
+        check_sizes(info, sizes)
+    except FailedPrecondition as error:
+        return problem(error.message, f"{smaller} add memory", facts)
+    parts = f"weights {byte_size(needs.weight_bytes)}, computing at least {byte_size(needs.activation_bytes)}"
+    found = f"{parts}, pool {byte_size(pool)}: {agents:,} hot agents of {tokens:,} tokens, {byte_size(agent)} each"
+    if agents:
+        return ok(found, facts=facts)
+    return warning(
+        f"{found}: each turn has to restore its agent", f"{smaller} set pool_bytes in [worker] higher", facts
+    )

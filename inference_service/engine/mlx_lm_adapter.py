@@ -1,0 +1,146 @@
+"""The parts of mlx-lm that are not its public interface, in one place.
+
+tests/inference_service/engine/test_mlx_lm_adapter.py names the versions and checks each part, so that an upgrade which
+changes one fails there. What is relied on:
+
+GenerationBatch   its constructor; `_next_tokens`, which it has sampled for its next step when it is made; that it calls
+                  a row's sampler once a step, in order; and that its state is in attributes, of which `filter` and
+                  `extend` change the lists in place, as our caches do
+tokenizer_utils   the module's name `AutoTokenizer`, by which `load` makes tokenizers
+load_model        its parameter `get_model_classes`, whose default finds the classes of a config
+utils             `hf_repo_to_path`, a complete model in the hub's local cache, and `DEFAULT_ALLOW_PATTERNS`
+models.*          the name `scaled_dot_product_attention`, through which a model's module attends
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import mlx.core as mx
+from mlx_lm import tokenizer_utils
+from mlx_lm.generate import GenerationBatch, StopSequences
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path, load_model
+from mlx_lm.utils import load_tokenizer as _load_tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+__all__ = [
+    "ATTENTION_NAME",
+    "DEFAULT_ALLOW_PATTERNS",
+    "GenerationBatch",
+    "hf_repo_to_path",
+    "load_tokenizer",
+    "model_classes",
+    "regrouped",
+    "single_row",
+]
+
+ATTENTION_NAME: Final = "scaled_dot_product_attention"
+
+_NO_STOPS = StopSequences([])
+_NO_LIMIT = 1 << 60
+_T = TypeVar("_T")
+
+
+def model_classes(config: dict[str, Any]) -> tuple[Any, Any]:
+    """The classes of a model and of its arguments, by its config.json. Raises what mlx-lm raises."""
+    found: tuple[Any, Any] = inspect.signature(load_model).parameters["get_model_classes"].default(config)
+    return found
+
+
+def load_tokenizer(directory: Path, eos_token_ids: Any) -> TokenizerWrapper:
+    """mlx-lm's tokenizer over tokenizer.json as it is, which the model was trained with, parsed once.
+
+    For some model types transformers 5 replaces that file's rules with rules of its own: to it a Qwen 2 takes digits
+    one by one, though the one at hand may have learned "417" as one token. And these it builds from vocabularies that
+    it reads again: with the file itself, which was parsed besides, that took twice as long for Gemma 3.
+    """
+    return _load_tokenizer(directory, eos_token_ids=eos_token_ids)
+
+
+class _AutoTokenizer:
+    """Replaces transformers' for mlx-lm, in the whole process."""
+
+    @staticmethod
+    def from_pretrained(directory: Path, **arguments: Any) -> Any:
+        """A tokenizer of tokenizer.json where there is one, else what transformers makes of the directory."""
+        kind = PreTrainedTokenizerFast if (Path(directory) / "tokenizer.json").exists() else AutoTokenizer
+        return kind.from_pretrained(directory, **arguments)
+
+
+tokenizer_utils.AutoTokenizer = _AutoTokenizer
+
+
+def single_row(
+    uid: int,
+    model: Any,
+    logits: mx.array,
+    caches: list[Any],
+    history: Sequence[int],
+    sampler: Callable[[mx.array], mx.array],
+    processors: list[Any],
+) -> tuple[GenerationBatch, int]:
+    """A batch of one row whose prompt is computed, and the row's first token. Engine thread.
+
+    `caches` are batch caches of one row that hold `history`, `logits` [1, 1, vocabulary] those behind its last token.
+    The token is returned at once: `next` returns it only when it has the graph of the next step, which took 8 of 37 ms
+    to the first token of a next turn (H200, Llama 3.1 8B).
+    """
+    row = GenerationBatch(
+        model=lambda _tokens, cache: logits,  # noqa: ARG005 - mlx-lm's name; the caches have the last token already
+        uids=[uid],
+        inputs=mx.array(list(history[-1:])),
+        prompt_cache=caches,
+        tokens=[list(history[:-1]) if processors else []],  # It only goes to what changes logits.
+        samplers=[sampler],
+        fallback_sampler=sampler,
+        logits_processors=[processors],
+        stop_sequences=[_NO_STOPS],
+        max_tokens=[_NO_LIMIT],
+    )
+    row.model = model
+    [first] = row._next_tokens.tolist()
+    return row, first
+
+
+def regrouped(groups: Sequence[GenerationBatch], wanted: Iterable[frozenset[int]]) -> list[GenerationBatch]:
+    """Batches of the wanted uids, evaluated. A group that is already as wanted is returned itself. Engine thread.
+
+    A row takes everything with it: KV, tokens, sampler and logits processors, and the token that its batch has sampled
+    for the next step. The groups are read and never written, so that a failure changes nothing: they go on as they
+    were. Takes memory for the new batches beside the old ones, until the caller releases those.
+    """
+    return [_group(groups, uids) for uids in wanted]
+
+
+def _group(groups: Sequence[GenerationBatch], uids: frozenset[int]) -> GenerationBatch:
+    sources = [group for group in groups if not uids.isdisjoint(group.uids)]
+    if len(sources) == 1 and len(sources[0].uids) == len(uids):
+        return sources[0]
+    first, *others = (_part(group, uids) for group in sources)
+    for other in others:
+        first.extend(other)
+    mx.eval([cache.state for cache in first.prompt_cache])
+    return first
+
+
+def _part(group: GenerationBatch, uids: frozenset[int]) -> GenerationBatch:
+    """A batch of its own with those rows of the group that are wanted; no KV is copied where all are."""
+    part = _with_its_own_lists(group)
+    part.prompt_cache = [_with_its_own_lists(cache) for cache in group.prompt_cache]
+    keep = [row for row, uid in enumerate(group.uids) if uid in uids]
+    if len(keep) < len(group.uids):
+        part.filter(keep)
+    return part
+
+
+def _with_its_own_lists(original: _T) -> _T:
+    """A shallow copy with copies of its lists, which batches and caches change in place."""
+    copied = copy.copy(original)
+    attributes: dict[str, Any] = vars(copied)
+    for name, value in attributes.items():
+        if isinstance(value, list):
+            attributes[name] = list(value)
+    return copied

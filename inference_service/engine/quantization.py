@@ -1,0 +1,94 @@
+"""How K and V are quantized: MLX's affine scheme. Kernels in `attention` compute with it; `arenas`,
+`agentmem.blockfile` and `portable.format` store its weights, scales and biases.
+
+A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import mlx.core as mx
+
+
+class Quantization(Protocol):
+    """The scheme's parameters; caches and geometries have them."""
+
+    @property
+    def bits(self) -> int:
+        """Bits per element."""
+
+    @property
+    def group_size(self) -> int:
+        """Elements per group."""
+
+
+class Quantized(NamedTuple):
+    """A tensor quantized by MLX's affine scheme along its last axis.
+
+    `weights` uint32 [..., width * bits / 32]; `scales` and `biases` [..., width / group_size] in the compute dtype.
+    """
+
+    weights: mx.array
+    scales: mx.array
+    biases: mx.array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the three arrays."""
+        return sum(int(part.nbytes) for part in self)
+
+    @property
+    def tokens(self) -> int:
+        """Length of the token axis."""
+        return int(self.weights.shape[2])
+
+    def map(self, function: Callable[[mx.array], mx.array]) -> "Quantized":
+        """`function` applied to each of the three."""
+        return Quantized(*(function(part) for part in self))
+
+    def between(self, start: int, stop: int) -> "Quantized":
+        """A view of tokens `start` to `stop`."""
+        return self.map(lambda part: part[..., start:stop, :])
+
+    def followed_by(self, *others: "Quantized") -> "Quantized":
+        """One after the other along the token axis."""
+        return Quantized(*(mx.concatenate(list(parts), axis=2) for parts in zip(self, *others, strict=True)))
+
+    def blank(self, tokens: int, rows: int | None = None) -> "Quantized":
+        """Zeros of the same shape but for the number of tokens, and of rows if it is given."""
+
+        def zeros(part: mx.array) -> mx.array:
+            own, heads, _, width = part.shape
+            return mx.zeros((own if rows is None else rows, heads, tokens, width), dtype=part.dtype)
+
+        return self.map(zeros)
+
+
+def quantize(x: mx.array, bits: int, group_size: int) -> Quantized:
+    """Quantize [..., width] along the last axis, filled up with zeros to whole groups: 80 elements take those of 96.
+
+    Zeros in keys add nothing to a score; what stands for them in values is cut off (`BufferedCache.value_width`).
+    """
+    if missing := -x.shape[-1] % group_size:
+        x = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+    return Quantized(*mx.quantize(x, group_size=group_size, bits=bits))
+
+
+def dequantize(x: Quantized, by: Quantization) -> mx.array:
+    """The values [..., width] that attention sees, in the dtype of the scales."""
+    return mx.dequantize(*x, group_size=by.group_size, bits=by.bits)
+
+
+def width_of(x: Quantized, by: Quantization) -> int:
+    """Elements of the last axis, with those that fill up a group."""
+    return int(x.scales.shape[-1]) * by.group_size
+
+
+def last_axes(width: int, by: Quantization) -> dict[str, int]:
+    """The last axis of each part of a quantized [..., width]."""
+    return {"weights": width * by.bits // 32, "scales": width // by.group_size, "biases": width // by.group_size}
+
+
+def bytes_per_element(dtype: mx.Dtype, by: Quantization) -> float:
+    """Bytes of an element with its share of scale and bias, which have the compute dtype."""
+    return by.bits / 8 + 2 * dtype.size / by.group_size

@@ -1,0 +1,79 @@
+"""InferenceService on the worker."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agentmem.errors import FailedPrecondition
+from agentmem.identity import Ledger
+from agentmem.v1 import inference_pb2, inference_pb2_grpc
+from agentmem.validation import MAX_REQUEST_ID_BYTES, AgentKey, check_text
+from inference_service.domain import AppendInput
+from inference_service.models.serving import Models
+from inference_service.servicers.requests import generate_request, prefill_request, turn_input
+from inference_service.storage.client import StoreClient
+from inference_service.threads import WorkerThreads
+from inference_service.turns import turn_log
+from inference_service.turns.decoding import check_tokens
+from inference_service.turns.planning import TurnPlanner
+from inference_service.turns.runner import TurnRunner
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
+    """Generate, Prefill, CountTokens, Abort. A caller that leaves cancels its turn."""
+
+    def __init__(
+        self, runner: TurnRunner, models: Models, planner: TurnPlanner, store: StoreClient, threads: WorkerThreads
+    ) -> None:
+        self._runner = runner
+        self._models = models
+        self._planner = planner
+        self._store = store
+        self._threads = threads
+
+    async def Generate(
+        self, request: inference_pb2.GenerateRequest, context: Any
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        with turn_log.refused(request.key):
+            asked = await self._threads.parse(lambda: generate_request(request))
+            turn = self._runner.start(asked)
+        try:
+            async for event in turn.events():
+                yield event
+        finally:
+            turn.cancel()
+
+    async def Prefill(self, request: inference_pb2.PrefillRequest, context: Any) -> inference_pb2.PrefillResponse:
+        with turn_log.refused(request.key):
+            asked = await self._threads.parse(lambda: prefill_request(request))
+            turn = self._runner.start(asked)
+        response = inference_pb2.PrefillResponse()
+        try:
+            async for event in turn.events():
+                if event.HasField("started"):
+                    response.started.CopyFrom(event.started)
+                elif event.HasField("finished"):
+                    response.finished.CopyFrom(event.finished)
+        finally:
+            turn.cancel()
+        return response
+
+    async def CountTokens(
+        self, request: inference_pb2.CountTokensRequest, context: Any
+    ) -> inference_pb2.CountTokensResponse:
+        key = AgentKey.from_proto(request.key, anonymous=request.WhichOneof("input") != "append")
+        counted = await self._threads.parse(lambda: turn_input(request))
+        # A count is not worth a swap: the tokenizer is all it takes.
+        model = self._models.loaded(key.model_id) or await self._models.info(key.model_id)
+        check_tokens(counted, model)
+        ledger = Ledger()
+        if isinstance(counted, AppendInput):
+            ledger = (await self._store.open(key, peek=True)).ledger or ledger
+            if len(ledger) and ledger.tokenizer_hash != model.tokenizer.hash:
+                raise FailedPrecondition("the agent's ledger is of another tokenizer; its next turn renews it")
+        tokens = await self._planner.count(counted, request.parse_special, model, ledger)
+        return inference_pb2.CountTokensResponse(tokens=tokens, context_length=model.context_length)
+
+    async def Abort(self, request: inference_pb2.AbortRequest, context: Any) -> inference_pb2.AbortResponse:
+        namespace = check_text("namespace", request.namespace)
+        request_id = check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES)
+        return inference_pb2.AbortResponse(aborted=self._runner.abort(namespace, request_id))

@@ -1,0 +1,173 @@
+"""ModelService on the worker, and models as messages of the contract."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from agentmem import paging
+from agentmem.errors import FailedPrecondition, Unavailable
+from agentmem.v1 import model_pb2, model_pb2_grpc
+from agentmem.validation import check_text
+from inference_service.engine.device import device_bytes
+from inference_service.engine.geometry import Geometry
+from inference_service.models.loading import LoadedModel, Loader, NotFetched
+from inference_service.models.opening import ModelInfo
+from inference_service.models.residency import Resident, agent_bytes
+from inference_service.models.serving import Models
+from inference_service.models.slots import ModelSlot
+from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
+
+
+def describe(slot: ModelSlot, *, default: bool) -> model_pb2.Model:
+    """What a registered model is, and what is known of it by now; without its memory."""
+    registered = slot.registered
+    model = model_pb2.Model(
+        model_id=slot.model_id,
+        is_default=default,
+        state=slot.state,
+        error=slot.error,
+        source=registered.source,
+        adapter=registered.adapter or "",
+        pinned=registered.pinned,
+    )
+    if registered.ttl is not None:
+        model.ttl.FromNanoseconds(round(registered.ttl * 1e9))
+    info = slot.loaded or slot.info
+    if info is not None:
+        model.MergeFrom(_known(info))
+        model.MergeFrom(_shape(info.geometry))
+    if slot.loaded is not None:
+        model.MergeFrom(_measured(slot.loaded))
+    return model
+
+
+def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) -> model_pb2.ModelMemory:
+    """How the device's memory is divided while the model is loaded beside others."""
+    divided = _divided(model.geometry, model.context_length, model.memory.sizes, others, loader)
+    divided.weight_bytes, divided.activation_bytes = model.weight_bytes, model.activation_bytes
+    divided.pool_bytes = model.arenas.nbytes
+    return divided
+
+
+def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> model_pb2.ModelMemory:
+    """How it would be divided, were the model loaded beside those that are pinned."""
+    needs = loader.needs(info)
+    sizes = loader.sizes(info, needs, pinned)
+    divided = _divided(info.geometry, info.context_length, sizes, pinned, loader)
+    divided.weight_bytes, divided.activation_bytes = needs.weight_bytes, needs.activation_bytes
+    divided.pool_bytes = sizes.pool_bytes(info.geometry)
+    return divided
+
+
+def _divided(
+    geometry: Geometry, context_length: int, sizes: Sizes, others: list[Resident], loader: Loader
+) -> model_pb2.ModelMemory:
+    tokens = min(context_length, TYPICAL_TOKENS)
+    return model_pb2.ModelMemory(
+        device_bytes=device_bytes(),
+        usable_bytes=loader.limits.usable_bytes,
+        batch_bytes=sizes.batch_bytes,
+        other_models_bytes=sum(each.taken_bytes for each in others),
+        agent_4k_bytes=agent_bytes(geometry, context_length),
+        agents_4k=agents_that_fit(sizes.space, geometry, tokens),
+        pool_tokens=sizes.tokens,
+    )
+
+
+def _known(info: ModelInfo) -> model_pb2.Model:
+    return model_pb2.Model(
+        context_length=info.context_length,
+        architecture=info.architecture,
+        weight_bytes=info.weight_bytes,
+        vocab_size=info.vocab_size,
+        tool_parser=info.call_syntax.name if info.call_syntax else "",
+        tokenizer_hash=info.tokenizer.hash,
+    )
+
+
+def _measured(model: LoadedModel) -> model_pb2.Model:
+    quality = model.quality
+    return model_pb2.Model(
+        recommended_kv_bits=quality.recommended_bits if quality else 0,
+        quantization_kl=quality.kl_4_bits if quality else None,
+        quantization_kl_8_bits=quality.kl_8_bits if quality else None,
+        fingerprint=model.fingerprint,
+        attention_paths=[
+            model_pb2.AttentionPath(
+                phase=report.phase, path=report.path, relative_error=report.relative_error, note=report.note
+            )
+            for report in model.paths
+        ],
+    )
+
+
+def _shape(geometry: Geometry) -> model_pb2.Model:
+    return model_pb2.Model(
+        dtype=geometry.dtype_name,
+        kv_bits=geometry.bits,
+        kv_group_size=geometry.group_size,
+        full_layers=len(geometry.full.layers),
+        sliding_layers=len(geometry.sliding.layers) if geometry.sliding else 0,
+        sliding_window=(geometry.sliding.window or 0) if geometry.sliding else 0,
+        kv_heads=geometry.full.kv_heads,
+        k_head_dim=geometry.full.k_dim,
+        v_head_dim=geometry.full.v_dim,
+        kv_bytes_per_token=geometry.bytes_per_token,
+    )
+
+
+class ModelServicer(model_pb2_grpc.ModelServiceServicer):
+    """What is registered and loaded, and loading and unloading by request."""
+
+    def __init__(self, models: Models, loader: Loader) -> None:
+        self._models = models
+        self._loader = loader
+
+    async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
+        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
+        first, *others = self._models.slots
+        names = [first, *sorted(others)]
+        start = paging.number(request.page_token) or 0
+        page = names[start : start + size]
+        following = start + len(page)
+        return model_pb2.ListModelsResponse(
+            models=[self._describe(self._models.slots[name]) for name in page],
+            next_page_token=paging.token((str(following),)) if following < len(names) else "",
+        )
+
+    async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
+        slot = self._models.slot(request.model_id or self._models.default)
+        problem = ""
+        if slot.loaded is None:
+            try:
+                await self._models.info(slot.model_id)
+            except (NotFetched, Unavailable):  # A load would find out more.
+                pass
+            except FailedPrecondition as error:
+                problem = error.message
+        model = self._describe(slot)
+        model.error = model.error or problem
+        return model_pb2.GetModelResponse(model=model)
+
+    async def LoadModel(
+        self, request: model_pb2.LoadModelRequest, context: Any
+    ) -> AsyncIterator[model_pb2.LoadModelResponse]:
+        slot = self._models.slot(check_text("model_id", request.model_id))
+        async with aclosing(self._models.load(slot.model_id)) as stages:
+            async for at in stages:
+                yield model_pb2.LoadModelResponse(stage=at.stage, progress=at.share)
+        yield model_pb2.LoadModelResponse(stage="ready", progress=1.0, model=self._describe(slot))
+
+    async def UnloadModel(self, request: model_pb2.UnloadModelRequest, context: Any) -> model_pb2.UnloadModelResponse:
+        slot = self._models.slot(check_text("model_id", request.model_id))
+        return model_pb2.UnloadModelResponse(freed_bytes=await self._models.unload(slot.model_id))
+
+    def _describe(self, slot: ModelSlot) -> model_pb2.Model:
+        model = describe(slot, default=slot.model_id == self._models.default)
+        others = [each.resident() for each in self._models.slots.values() if each.loaded and each is not slot]
+        if slot.loaded is not None:
+            model.memory.CopyFrom(loaded_memory(slot.loaded, others, self._loader))
+        elif slot.info is not None:
+            pinned = [each for each in others if each.pinned]
+            model.memory.CopyFrom(planned_memory(slot.info, pinned, self._loader))
+        return model

@@ -1,0 +1,128 @@
+"""Agents out of the worker and into it, as portable files: the streams of ExportAgent and ImportAgent."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from agentmem.blockfile import CHUNK_BYTES
+from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument
+from agentmem.shielding import run_shielded
+from agentmem.v1 import agent_pb2
+from agentmem.validation import AgentKey, check_text
+from agentmem.wire import drain
+from inference_service.models.serving import Models
+from inference_service.portable.exporting import Exporter
+from inference_service.portable.format import Manifest
+from inference_service.portable.importing import Importer, Received, check_fit, check_namespace, receive
+from inference_service.portable.spool import Spool
+from inference_service.turns.persisting import Persister
+from inference_service.turns.reserving import AgentLocks
+
+STALL_SECONDS = 60.0
+"""How long an import waits for the next piece; it keeps others from theirs."""
+
+
+class PortableAgents:
+    """An export takes the agent's state behind its running turn and streams a copy; the agent goes on meanwhile."""
+
+    def __init__(
+        self,
+        models: Models,
+        persister: Persister,
+        locks: AgentLocks,
+        exporter: Exporter,
+        importer: Importer,
+        spool: Spool,
+    ) -> None:
+        self._models = models
+        self._persister = persister
+        self._locks = locks
+        self._exporter = exporter
+        self._importer = importer
+        self._spool = spool
+
+    async def exported(self, key: AgentKey) -> AsyncGenerator[bytes]:
+        """Yield the agent's file, in chunks."""
+        async with self._spool.slot():
+            async with self._models.use(key.model_id) as model, self._locks.hold(key):
+                await self._persister.wait_written(key)
+                exported = await self._exporter.collect(key, model)
+            try:
+                async for chunk in exported.chunks():
+                    yield chunk
+            finally:
+                exported.data.close()
+
+    async def imported(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKey:
+        """Create the agent whose key and file are sent; return its key. Read all that is sent, also on an error."""
+        try:
+            return await self._import(_unstalled(requests))
+        except AgentmemError:
+            await drain(requests)
+            raise
+
+    async def _import(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKey:
+        """The agent that was created."""
+        given = await _key(requests)
+        if given.model_id:
+            self._models.slot(given.model_id)
+
+        async def check(manifest: Manifest) -> None:
+            check_namespace(manifest, given.namespace)
+            target = _target(given, manifest)
+            async with self._models.use(target.model_id) as model:
+                await asyncio.to_thread(check_fit, manifest, model)
+            await self._importer.check_absent(target)
+
+        async with self._spool.slot():
+            received = await receive(_chunks(requests), self._spool, check)
+            target = _target(given, received.manifest)
+            await run_shielded(self._create(target, received))
+        return target
+
+    async def _create(self, target: AgentKey, received: Received) -> None:
+        try:
+            async with self._models.use(target.model_id) as model, self._locks.hold(target):
+                await asyncio.to_thread(check_fit, received.manifest, model)  # It may have gone and come meanwhile.
+                await self._importer.create(target, model, received)
+        finally:
+            received.data.close()
+
+
+def _target(given: AgentKey, manifest: Manifest) -> AgentKey:
+    """Which agent to create: what the request does not say is as in the file, but for the namespace."""
+    return AgentKey(given.namespace, given.agent_id or manifest.key.agent_id, given.model_id or manifest.key.model_id)
+
+
+async def _unstalled(
+    requests: AsyncIterator[agent_pb2.ImportAgentRequest],
+) -> AsyncIterator[agent_pb2.ImportAgentRequest]:
+    while True:
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                request = await anext(requests)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no piece of the file came for {STALL_SECONDS:g} s; import it again") from error
+        yield request
+
+
+async def _key(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKey:
+    """The first message's key. Agent id and model id may be empty."""
+    first = await anext(requests, None)
+    if first is None or first.WhichOneof("part") != "key":
+        raise InvalidArgument("key", "must come first, once; its namespace at least")
+    return AgentKey(
+        check_text("key.namespace", first.key.namespace),
+        check_text("key.agent_id", first.key.agent_id, allow_empty=True),
+        check_text("key.model_id", first.key.model_id, allow_empty=True),
+    )
+
+
+async def _chunks(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AsyncIterator[bytes]:
+    async for request in requests:
+        if request.WhichOneof("part") != "chunk":
+            raise InvalidArgument("chunk", "must be all that follows the key")
+        if len(request.chunk) > CHUNK_BYTES:
+            raise InvalidArgument("chunk", f"must be at most {CHUNK_BYTES} bytes, is {len(request.chunk)}")
+        yield request.chunk

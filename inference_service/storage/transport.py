@@ -1,0 +1,211 @@
+"""How files of KV travel between the worker and the store: by path, or as streams of bytes."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+from agentmem import errors
+from agentmem.blockfile import BlockHeader
+from agentmem.identity import FileName, Version
+from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.validation import AgentKey
+from inference_service.engine.geometry import Geometry, HostTensors
+from inference_service.storage.blocks import (
+    BlockMiss,
+    build,
+    host_memory,
+    most_bytes,
+    read_block,
+    verified,
+    write_block,
+)
+from inference_service.storage.client import StoreClient
+
+READERS_AT_ONCE = 8
+"""Threads that read files for one caller. A few of them fill the memory's bandwidth, or a disk's queue."""
+
+STREAMS_AT_ONCE = 4
+"""More do not make one connection faster, and each takes turns of the event loop."""
+
+_ALIGNMENT = 64
+
+File = tuple[BlockHeader, cache_store_pb2.StoredFile]
+"""A published file, and the header that it must have."""
+
+
+class Written(NamedTuple):
+    """A file that was handed to the store. Where it is not `published`, PublishBlocks has to name it."""
+
+    file: cache_store_pb2.StoredFile
+    published: bool
+
+
+class Target(NamedTuple):
+    """Whose state a file is a part of, and the path that StageBlocks gave for it."""
+
+    key: AgentKey
+    version: Version
+    path: str
+
+
+class Transport(ABC):
+    """Reads and writes files of KV. Event loop; hashing and disks on its default threads (see `threads`).
+
+    Any number of calls at once. Both kinds verify what they read in the same way: the digest of all bytes, and the
+    header against what is wanted.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
+        """Return the tensors of a published file. Raises BlockMiss where it is missing, bad, or out of reach."""
+
+    @abstractmethod
+    async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
+        """Return the tensors of each file in order, or why it cannot be used. Cancelled, it reads no more."""
+
+    @abstractmethod
+    async def write(
+        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
+    ) -> Written:
+        """Hand a file to the store, durably. Raises AgentmemError, OSError."""
+
+    @abstractmethod
+    async def abandon(self, paths: Iterable[str]) -> None:
+        """Remove what was written for these and will not be published: the disk may be full already."""
+
+
+class PathTransport(Transport):
+    """Opens the store's files: they are on this machine's disk, too."""
+
+    name = "path"
+
+    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
+        """Read it at once on another thread."""
+        return await asyncio.to_thread(read_block, file.path, wanted, file.digest, geometry)
+
+    async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
+        """Read by a few threads, each of which takes the next file when it is through with one."""
+        rows = _rows(files, geometry)
+        todo, found = deque(enumerate(files)), dict[int, HostTensors | BlockMiss]()
+        stopped = threading.Event()
+
+        def read_some() -> None:
+            while not stopped.is_set():
+                try:
+                    index, (header, file) = todo.popleft()
+                except IndexError:
+                    return
+                try:
+                    found[index] = read_block(file.path, header, file.digest, geometry, rows[index])
+                except BlockMiss as miss:
+                    found[index] = miss.with_traceback(None)  # It holds the memory of all rows.
+
+        try:
+            await asyncio.gather(*(asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))))
+        finally:
+            stopped.set()
+        return [found.pop(index) for index in range(len(files))]
+
+    async def write(
+        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
+    ) -> Written:
+        """Write it in staging; the store makes it durable."""
+        digest, size = await asyncio.to_thread(write_block, target.path, header, tensors, geometry)
+        return Written(_description(header, digest, size, target.path), published=False)
+
+    async def abandon(self, paths: Iterable[str]) -> None:
+        """Unlink them."""
+        await asyncio.to_thread(_remove, paths)
+
+
+class StreamTransport(Transport):
+    """Receives files into memory and sends them from it; no disk is shared, and none of the worker's is used."""
+
+    name = "stream"
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+        self._streams = asyncio.Semaphore(STREAMS_AT_ONCE)
+
+    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
+        """Receive it whole, then verify it on another thread. A stream that fails is an I/O error: the file stays."""
+        async with self._streams:
+            try:
+                data = await self._store.read_block(wanted.namespace, FileName.of(wanted), file.size_bytes)
+            except errors.NotFound as error:
+                raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
+            except errors.AgentmemError as error:
+                unreadable = isinstance(error, errors.DataLoss)
+                raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=unreadable) from error
+        return await asyncio.to_thread(verified, data, wanted, file.digest, geometry)
+
+    async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
+        """Read a few at once."""
+
+        async def read(file: File) -> HostTensors | BlockMiss:
+            try:
+                return await self.read(*file, geometry)
+            except BlockMiss as miss:
+                return miss
+
+        return await asyncio.gather(*map(read, files))
+
+    async def write(
+        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
+    ) -> Written:
+        """Build it in memory and send it to the store, which publishes it."""
+        built = await asyncio.to_thread(build, header, tensors, geometry)
+        file = _description(header, built.digest, len(built.data))
+        described = cache_store_pb2.WriteBlockHeader(
+            key=target.key.to_proto(),
+            version=target.version.to_proto(),
+            file=file,
+            fingerprint=header.fingerprint,
+        )
+        await self._store.write_block(described, built.data)
+        return Written(file, published=True)
+
+    async def abandon(self, paths: Iterable[str]) -> None:
+        """Do nothing: there are no files, and what the store has taken is the agent's."""
+
+
+def _rows(files: Sequence[File], geometry: Geometry) -> list[memoryview | None]:
+    """Return memory for each file; for blocks in one piece, in rows that end at equal distances, none for windows.
+
+    So the tensors of whole blocks, which are a file's last bytes, lie at equal distances, too, and the engine can take
+    a tensor out of all of them at once. A window may be a hundred times as long as a block.
+    """
+    sizes = [0 if header.window else min(file.size_bytes, most_bytes(header, geometry)) for header, file in files]
+    widest = -(-max(sizes, default=0) // _ALIGNMENT) * _ALIGNMENT
+    memory = host_memory(widest * sum(not header.window for header, _ in files))
+    found: list[memoryview | None] = []
+    end = 0
+    for (header, _), size in zip(files, sizes, strict=True):
+        end += 0 if header.window else widest
+        found.append(None if header.window else memory[end - size : end])
+    return found
+
+
+def _description(header: BlockHeader, digest: bytes, size: int, path: str = "") -> cache_store_pb2.StoredFile:
+    return cache_store_pb2.StoredFile(
+        chain_hash=header.chain_hash,
+        kind=FileName.of(header).kind.to_proto(),
+        path=path,
+        digest=digest,
+        size_bytes=size,
+        first_token=header.first_token,
+        token_count=header.token_count,
+    )
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,93 @@
+"""A prompt as text, before it is tokens, and where its messages are in it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentmem.v1 import cache_store_pb2
+from inference_service.domain import AppendInput, MessagesInput, TurnInput
+
+
+class Span(NamedTuple):
+    """A byte range that is one special token."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A prompt as text. `specials` are its special tokens, in order; all else is ordinary text.
+
+    `literal` says that `text` also spells special tokens that are ordinary text, so that it must not be parsed whole.
+    `checkpoints` are byte positions worth resuming at, in order: the end of what all chats with this system prompt have
+    in common, and the end of the last message before the generation prompt. Raw text has none.
+    """
+
+    text: bytes
+    specials: tuple[Span, ...] = ()
+    literal: bool = False
+    checkpoints: tuple[int, ...] = ()
+
+    def __add__(self, other: "Rendered") -> "Rendered":
+        size = len(self.text)
+        return Rendered(
+            self.text + other.text,
+            self.specials + tuple(Span(s.start + size, s.end + size) for s in other.specials),
+            self.literal or other.literal,
+            self.checkpoints + tuple(at + size for at in other.checkpoints),
+        )
+
+    def behind(self, start: int) -> "Rendered":
+        """Return what follows byte `start`, which must not lie inside a character or special token."""
+        return Rendered(
+            self.text[start:],
+            tuple(Span(s.start - start, s.end - start) for s in self.specials if s.start >= start),
+            self.literal,
+            tuple(at - start for at in self.checkpoints if at > start),
+        )
+
+    def ends_with(self, ending: "Rendered") -> bool:
+        """Return whether it ends so, in text and special tokens.
+
+        A special token is there whole or not at all: the beginning of its spelling, or its spelling as ordinary text,
+        is not a part of it.
+        """
+        at = len(self.text) - len(ending.text)
+        there = [Span(s.start - at, s.end - at) for s in self.specials if s.end > at]
+        return self.text.endswith(ending.text) and there == list(ending.specials)
+
+
+def inside_character(text: bytes, at: int) -> bool:
+    """Return whether a cut at byte `at` is inside a UTF-8 character of `text`."""
+    return at < len(text) and text[at] & 0xC0 == 0x80
+
+
+def message_places(
+    given: TurnInput, before: bytes, added: bytes, *, appended: bool
+) -> list[cache_store_pb2.MessagePlace]:
+    """Return where in `added`, which follows `before`, the contents of an input's messages are; [] of other inputs.
+
+    They are at the end of `added` if they were `appended`; else the first of them is at the beginning of `before`. A
+    content that the template leaves out, or changes by more than white space around it, has no place.
+    """
+    chat = given.content if isinstance(given, AppendInput) else given
+    if not isinstance(chat, MessagesInput):
+        return []
+    text, start = before + added, len(before)
+    low, high = start if appended else 0, len(text)
+    places = []
+    for message in reversed(chat.messages) if appended else chat.messages:
+        find = text.rfind if appended else text.find
+        content = str(message.get("content") or "").encode(errors="surrogatepass")
+        begin = find(content, low, high)
+        if begin < 0:
+            content = content.strip()
+            begin = find(content, low, high)
+        if begin < 0 or not content:
+            continue
+        end = begin + len(content)
+        low, high = (low, begin) if appended else (end, high)
+        if end > start:
+            back = {"start_from_end": len(text) - max(begin, start), "end_from_end": len(text) - end}
+            places.append(cache_store_pb2.MessagePlace(role=str(message.get("role")), **back))
+    return places[::-1] if appended else places

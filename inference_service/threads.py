@@ -1,0 +1,101 @@
+"""The worker's thread pools, each for one kind of work, so that none waits behind work of another kind.
+
+    requests      1   requests parsed, checked and hashed
+    planning      4   prompts rendered and tokenized, names of blocks hashed
+    large-input   1   the same for inputs of a megabyte and more: several times their size is in memory meanwhile
+    grammar       1   schemas compiled to grammars: hostile ones take time, and only from each other
+    files        16   files of KV read, written, hashed and fsynced, enough for two turns that restore at once; it also
+                      runs what `asyncio.to_thread` is given
+
+The engine has its own thread, and `models.loading` has its own for files of models and for downloads.
+"""
+
+import asyncio
+import ctypes
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from agentmem.tracing import Threads
+from inference_service.domain import AppendInput, MessagesInput, TextInput, TurnInput
+from inference_service.storage.transport import READERS_AT_ONCE
+
+_T = TypeVar("_T")
+
+LARGE: Final = 1 << 20
+"""Characters of a large input."""
+FEW_TOKENS: Final = 4096
+
+
+class WorkerThreads:
+    """All pools of a worker. Each call serves the request that its caller serves (see agentmem.tracing).
+
+    A caller that is cancelled does not end the work. Close it when the engine has ended.
+    """
+
+    def __init__(self) -> None:
+        self._requests = Threads(1, "requests")
+        self._planning = Threads(4, "planning")
+        self._large = Threads(1, "large-input")
+        self._grammar = Threads(1, "grammar")
+        self.files = Threads(2 * READERS_AT_ONCE, "files")
+
+    def install(self) -> None:
+        """Make `files` what the running event loop's `asyncio.to_thread` uses; the loop shuts it down."""
+        asyncio.get_running_loop().set_default_executor(self.files)
+
+    def close(self) -> None:
+        """Take no more work, and drop what has not begun."""
+        for pool in (self._requests, self._planning, self._large, self._grammar):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def parse(self, work: Callable[[], _T]) -> _T:
+        """Run work on a request. Small ones, too: to find out a message's size takes as long as to serialize it."""
+        return await _run(self._requests, work)
+
+    async def plan(self, work: Callable[[], _T], tokens: int | None = None) -> _T:
+        """Run work on a prompt; in place where it is of so few `tokens` that a thread would take longer."""
+        return work() if tokens is not None and tokens < FEW_TOKENS else await _run(self._planning, work)
+
+    async def plan_input(self, turn_input: TurnInput, work: Callable[[], _T]) -> _T:
+        """Run work on an input. Large inputs have one thread, for which they wait."""
+        if characters(turn_input) < LARGE:
+            return await _run(self._planning, work)
+        return await _run(self._large, lambda: _and_release(work))
+
+    async def compile(self, work: Callable[[], _T]) -> _T:
+        """Compile a grammar."""
+        return await _run(self._grammar, work)
+
+
+def characters(turn_input: TurnInput) -> int:
+    """Return how much text an input brings."""
+    match turn_input:
+        case AppendInput(content):
+            return characters(content)
+        case TextInput(text):
+            return len(text)
+        case MessagesInput(messages, tools, arguments):
+            return _characters([messages, tools, arguments])
+    return 0
+
+
+def _characters(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_characters(key) + _characters(item) for key, item in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list | tuple) else 0
+
+
+async def _run(pool: Threads, work: Callable[[], _T]) -> _T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+
+def _and_release(work: Callable[[], _T]) -> _T:
+    """Run the work, then return its memory to the system: glibc keeps what other threads' allocations stand behind."""
+    try:
+        return work()
+    finally:
+        if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+            libc.malloc_trim(0)

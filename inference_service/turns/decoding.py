@@ -1,0 +1,126 @@
+"""How a turn's answer is generated and held: limits, grammar, reasoning, calls; and what of that a model cannot do."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.identity import Uint32
+from agentmem.v1 import types_pb2
+from inference_service.domain import AppendInput, MessagesInput, TokensInput, TurnInput, TurnRequest
+from inference_service.engine.generation import Decoding
+from inference_service.models.loading import LoadedModel
+from inference_service.text.grammar import Grammar
+from inference_service.text.lark import ReasoningRules, reasoning_rules
+from inference_service.text.reasoning import ReasoningSplit
+from inference_service.text.rendering import Renderer
+from inference_service.text.tokenizer import Tokenizer
+from inference_service.threads import WorkerThreads
+
+
+class TextModel(Protocol):
+    """The part of a model that has to do with text; it need not be loaded."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+
+    @property
+    def renderer(self) -> Renderer:
+        """Renders its inputs."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many logits it has."""
+
+
+def check_tokens(turn_input: TurnInput, model: TextModel, logit_bias: Iterable[int] = ()) -> None:
+    """Refuse token ids that the model does not have: the backend would read and write out of bounds.
+
+    And more of them than text may have (FailedPrecondition).
+    """
+    token_ids = turn_input.token_ids if isinstance(turn_input, TokensInput) else np.empty(0, np.uint32)
+    model.renderer.check_tokens(len(token_ids))
+    unknown = np.flatnonzero(token_ids >= model.vocab_size)[:1].tolist()
+    named = [(f"token_ids.ids[{place}]", int(token_ids[place])) for place in unknown]
+    named += [(f"sampling.logit_bias[{token_id}]", token_id) for token_id in logit_bias if token_id >= model.vocab_size]
+    if named:
+        field, token_id = named[0]
+        raise InvalidArgument(field, f"{token_id} is not below the vocabulary's {model.vocab_size}")
+
+
+def check_tool_calls(request: TurnRequest, model: LoadedModel) -> None:
+    """Refuse to parse calls of tools, or to hold them to a grammar, where the model's way to write them is unknown."""
+    if not request.tool_calls:
+        return
+    if model.call_syntax is None:
+        raise FailedPrecondition(
+            f"model {model.model_id!r} has no tool parser, so calls of tools cannot be told from its text; "
+            "take a model that has one (tool_parser in GetModel), or ask for no calls"
+        )
+    if request.held is not None and model.call_syntax.form is None:
+        raise FailedPrecondition(
+            f"model {model.model_id!r} writes calls as {model.call_syntax.name} does, and not as JSON, so they cannot "
+            "be held to their tools: leave out strict, parallel_tool_calls=false, json_schema beside tools and any "
+            "tool_choice but auto and none, or take a model whose tool_parser is json_tools, kimi_k2 or mistral"
+        )
+
+
+async def decoding_of(
+    request: TurnRequest, model: LoadedModel, prompt: Uint32, wanted: int, threads: WorkerThreads
+) -> Decoding | None:
+    """Return how to answer `prompt` with at most `wanted` tokens; None where nothing is generated.
+
+    Raises InvalidArgument for a schema that cannot be honoured.
+    """
+    if not request.generates:
+        return None
+    remaining = model.context_length - len(prompt)
+    return Decoding(
+        max_tokens=min(wanted, remaining),
+        reason_at_max=(types_pb2.FINISH_REASON_CONTEXT if wanted > remaining else types_pb2.FINISH_REASON_LENGTH),
+        sampling=request.sampling,
+        stop=request.stop,
+        top_logprobs=request.top_logprobs,
+        grammar=await _grammar(request, model, prompt, threads),
+        call_syntax=model.call_syntax if request.tool_calls else None,
+        tools=request.tools,
+        reasoning=_reasoning(request, model, prompt),
+        transient_stops=model.renderer.transient_stops,
+    )
+
+
+async def _grammar(request: TurnRequest, model: LoadedModel, prompt: Uint32, threads: WorkerThreads) -> Grammar | None:
+    if request.held is None and request.json_schema is None:
+        return None
+    rules = _rules(request, model, prompt)
+    if request.held is not None and model.call_syntax is not None:
+        return await threads.compile(partial(model.grammars.compile_answer, request.held, model.call_syntax, rules))
+    assert request.json_schema is not None  # `check_tool_calls` has found a syntax where calls are held.
+    return await threads.compile(partial(model.grammars.compile, request.json_schema, reasoning=rules))
+
+
+def _reasoning_state(request: TurnRequest, model: LoadedModel, prompt: Uint32) -> str | None:
+    """Return the state of its format in which the answer's reasoning begins; None for raw text."""
+    content = request.input.content if isinstance(request.input, AppendInput) else request.input
+    if model.reasoning is None or not isinstance(content, MessagesInput):
+        return None
+    return model.reasoning.state_after_tokens(prompt, model.tokenizer)
+
+
+def _rules(request: TurnRequest, model: LoadedModel, prompt: Uint32) -> ReasoningRules | None:
+    """Return what of its reasoning may come before an answer that is held to a grammar."""
+    state = _reasoning_state(request, model, prompt)
+    return reasoning_rules(model.reasoning, state, model.tokenizer) if model.reasoning and state else None
+
+
+def _reasoning(request: TurnRequest, model: LoadedModel, prompt: Uint32) -> ReasoningSplit | None:
+    """Return what splits the answer's reasoning off; None for raw text, and where a schema holds the first token."""
+    state = _reasoning_state(request, model, prompt)
+    if model.reasoning is None or state is None:
+        return None
+    if request.json_schema is not None and _rules(request, model, prompt) is None:
+        return None
+    return ReasoningSplit(model.reasoning, state)

@@ -1,0 +1,200 @@
+"""What a turn is, in tokens: its input against the ledger, within the context, and the KV that would serve.
+
+Where a memory and what is appended to it outgrow the context, its oldest turns go; see `memory.trimming`.
+"""
+
+import logging
+from dataclasses import replace
+
+from agentmem import logs
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.errors import Aborted, AgentmemError, FailedPrecondition
+from agentmem.identity import Ledger, common_length
+from agentmem.v1 import inference_pb2, types_pb2
+from inference_service.domain import AppendInput, MessagesInput, TurnInput, TurnRequest
+from inference_service.memory.match import MatchLimits
+from inference_service.memory.plan import Plan, Planner
+from inference_service.memory.retokenizing import retokenized
+from inference_service.memory.trimming import bounds, room_for_answer, room_for_summary
+from inference_service.memory.windows import capture_positions
+from inference_service.models.loading import LoadedModel
+from inference_service.storage.client import Opened, StoreClient
+from inference_service.text import template
+from inference_service.threads import WorkerThreads
+from inference_service.turns.decoding import TextModel, decoding_of
+from inference_service.turns.inputs import InputPlanner
+from inference_service.turns.restoring import kv_lookup
+from inference_service.turns.turn import NO_NOTE, REFUSE, SUMMARIZE, TRIM, Note, Turn
+
+log = logging.getLogger(__name__)
+
+
+class TurnPlanner:
+    """Plans turns, and raises the contract's errors, before any side effect. Event loop; text on other threads."""
+
+    def __init__(
+        self, store: StoreClient, threads: WorkerThreads, limits: MatchLimits, default_max_tokens: int
+    ) -> None:
+        self._store = store
+        self._threads = threads
+        self._limits = limits
+        self._default_max_tokens = default_max_tokens
+
+    async def plan(
+        self, turn: Turn, model: LoadedModel, opened: Opened, known: Ledger | None, note: Note = NO_NOTE
+    ) -> None:
+        """Plan the turn against what the store has; `known` is the ledger, where the store did not send it again.
+
+        `note` takes the place of what has to go for the turn to fit the context.
+        """
+        request, version = turn.request, opened.version.number
+        if request.if_version is not None and request.if_version != version:
+            raise Aborted(f"the agent is at version {version}, not {request.if_version}")
+        ledger = opened.ledger or known or Ledger()
+        moment = request.template_time or ledger.template_time or template.present_moment()
+        with template.rendering_at(moment):
+            turn.retokenized = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
+            if turn.retokenized:
+                before = ledger
+                ledger = await self._threads.plan(lambda: retokenized(before, model.tokenizer))
+            turn.policy = opened.context_policy or request.context_policy or TRIM
+            turn.incompatible = turn.retokenized or opened.is_incompatible(model.fingerprint)
+            turn.base, turn.note = opened.version, note
+            await self._plan_against(turn, model, replace(ledger, template_time=moment))
+
+    async def _plan_against(self, turn: Turn, model: LoadedModel, ledger: Ledger) -> None:
+        request = turn.request
+        plan, appended = await self._threads.plan_input(request.input, lambda: self._fitted(turn, model, ledger))
+        if turn.note.text and plan.trim is None:
+            turn.note = Note(failure="the note does not fit")
+            plan, appended = await self._threads.plan_input(request.input, lambda: self._fitted(turn, model, ledger))
+        shared = _shared_tokens(ledger, plan)
+        turn.dropped_tokens, turn.snapshot_version = len(ledger) - shared, 0
+        if not (turn.retokenized or appended) and (snapshot := await self._snapshot(turn, model, ledger, plan)):
+            turn.snapshot_version, ledger, plan = snapshot
+        turn.ledger, turn.plan, turn.appended = ledger, plan, appended
+        turn.keep_tokens = 0 if turn.retokenized else _shared_tokens(ledger, plan)
+        turn.shared_tokens = 0 if turn.retokenized else shared
+        turn.context_remaining = model.context_length - len(plan.sequence)
+        await self._threads.plan_input(request.input, lambda: self._check_and_look_up(turn, model))
+        turn.decoding = await decoding_of(request, model, plan.sequence, self._wanted(request), self._threads)
+
+    def _fitted(self, turn: Turn, model: LoadedModel, ledger: Ledger) -> tuple[Plan, bool]:
+        """Return the plan, and whether the input was appended; then it is trimmed if it leaves no room to answer."""
+        request, planner = turn.request, self._planner(turn.request, model)
+        plan, appended = self._inputs(request, model, ledger).plan_turn(request)
+        if (largest := int(plan.sequence.max())) >= model.vocab_size:
+            raise FailedPrecondition(
+                f"the tokenizer makes token {largest} of the prompt, and the model has {model.vocab_size}"
+            )
+        if not appended or turn.policy == REFUSE or not len(ledger):
+            return plan, appended
+        context = model.context_length
+        answer = room_for_answer(context, self._wanted(request)) if request.generates else 0
+        if len(plan.sequence) + answer <= context:
+            return plan, True
+        summary = room_for_summary(context) if turn.policy == SUMMARIZE else 0
+        return planner.trimmed(ledger, plan, bounds(context, answer, summary), turn.note.marked) or plan, True
+
+    def _check_and_look_up(self, turn: Turn, model: LoadedModel) -> None:
+        """Refuse what must not run, then find out which KV would serve. On a planning thread."""
+        request, plan, ledger = turn.request, turn.plan, turn.ledger
+        if not turn.appended:
+            self._inputs(request, model, ledger).check_kept(request, plan)
+        if turn.context_remaining < (1 if request.generates else 0):
+            raise FailedPrecondition(_too_long(turn, model.context_length))
+        checkpoints = capture_positions(plan.checkpoints, len(plan.sequence))
+        turn.lookup = kv_lookup(request.key.namespace, model, ledger, plan.keep_tokens, plan.sequence, checkpoints)
+        turn.opening_bytes = _opening_bytes(turn, model)
+
+    async def count(self, turn_input: TurnInput, parse_special: bool, model: TextModel, ledger: Ledger) -> int:
+        """Return how many tokens an input has; for an append, how many it adds to the ledger."""
+
+        def counted() -> int:
+            planner = Planner(model.tokenizer, model.renderer, self._limits)
+            with template.rendering_at(ledger.template_time):
+                options = {"parse_special": parse_special, "generation_prompt": True}
+                plan = InputPlanner(planner, ledger, **options).plan(turn_input)
+            return len(plan.sequence) - (len(ledger) if isinstance(turn_input, AppendInput) else 0)
+
+        return await self._threads.plan_input(turn_input, counted)
+
+    def _inputs(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> InputPlanner:
+        options = {"parse_special": request.parse_special, "generation_prompt": request.generates}
+        return InputPlanner(self._planner(request, model), ledger, **options)
+
+    def _planner(self, request: TurnRequest, model: LoadedModel) -> Planner:
+        """Return what plans the turn: a memory is continued as it is where that leaves room for the answer."""
+        most = model.context_length - room_for_answer(model.context_length, self._wanted(request))
+        return Planner(model.tokenizer, model.renderer, self._limits._replace(most_tokens=most))
+
+    def _wanted(self, request: TurnRequest) -> int:
+        return request.max_tokens or self._default_max_tokens
+
+    async def _snapshot(
+        self, turn: Turn, model: LoadedModel, ledger: Ledger, plan: Plan
+    ) -> tuple[int, Ledger, Plan] | None:
+        """Return the snapshot that the prompt continues, where it has more of it than of the present ledger.
+
+        Its version, its ledger, and the plan against that. An agent that edits a message and then returns to what it
+        had leaves the present state and not the prompt behind.
+        """
+        request = turn.request
+        leaves = plan.kind in (types_pb2.MATCH_PARTIAL, types_pb2.MATCH_DIVERGE)
+        if not len(ledger) or request.memory_mode == inference_pb2.MEMORY_MODE_REFUSE:
+            return None
+        if not leaves and len(plan.sequence) - plan.keep_tokens < BLOCK_TOKENS:
+            return None
+
+        def compared() -> tuple[bytes, int]:
+            text = model.tokenizer.decode(plan.sequence)
+            return text, ledger.tokens_within(common_length(ledger.text, text))
+
+        text, common = await self._threads.plan(compared)
+        try:
+            found = await self._store.find_snapshot(request.key, turn.base, text, common, model.tokenizer.hash)
+        except AgentmemError as error:
+            logs.event(log, "snapshots could not be searched", logging.WARNING, error=error.message)
+            return None
+        if found is None:
+            return None
+        version, branch = found
+        branch = replace(branch, template_time=ledger.template_time)
+        inputs = self._inputs(request, model, branch)
+        continued = await self._threads.plan_input(request.input, lambda: inputs.plan(request.input))
+        return (version, branch, continued) if continued.keep_tokens > plan.keep_tokens else None
+
+
+def _shared_tokens(ledger: Ledger, plan: Plan) -> int:
+    """Return how many of the ledger's tokens stay in the commit. A trim writes what it carries along again."""
+    return plan.keep_tokens if plan.trim is not None else common_length(ledger.token_ids, plan.sequence)
+
+
+def _opening_bytes(turn: Turn, model: LoadedModel) -> int:
+    """Return the opening of the ledger that the turn makes: the ledger's own, unless the turn begins it anew."""
+    request, plan, ledger = turn.request, turn.plan, turn.ledger
+    if plan.trim is not None:
+        return plan.trim.opening_bytes
+    known = ledger.opening_bytes if ledger.opening_bytes <= ledger.text_end(plan.keep_tokens) else 0
+    if turn.appended and len(ledger):
+        return ledger.opening_bytes
+    if known and plan.kind in (types_pb2.MATCH_EXACT, types_pb2.MATCH_EXTEND):
+        return known
+    chat = request.input.content if isinstance(request.input, AppendInput) else request.input
+    if not isinstance(chat, MessagesInput) or not request.commits:
+        return known
+    # Where templates begin with words of their own, another system prompt leaves the opening that was, and is one.
+    opening = model.renderer.opening(chat, parse_special=request.parse_special)
+    begins = bool(opening) and model.tokenizer.decode(plan.sequence).startswith(opening)
+    return len(opening) if begins else known
+
+
+def _too_long(turn: Turn, context_length: int) -> str:
+    """Return why the prompt is refused, and what to do."""
+    if not turn.appended:
+        advice = "shorten it; or append only what is new to an agent, whose oldest turns can then make room"
+    elif len(turn.ledger) and turn.policy == REFUSE:
+        advice = "set the agent's context policy to trim or summarize, trim it, or start a new agent"
+    else:
+        advice = "append less: it does not fit even behind the system prompt alone"
+    return f"the prompt has {len(turn.plan.sequence)} tokens and the model's context holds {context_length}; {advice}"

@@ -1,0 +1,131 @@
+"""Where a turn's KV goes: into the pool, and from there to disk.
+
+Whatever goes wrong here costs time later and nothing else: the ledger has the turn, or never had it.
+"""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from agentmem.blockfile import BlockHeader
+from agentmem.errors import AgentmemError
+from agentmem.identity import Ledger
+from agentmem.shielding import run_shielded
+from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
+from inference_service.engine.geometry import Caches
+from inference_service.engine.thread import EngineThread
+from inference_service.memory.restore import headers
+from inference_service.memory.windows import kept_positions, window_headers
+from inference_service.models.loading import LoadedModel
+from inference_service.pool.admission import Reservation
+from inference_service.pool.blocks import PoolError
+from inference_service.pool.kv import HotState, KVPool, Space, Table
+from inference_service.threads import WorkerThreads
+from inference_service.turns.persisting import Persister, State
+from inference_service.turns.turn import Turn
+
+log = logging.getLogger(__name__)
+
+
+class PoolWriter:
+    """Keeps the KV of turns. Event loop only; call it under the agent's lock."""
+
+    def __init__(self, engine: EngineThread, threads: WorkerThreads, persister: Persister) -> None:
+        self._engine = engine
+        self._threads = threads
+        self._persister = persister
+
+    async def keep(self, turn: Turn, model: LoadedModel, job: TurnJob) -> None:
+        """Copy what is new of a committed turn's caches into the pool, and have it written to disk."""
+        key, reservation = turn.request.key, turn.reservation
+        ledger = await self._threads.plan(lambda: _ledger_after(turn, model))
+        ids = model.fingerprint, key.namespace, ledger.token_ids
+        blocks = await self._threads.plan(lambda: list(headers(*ids)))
+        table = await self.write(model, reservation, job.caches, len(ledger), blocks)
+        if table is None:
+            return
+        windows = _windows(turn, job, table)
+        model.memory.hot.put(key, HotState(turn.version, ledger, table, windows))
+        named = window_headers(*ids, windows)
+        captured = {
+            header.chain_hash: job.windows[position]
+            for header in named
+            if (position := header.first_token + header.token_count) in job.windows
+        }
+        self._persister.publish(State(key, turn.version, model, table, blocks, named, captured))
+
+    async def write(
+        self, model: LoadedModel, reservation: Reservation, caches: Caches, tokens: int, blocks: list[BlockHeader]
+    ) -> Table | None:
+        """Copy what the pool lacks of caches of so many tokens, and name it by `blocks`.
+
+        Return the table, with its references; None, and a line in the log, where that fails. Raises PoolError.
+        """
+        if not caches or not self._engine.alive:
+            return None
+        pool, geometry = model.memory.pool, model.geometry
+        shared = _shared(pool, blocks)
+        window = caches[geometry.sliding.layers[0]].buffers.filled if geometry.sliding else 0
+        pieces = -(-window // geometry.piece_tokens) if window else 0
+        try:
+            table = reservation.table(tokens, shared, Space(len(blocks), pieces), window)
+        except PoolError:
+            pool.full.release(shared)
+            raise
+
+        def copy() -> None:
+            check_lengths(caches, tokens)
+            model.arenas.write(caches, len(shared), table.blocks[len(shared) :], table.pieces)
+
+        future = self._engine.submit(copy)
+        try:
+            await run_shielded(self._engine.wait(future))
+        except asyncio.CancelledError:
+            pool.release(table)
+            raise
+        if error := future.exception():
+            pool.release(table)
+            known = isinstance(error, AgentmemError | CacheLengthError)
+            log.warning("KV could not be put into the pool: %s", error, exc_info=None if known else error)
+            error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
+            return None
+        return pool.publish([header.chain_hash for header in blocks], table)
+
+
+def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
+    """Return the ledger that the commit made."""
+    generated = turn.generated.token_ids
+    added = [*turn.plan.sequence[turn.keep_tokens :].tolist(), *generated]
+    ledger = turn.ledger.kept(turn.keep_tokens).followed_by(
+        added,
+        model.tokenizer.pieces(added),
+        model.tokenizer.hash,
+        len(generated),
+        turn.carried_turns,
+        turn.message_hashes,
+    )
+    return replace(ledger, opening_bytes=turn.opening_bytes)
+
+
+def _windows(turn: Turn, job: TurnJob, table: Table) -> dict[int, int]:
+    """Return the agent's windows: stored tokens by position. None for a model without sliding layers."""
+    if not table.pieces:
+        return {}
+    on_disk, hot = turn.restored.stored_windows(), turn.reservation.hot.windows if turn.reservation.hot else {}
+    windows = {position: tokens for position, tokens in on_disk.items() if position <= turn.keep_tokens}
+    windows |= {position: tokens for position, tokens in hot.items() if position <= turn.shared_tokens}
+    windows |= {position: window[0].filled for position, window in job.windows.items()}
+    windows[table.tokens] = table.window_tokens
+    return {position: windows[position] for position in kept_positions(windows)}
+
+
+def _shared(pool: KVPool, blocks: list[BlockHeader]) -> list[int]:
+    """Return the beginning that is in the pool already, with references."""
+    shared: list[int] = []
+    for header in blocks:
+        block = pool.full.find(header.chain_hash)
+        if block is None:
+            break
+        shared.append(block)
+    pool.full.acquire(shared)
+    return shared

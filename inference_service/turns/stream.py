@@ -1,0 +1,135 @@
+"""The caller's end of a turn: what it reads from, and cancels."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from agentmem.errors import Cancelled, ResourceExhausted
+from agentmem.v1 import inference_pb2
+from inference_service.answers import delta
+from inference_service.domain import TokenEvent
+from inference_service.text.answering import NO_DELTA, AnswerDelta
+from inference_service.text.tokenizer import Tokenizer
+
+BUFFER_TOKENS: Final = 4096
+"""How many tokens a reader may be behind before its turn is ended."""
+
+
+class TurnStream:
+    """Carries one turn's events to its caller, and the caller's cancellation to the turn.
+
+    The caller iterates `events` and calls `cancel` when it leaves. Tokens that it has not taken yet are joined into one
+    delta; more than `buffer` of them end the turn. Event loop only, but for `token_from_engine`.
+    """
+
+    def __init__(self, buffer: int = BUFFER_TOKENS) -> None:
+        self.tokens: list[TokenEvent] = []
+        """All that were generated so far."""
+        self.cancelled = threading.Event()
+        """Read by the engine before each step."""
+        self.committing = False
+        """The ledger is being written: the turn can no longer be cancelled."""
+        self.ended = False
+        self.error: Exception | None = None
+        """What ended the turn, or will."""
+        self.interrupt: Callable[[], object] | None = None
+        """Ends what the turn waits for, outside the engine: its agent, memory, the store."""
+        self.on_token: Callable[[float], object] | None = None
+        """Called with the time at which each token was sampled."""
+        self._loop = asyncio.get_running_loop()
+        self._buffer = buffer
+        self._taken = 0
+        self._tokenizer: Tokenizer | None = None
+        self._ready: list[inference_pb2.GenerateResponse] = []
+        self._rest = NO_DELTA
+        self._changed = asyncio.Event()
+
+    async def events(self) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        """Yield started, deltas and finished. Raise what ended the turn."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            ready, self._ready = self._ready, []
+            started = [event for event in ready if event.HasField("started")]
+            for event in started:
+                yield event
+            while self._taken < len(self.tokens) or any(self._rest):
+                yield self._delta()
+            for event in ready:
+                if not event.HasField("started"):
+                    yield event
+            if self.ended and not self._ready and self._taken == len(self.tokens):
+                if self.error is not None:
+                    raise self.error
+                return
+
+    def cancel(self, error: Exception | None = None) -> None:
+        """End the turn within one step; nothing is committed. Without effect once the commit has begun.
+
+        `error` is what the caller gets, Cancelled by default.
+        """
+        if self.ended or self.committing or self.cancelled.is_set():
+            return
+        self.error = self.error or error
+        self.cancelled.set()
+        if self.interrupt is not None:
+            self.interrupt()
+
+    def check(self) -> None:
+        """Raise what cancelled the turn, if it was cancelled."""
+        if self.cancelled.is_set():
+            raise self.error or Cancelled("the request was cancelled")
+
+    def token_from_engine(self, event: TokenEvent) -> None:
+        """Take a token. Any thread."""
+        self._loop.call_soon_threadsafe(self._take_token, event)
+
+    def started(self, started: inference_pb2.Started, tokenizer: Tokenizer) -> None:
+        """Send the first event; `tokenizer` made the tokens that follow."""
+        self._tokenizer = tokenizer
+        self.send(inference_pb2.GenerateResponse(started=started))
+
+    def send(self, event: inference_pb2.GenerateResponse) -> None:
+        """Send an event, after all tokens that were taken."""
+        self._ready.append(event)
+        self._changed.set()
+
+    def rest(self, said: AnswerDelta) -> None:
+        """Send what became certain when generation ended."""
+        self._rest = said
+        self._changed.set()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Send no more events. The first error counts, and so does the first call."""
+        if self.ended:
+            return
+        self.error = self.error or error
+        self.ended = True
+        self._changed.set()
+
+    def _take_token(self, event: TokenEvent) -> None:
+        self.tokens.append(event)
+        if self.on_token is not None:
+            self.on_token(event.at)
+        if len(self.tokens) - self._taken > self._buffer and not self.cancelled.is_set():
+            behind = f"the reader of this stream is more than {self._buffer} tokens behind; read faster"
+            self.cancel(ResourceExhausted(behind))
+        self._changed.set()
+
+    def _delta(self) -> inference_pb2.GenerateResponse:
+        """Return the waiting tokens, as many as fit the order in a delta: reasoning, text, calls."""
+        assert self._tokenizer is not None
+        waiting, spoke = self.tokens[self._taken :], False
+        new: list[TokenEvent] = []
+        for event in waiting:
+            if (event.reasoning and spoke) or (new and new[-1].calls):
+                break
+            new.append(event)
+            spoke = spoke or bool(event.text)
+        self._taken += len(new)
+        rest = NO_DELTA
+        in_order = not (self._rest.reasoning and spoke) and not (new and new[-1].calls)
+        if len(new) == len(waiting) and in_order:
+            rest, self._rest = self._rest, rest
+        return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest))

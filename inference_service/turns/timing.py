@@ -1,0 +1,139 @@
+"""When a turn's steps begin and end: its queue and load times, and its spans where its request is traced.
+
+    queue            until its model is loaded and its agent has no other turn
+    match            its ledger is fetched, its prompt rendered and compared
+    summary          the model writes a note of what the context has no room for
+    queue            until there is memory
+    load             KV is looked up and read
+    queue            until the engine starts it
+    load             caches are assembled there
+    prefill …        one for each chunk
+    decode           with the moment of the first token
+    commit           the ledger is written, fsynced
+
+Together those before prefill take as long as `queue_seconds` and `load_seconds`; prefill and decode are as the engine
+measured them, but that the prefill there begins with the load on the engine and includes the time between chunks, in
+which others decode.
+"""
+
+import time
+from collections.abc import Mapping
+
+from agentmem import tracing
+from agentmem import tracing as spans
+from agentmem.v1 import types_pb2
+from inference_service.answers import duration
+from inference_service.engine.generation import Generated, TurnJob
+
+
+class Timing:
+    """One turn's times, in seconds of the monotonic clock. Event loop; all but `start` and `end` in the turn's task.
+
+    Spans are children of the request's span; there are none where the request is not traced.
+    """
+
+    def __init__(self) -> None:
+        self.arrived = time.monotonic()
+        self.started: float | None = None
+        """When the engine started the turn."""
+        self.load_seconds = 0.0
+        """How long KV was read, verified and assembled."""
+        self.queue_seconds = 0.0
+        """How long the turn waited before the engine started it, without reading KV."""
+        self._trace = tracing.current()
+        self._request = spans.present()
+        self._step: spans.Span | None = None
+        self._assembled = 0.0
+
+    def start(self, at: float, read_seconds: float, assembly_seconds: float) -> None:
+        """Record that the engine started the turn, whose KV was read before and assembled then."""
+        self.started, self._assembled = at, at + assembly_seconds
+        self.load_seconds = read_seconds + assembly_seconds
+        self.queue_seconds = at - self.arrived - read_seconds
+        self._leave(at=at)
+        self._span("load", at, self._assembled, where="engine")
+
+    def first_token_seconds(self, generated: Generated) -> float:
+        """Return the seconds from arrival to the first token; 0 without one."""
+        return 0.0 if generated.first_token_at is None else generated.first_token_at - self.arrived
+
+    def to_proto(self, generated: Generated) -> types_pb2.Timings:
+        """Return all times, for the caller."""
+        return types_pb2.Timings(
+            queue=duration(self.queue_seconds),
+            load=duration(self.load_seconds),
+            prefill=duration(generated.prefill_seconds),
+            decode=duration(generated.decode_seconds),
+            time_to_first_token=duration(self.first_token_seconds(generated)),
+        )
+
+    def enter(self, name: str, at: float | None = None, **attributes: spans.Attribute) -> None:
+        """Begin the span of a step, now or at a moment before, and end the one before it."""
+        if self._request is None or self._trace is None:
+            return
+        at = time.monotonic() if at is None else at
+        self._leave(at=at)
+        self._step = self._request.child(name, at, _named(attributes))
+        tracing.enter(self._trace.within(self._step))
+
+    def leave(self) -> None:
+        """End the span of the step; what follows belongs to the request."""
+        if self._request is not None:
+            self._leave()
+            tracing.enter(self._trace)
+
+    def annotate(self, **attributes: spans.Attribute) -> None:
+        """Add attributes to the step's span, if it has not ended."""
+        if self._step is not None:
+            self._step.set(_named(attributes))
+
+    def annotate_request(self, **attributes: spans.Attribute) -> None:
+        """Add attributes to the request's span, if it has not ended."""
+        if self._request is not None:
+            self._request.set(_named(attributes))
+
+    def computed(self, job: TurnJob, failure: str) -> None:
+        """Record the spans of what the engine did, which has ended now; `failure` is a status, or empty."""
+        if self._request is None or not job.started:
+            return
+        tracing.enter(self._trace)
+        ended, last = time.monotonic(), self._assembled or job.started
+        for chunk in job.chunks:
+            self._span("prefill", chunk.began, chunk.ended, tokens=chunk.tokens, position=chunk.position)
+            last = chunk.ended
+        result = job.result
+        if not result.prefill_seconds:
+            self._span("prefill", min(last, ended), ended, failure)
+        elif job.decoding is not None:
+            began = job.started + result.prefill_seconds
+            ended = ended if failure else began + result.decode_seconds
+            tokens = result.sampled or len(result.token_ids)
+            self._span("decode", began, ended, failure, first_token_at=result.first_token_at, generated_tokens=tokens)
+
+    def end(self, failure: str) -> None:
+        """End the turn's last span; `failure` is a status, or empty."""
+        self._leave(failure)
+
+    def _leave(self, failure: str = "", at: float | None = None) -> None:
+        if self._step is not None:
+            self._step.end(failure, at)
+
+    def _span(
+        self,
+        name: str,
+        began: float,
+        ended: float,
+        failure: str = "",
+        first_token_at: float | None = None,
+        **attributes: spans.Attribute,
+    ) -> None:
+        if self._request is None:
+            return
+        span = self._request.child(name, began, _named(attributes))
+        if first_token_at is not None:
+            span.note("first token", first_token_at)
+        span.end(failure, ended)
+
+
+def _named(attributes: Mapping[str, spans.Attribute]) -> dict[str, spans.Attribute]:
+    return {f"agentmem.{name}": value for name, value in attributes.items()}

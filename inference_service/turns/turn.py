@@ -1,0 +1,153 @@
+"""One turn on its way through the worker. Each step adds what it finds out; its fields do not exist before.
+
+step                              sets                                     thread
+runner.TurnRunner.start           request … timing                         event loop
+planning.TurnPlanner.plan         base … note                              event loop; text on `planning` threads
+reserving.Reservations.reserve    reservation                              event loop
+restoring.Restorer.find           restored                                 event loop; files on `files` threads
+runner.TurnRunner._generate       generated, and started when it starts    engine; `started` on the event loop
+committing.Committer.commit       version, message_hashes                  event loop; text on `planning` threads
+pool_writer.PoolWriter.keep       nothing: the KV goes to the pool         event loop; copies on the engine's thread
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from agentmem.hints import Hint
+from agentmem.identity import Ledger, TurnPlace, Version
+from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import automatic_snapshot
+from inference_service.domain import TurnRequest
+from inference_service.engine.generation import Decoding, Generated
+from inference_service.memory.match import Reason
+from inference_service.memory.plan import Plan
+from inference_service.memory.restore import Lookup
+from inference_service.pool.admission import Reservation
+from inference_service.turns.restoring import Restored
+from inference_service.turns.stream import TurnStream
+from inference_service.turns.timing import Timing
+
+Policy: TypeAlias = "types_pb2.ContextPolicy.ValueType"
+REFUSE: Final = types_pb2.CONTEXT_POLICY_REFUSE
+TRIM: Final = types_pb2.CONTEXT_POLICY_TRIM
+SUMMARIZE: Final = types_pb2.CONTEXT_POLICY_SUMMARIZE
+
+
+class Note(NamedTuple):
+    """The model's summary of dropped turns, or why there is none."""
+
+    text: str = ""
+    failure: str = ""
+
+    @property
+    def marked(self) -> bytes:
+        """The note as it stands in the memory, before what the user said next."""
+        return f"[Earlier turns are left out; this note replaces them: {self.text}]\n\n".encode() if self.text else b""
+
+
+NO_NOTE: Final = Note()
+
+
+@dataclass(eq=False, repr=False)
+class Turn:
+    """A turn, a probe of one, or the turn that writes a note. The event loop owns it."""
+
+    request: TurnRequest
+    hint: Hint | None = None
+    """What had been announced of this turn when it arrived."""
+    stream: TurnStream = field(default_factory=TurnStream)
+    timing: Timing = field(default_factory=Timing)
+
+    # Planned. A second plan, with a note, replaces all of it.
+    base: Version = field(init=False)
+    """The version that the turn is based on."""
+    ledger: Ledger = field(init=False)
+    """The ledger that it continues: the base's, or the snapshot's; in the present tokenizer, at the turn's time."""
+    snapshot_version: int = field(init=False)
+    """The version of the snapshot that it continues; 0 for the base."""
+    plan: Plan = field(init=False)
+    """The prompt in tokens, and how it relates to the ledger."""
+    keep_tokens: int = field(init=False)
+    """How many of the ledger's first tokens the commit keeps; 0 where the ledger was tokenized again."""
+    shared_tokens: int = field(init=False)
+    """How many of the base's own tokens the commit keeps."""
+    dropped_tokens: int = field(init=False)
+    """How many of the base's tokens the prompt leaves behind; to tokenize a text again drops none."""
+    appended: bool = field(init=False)
+    """The input was taken as what is new."""
+    retokenized: bool = field(init=False)
+    """The base's ledger was of another tokenizer."""
+    incompatible: bool = field(init=False)
+    """The agent's own KV is of another model: its files have changed since it was computed."""
+    opening_bytes: int = field(init=False)
+    """The opening of the ledger that the turn makes; see Ledger."""
+    policy: Policy = field(init=False)
+    """What the agent does where its memory outgrows the context."""
+    lookup: Lookup = field(init=False)
+    """The KV that would serve."""
+    decoding: Decoding | None = field(init=False)
+    """How to generate; None for Prefill."""
+    context_remaining: int = field(init=False)
+    """How many tokens the context has behind the prompt."""
+    note: Note = NO_NOTE
+
+    reservation: Reservation = field(init=False)
+    """The memory for all that the turn can grow to."""
+    restored: Restored = field(init=False)
+    """The KV that it starts from."""
+    started: inference_pb2.Started | None = None
+    """The first event, once the engine has started the turn."""
+    generated: Generated = field(default_factory=Generated)
+    """What was generated; the engine writes here until it is done."""
+    version: Version = field(init=False)
+    """The version that the commit made."""
+    message_hashes: list[bytes] = field(init=False)
+    """The hash chain of its conversation, where it was a whole chat."""
+
+    @property
+    def wants_note(self) -> bool:
+        """Whether a note is to stand for what is dropped, and none was tried yet."""
+        return self.plan.trim is not None and self.policy == SUMMARIZE and self.note == NO_NOTE
+
+    @property
+    def carried_turns(self) -> tuple[TurnPlace, ...]:
+        """Turns of the ledger that the commit brings along, at their new places."""
+        return self.plan.trim.carried_turns if self.plan.trim is not None else ()
+
+    @property
+    def most_tokens(self) -> int:
+        """What prompt and answer can grow to."""
+        return len(self.plan.sequence) + (self.decoding.max_tokens if self.decoding else 0)
+
+    @property
+    def miss_reason(self) -> Reason:
+        """Why not more was reused; unspecified where all that could be was."""
+        if self.plan.reason:
+            return self.plan.reason
+        all_reused = self.restored.tokens >= self.plan.keep_tokens
+        return types_pb2.MISS_REASON_UNSPECIFIED if all_reused else self.restored.reason
+
+    def cache_report(self) -> types_pb2.CacheReport:
+        """Return what the turn reuses, for the caller."""
+        return types_pb2.CacheReport(
+            match=self.plan.kind,
+            cached=self.restored.by_tier,
+            prompt_tokens=len(self.plan.sequence),
+            miss_reason=self.miss_reason,
+            load_bytes=self.restored.load_bytes,
+            snapshot_version=self.snapshot_version,
+        )
+
+    def context_trim(self) -> types_pb2.ContextTrim | None:
+        """Return what is dropped for the prompt to fit the context, for the caller; None if nothing is."""
+        trim = self.plan.trim
+        if trim is None:
+            return None
+        return types_pb2.ContextTrim(
+            policy=TRIM if self.note.failure else self.policy,
+            dropped_tokens=trim.dropped_tokens,
+            dropped_turns=trim.dropped_turns,
+            snapshot=automatic_snapshot(self.base.number) if self.request.commits else "",
+            summary=self.note.text,
+            summary_failure=self.note.failure,
+        )

@@ -1,0 +1,198 @@
+"""Sockets that services listen on: which addresses are allowed without keys, and Unix sockets that one server owns.
+
+Without credentials a service listens on Unix sockets and loopback only. A Unix socket is guarded by a lock on
+`<socket>.lock` and watched: a second gRPC server silently replaces a socket and unlinks it when it stops, and a server
+whose socket is removed (a cleaner of temporary files) does not notice that it can no longer be reached.
+"""
+
+import fcntl
+import os
+import re
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import IO, Annotated, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
+
+
+class AddressError(Exception):
+    """A server cannot have its address; the message says what to do."""
+
+
+class Address(NamedTuple):
+    """A TCP address. `str()` gives "host:port", with an IPv6 host in brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def offset(self, by: int) -> "Address":
+        """The same host at a later port; port 0 (any) stays 0."""
+        return self._replace(port=self.port + by if self.port else 0)
+
+
+def parse_address(text: str) -> Address:
+    """ "host:port" as an Address; port 0 asks for any. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r} needs brackets around its IPv6 host: [{host}]:{port}")
+    return Address(host, int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine only, by its text: names other than localhost are not looked up."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def collector_url(text: str) -> str:
+    """HOST:PORT or http(s)://HOST:PORT as a URL with a port. Raises ValueError."""
+    problem = f"{text!r} is not HOST:PORT of a collector, nor https://HOST:PORT; its port for gRPC is 4317 as a rule"
+    try:
+        url = urlsplit(text if "://" in text else f"http://{text}")
+        address = parse_address(url.netloc if url.port is not None or url.scheme != "https" else f"{url.netloc}:443")
+    except ValueError:
+        raise ValueError(problem) from None
+    if url.scheme not in ("http", "https") or not address.port or "@" in address.host or url.query or url.fragment:
+        raise ValueError(problem)
+    if url.path not in ("", "/"):
+        raise ValueError(f"{problem}, and OTLP over gRPC has no path such as {url.path}")
+    return f"{url.scheme}://{address}"
+
+
+def asked_host(header: str) -> str:
+    """The name or address in a Host header, in small letters and without its port; empty where it has none."""
+    found = _HOST.fullmatch(header.lower())
+    return "" if found is None else found[1] or found[2]
+
+
+def _any(text: str) -> str:
+    return str(parse_address(text))
+
+
+def _loopback(text: str) -> str:
+    address = parse_address(text)
+    if not is_loopback(address.host):
+        raise ValueError(
+            f"refuses to listen on {address.host}: callers are not authenticated, so only loopback addresses "
+            "(127.0.0.1, [::1], localhost) are served; use an authenticating proxy to serve others"
+        )
+    return str(address)
+
+
+def _loopback_or_empty(text: str) -> str:
+    return _loopback(text) if text else text
+
+
+def _collector_or_empty(text: str) -> str:
+    return collector_url(text) if text else text
+
+
+def _unix_socket_or_empty(text: str) -> str:
+    if text and (not text.startswith("unix:") or text == "unix:"):
+        raise ValueError(f"{text!r} is not unix:PATH; whoever can connect is trusted, so only Unix sockets are served")
+    return text
+
+
+TcpAddress = Annotated[str, AfterValidator(_any)]
+"""A setting: "host:port" on any host. Who takes it asks callers for credentials wherever `is_loopback` is False."""
+
+OptionalLoopbackAddress = Annotated[str, AfterValidator(_loopback_or_empty)]
+"""A setting: "host:port" on loopback, or empty for none."""
+
+OptionalUnixSocket = Annotated[str, AfterValidator(_unix_socket_or_empty)]
+"""A setting: "unix:PATH", or empty for the usual one."""
+
+OptionalCollector = Annotated[str, AfterValidator(_collector_or_empty)]
+"""A setting: where a collector listens for OTLP over gRPC, as a URL, or empty for none."""
+
+
+MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+
+
+class SocketGuard:
+    """The lock of one socket, from `take` to `release`, by whoever binds it in between. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock: IO[str] | None = None
+        self._bound: tuple[int, int] | None = None
+
+    def take(self) -> None:
+        """Get the lock, and remove what a server that is gone has left. Nothing happens to a lock that is held still.
+
+        Raises AddressError where the path is too long or cannot be used, or another server has it.
+        """
+        if len(os.fsencode(self._path)) > MAX_SOCKET_PATH_BYTES:
+            problem = f"is over {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter --run-dir"
+            raise AddressError(f"the socket path {self._path} {problem}")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held = self._lock if self._lock is not None and _is_at(self._lock, self._lock_path) else self._locked()
+            try:
+                self._path.unlink(missing_ok=True)
+            except BaseException:
+                if held is not self._lock:
+                    held.close()
+                raise
+        except BlockingIOError as error:
+            raise AddressError(f"another server holds {self._path}; stop it, or choose another --run-dir") from error
+        except OSError as error:
+            problem = f"cannot make the socket {self._path}: {error.strerror}; choose another --run-dir"
+            raise AddressError(problem) from error
+        if held is not self._lock:
+            self.release()
+            self._lock = held
+
+    def bound(self) -> None:
+        """The socket has been made: from now on it is this one that has to be there."""
+        self._path.chmod(0o600)
+        self._bound = _identity(self._path)
+
+    def is_lost(self) -> bool:
+        """Whether the socket that was bound is not there any more."""
+        return self._bound is not None and _identity(self._path) != self._bound
+
+    def release(self) -> None:
+        """Release the lock. Its file stays, so that no unlinked file is ever locked. May be called twice."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _locked(self) -> IO[str]:
+        lock = open(self._lock_path, "w", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - held
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            lock.close()
+            raise
+        return lock
+
+    @property
+    def _lock_path(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.lock")
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    found = os.fstat(file.fileno())
+    return _identity(path) == (found.st_dev, found.st_ino)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,123 @@
+"""Checks of requests that several processes make: agent keys, limits of a turn and of a run's record, expiry times.
+
+An agent id is any UTF-8 of 1 to 256 bytes, hostile or not, because it never becomes a part of a path: files are named
+by chain hashes, and rows by values. The worker and the store enforce the limits that `agentmem.v1` documents; the
+gateway refuses earlier by the same values.
+"""
+
+from typing import Final, NamedTuple
+
+from google.protobuf import duration_pb2
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import agent_pb2, types_pb2
+
+DEFAULT_NAMESPACE = "default"
+MAX_PART_BYTES = 256
+MAX_REQUEST_ID_BYTES = 128
+AUTOMATIC_SNAPSHOT = "auto-"
+"""What the names of snapshots begin with that the store makes by itself."""
+
+
+class AgentKey(NamedTuple):
+    """(namespace, agent_id, model_id): one agent on two models is two memories."""
+
+    namespace: str
+    agent_id: str
+    model_id: str
+
+    @classmethod
+    def from_proto(cls, key: types_pb2.AgentKey, *, anonymous: bool = False, any_model: bool = False) -> "AgentKey":
+        """The key, checked. `anonymous` allows an empty agent_id, `any_model` an empty model_id.
+
+        Raises InvalidArgument that names the field.
+        """
+        return cls(
+            check_text("key.namespace", key.namespace),
+            check_text("key.agent_id", key.agent_id, allow_empty=anonymous),
+            check_text("key.model_id", key.model_id, allow_empty=any_model),
+        )
+
+    def to_proto(self) -> types_pb2.AgentKey:
+        """The key as a message."""
+        return types_pb2.AgentKey(namespace=self.namespace, agent_id=self.agent_id, model_id=self.model_id)
+
+
+def automatic_snapshot(version: int) -> str:
+    """The name of the automatic snapshot that keeps this version of an agent."""
+    return f"{AUTOMATIC_SNAPSHOT}{version}"
+
+
+def check_text(field: str, value: str, *, max_bytes: int = MAX_PART_BYTES, allow_empty: bool = False) -> str:
+    """`value` if it is UTF-8 of 1 to `max_bytes` bytes; raises InvalidArgument that names `field`."""
+    if not value:
+        if allow_empty:
+            return value
+        raise InvalidArgument(field, "must not be empty")
+    try:
+        size = len(value.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(field, "must be well-formed UTF-8 (it has a lone surrogate)") from error
+    if size > max_bytes:
+        raise InvalidArgument(field, f"must be at most {max_bytes} bytes of UTF-8, is {size}")
+    return value
+
+
+MAX_STOPS: Final = 16
+"""Stop strings of a turn."""
+
+MAX_STOP_BYTES: Final = 256
+"""UTF-8 bytes of one of them."""
+
+MAX_TOP_LOGPROBS: Final = 20
+"""Alternatives whose log-probabilities are returned with each token."""
+
+MAX_PENALTY: Final = 2.0
+"""Presence and frequency penalties are from minus this to this."""
+
+MAX_SCHEMA_BYTES: Final = 64 * 1024
+"""UTF-8 bytes of a JSON Schema that a turn's text has to fit."""
+
+MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
+"""The payload of a run's record."""
+
+MAX_SUMMARY_BYTES: Final = 16 * 1024
+"""What lists of runs tell of it."""
+
+
+_LONGEST: Final = 100 * 365 * 24 * 3600 * 10**9
+
+
+class IdleTimes(NamedTuple):
+    """Idle nanoseconds until an agent's KV expires, and until the agent is deleted; None: never."""
+
+    ttl: int | None = None
+    delete_after: int | None = None
+
+    @classmethod
+    def from_proto(cls, message: types_pb2.Expiry | agent_pb2.SetAgentTtlRequest, field: str = "") -> "IdleTimes":
+        """The times of a message. Raises InvalidArgument that names the one that is wrong, behind `field`."""
+        return cls(
+            _nanoseconds(f"{field}ttl", message.ttl) if message.HasField("ttl") else None,
+            _nanoseconds(f"{field}delete_after", message.delete_after) if message.HasField("delete_after") else None,
+        )
+
+    def to_proto(self) -> types_pb2.Expiry:
+        """The times as a message."""
+        message = types_pb2.Expiry()
+        if self.ttl is not None:
+            message.ttl.FromNanoseconds(self.ttl)
+        if self.delete_after is not None:
+            message.delete_after.FromNanoseconds(self.delete_after)
+        return message
+
+
+NEVER: Final = IdleTimes()
+"""An idle agent loses nothing."""
+
+
+def _nanoseconds(field: str, duration: duration_pb2.Duration) -> int:
+    nanoseconds = duration.seconds * 10**9 + duration.nanos
+    if not 0 < nanoseconds <= _LONGEST:
+        raise InvalidArgument(field, "must be above 0 and at most 100 years; leave it out for never")
+    return nanoseconds

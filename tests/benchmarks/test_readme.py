@@ -1,0 +1,47 @@
+"""The figures in README's table are those of the committed results."""
+
+import re
+from pathlib import Path
+
+from benchmarks.results import RESULTS
+from tests.benchmarks.test_committed import cells, tables
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def median(cell: str) -> str:
+    """A figure without the smallest and the largest sample."""
+    return cell.partition(" (")[0]
+
+
+def first_token(name: str, tokens: str) -> str:
+    cold, warm, _, hot, *_, ratio = cells(name)[tokens]
+    return f"cold {median(cold)}, warm {median(warm)}, hot {median(hot)}: {ratio}"
+
+
+def decode(name: str) -> str:
+    (table,) = (table for table in tables(RESULTS / f"{name}.json") if table.title.endswith("context of 8192 tokens"))
+    return median(next(row[2] for row in table.rows if row[0] == "8 warm"))
+
+
+def test_the_measured_table() -> None:
+    section = README.partition("## Measured")[2].partition("\n## ")[0]
+    found = dict(re.findall(r"^\| (.+?) \| (.+) \|$", section, re.MULTILINE))
+    assert found.pop("what") == "measured"
+    capacity, restart = cells("capacity-demo-cpu"), cells("restart-demo-cpu")["all 5 agents have answered"]
+    llama = cells("memory-cpu")["llama-3.1-8b, bfloat16 scales"]
+    worst = max((row[2] for name, row in cells("quality-cpu").items() if name.endswith(", 4 bits")), key=percent)
+    assert list(found.values()) == [
+        first_token("ttft-demo-cpu", "4,000"),
+        first_token("ttft-demo-cpu", "32,000"),
+        first_token("ttft-llama-3.1-8b-gpu", "32,000"),
+        f"{capacity['agentmem'][7]}; with nothing kept {capacity['nothing kept, extrapolated'][7]} (extrapolated)",
+        f"{median(restart[0])}; computed again {median(restart[1])}",
+        f"CPU {decode('throughput-demo-cpu')}, GPU {decode('throughput-llama-3.1-8b-gpu')}",
+        f"{llama[5]}; in fp16 {llama[1]}",
+        f"at most {median(worst)}",
+    ]
+
+
+def percent(cell: str) -> float:
+    return float(cell.partition(" ")[0])

@@ -1,0 +1,81 @@
+"""One store per data directory, also where its file `lock` is removed under it; and disks that cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from cache_service.files import directory_lock
+from cache_service.files.directory import DirectoryUnusable
+from cache_service.offline.check import check
+from cache_service.offline.findings import CannotCheck
+from cache_service.offline.recover import recover
+from cache_service.store import Store
+from tests.cache_service import kv
+from tests.cache_service.conftest import running
+from tests.cache_service.offline.directory import everything, fill
+from tests.cache_service.process import ready, spawn
+
+
+async def test_a_lock_that_is_removed_lets_no_second_store_in(data: Path) -> None:
+    async with ready(data) as (first, _):
+        (data / "lock").unlink()
+        second = await spawn(data)
+        _, problem = await second.communicate()
+        assert second.returncode == 1 and b"another store is using" in problem
+        assert directory_lock.is_held(data)
+        with pytest.raises(CannotCheck, match="a store is using"):
+            check(data)
+        with pytest.raises(CannotCheck, match="a store is using"):
+            recover(data, data.with_name("new"))
+        first.terminate()
+        await first.wait()
+    assert not directory_lock.is_held(data)
+    Store(data, CollectorRegistry()).close()
+
+
+def test_a_lock_of_an_older_version_holds(data: Path) -> None:
+    """Which locks the file and not the directory."""
+    data.mkdir(mode=0o700)
+    holder = f"import fcntl, sys; f = open({str(data / 'lock')!r}, 'a'); fcntl.flock(f, 2); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert directory_lock.is_held(data)
+        with pytest.raises(DirectoryUnusable, match="another store is using"):
+            Store(data, CollectorRegistry())
+        other.communicate("\n")
+
+
+@pytest.mark.parametrize("left", ["closed", "without a lock", "killed"])
+async def test_a_directory_on_a_read_only_disk_is_checked(data: Path, left: str) -> None:
+    if left == "killed":
+        async with running(data) as store:
+            await store.cache.CommitTurn(kv.turn([1, 2, 3]))
+            shutil.copytree(data, killed := data.with_name("killed"), ignore=shutil.ignore_patterns("*.sock"))
+        data = killed
+        assert (data / "store.db-wal").stat().st_size
+    else:
+        await fill(data)
+        (data / "store.sock.lock").unlink(missing_ok=True)
+    if left == "without a lock":
+        (data / "lock").unlink()
+    before = everything(data)
+    mount = f"mount --bind {data} {data} && mount -o remount,ro,bind {data}"
+    commands = " && ".join(f"{sys.executable} -m cache_service {command} {data}" for command in ("check", "du"))
+    line = f"{mount} || exit 77; {commands}; exec {sys.executable} -m cache_service check --repair {data}"
+    command = ["unshare", "-rm", "sh", "-c", line]
+    told = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    if told.returncode == 77 or "unshare" in told.stderr:
+        pytest.skip("nothing can be mounted here")
+    assert told.returncode == 2 and "check it without --repair" in told.stderr, told.stdout + told.stderr
+    assert "0 findings" in told.stdout and "namespace/agent/model" in told.stdout
+    assert everything(data) == before

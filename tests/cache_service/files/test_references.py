@@ -1,0 +1,118 @@
+"""With what an agent's KV was computed, as OpenCache says: of its state, wherever that came from and wherever it is."""
+
+from pathlib import Path
+
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from tests import s3
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, running
+from tests.cache_service.ledger.test_branches import commit, fork, restore, snapshot, trim
+from tests.cache_service.streams import describe, write
+from tests.cache_service.tiers.remote.tier import remote, settled
+from tests.cache_service.tiers.test_blocks import WINDOW, found, name, publish, stage
+
+OLD, NEW = "0" * 16, "1" * 16
+
+
+async def fingerprint(store: Running, agent: str = "ada") -> str:
+    """What OpenCache says of an agent's KV, and says again to who knows the ledger, or only looks."""
+    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+    request = pb.OpenCacheRequest(key=kv.key(agent), known=opened.version, peek=True)
+    again = await store.cache.OpenCache(request)
+    assert not again.HasField("ledger")
+    assert again.kv_fingerprint == opened.kv_fingerprint
+    return opened.kv_fingerprint
+
+
+async def speak(store: Running, said: str, tokens: list[int], agent: str = "ada", keep: int | None = None) -> None:
+    """A turn whose KV, a block and a window, a model with the fingerprint `said` has computed."""
+    version = await commit(store, tokens, agent, keep)
+    header = kv.header(tokens, fingerprint=said)
+    both = [name(header), name(header, WINDOW)]
+    files = [kv.write(file, header) for file in await stage(store, *both)]
+    await publish(store, files, version, both, kv.key(agent), said)
+
+
+async def evict(store: Running, tier: types_pb2.Tier.ValueType = types_pb2.TIER_WARM, agent: str = "ada") -> None:
+    await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(agent), tier=tier))
+
+
+async def test_it_is_that_of_the_state_that_was_published_last(store: Running) -> None:
+    assert await fingerprint(store) == "", "nobody is there"
+    await commit(store, [1])
+    assert await fingerprint(store) == "", "nothing was computed"
+    await speak(store, OLD, [2])
+    assert await fingerprint(store) == OLD
+    await commit(store, [3])
+    assert await fingerprint(store) == OLD, "what follows is not written yet"
+    await speak(store, NEW, [4])
+    assert await fingerprint(store) == NEW
+    assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("")))).kv_fingerprint == ""
+    assert await fingerprint(store, "eve") == ""
+    await store.delete()
+    assert await fingerprint(store) == ""
+
+
+async def test_branches_have_what_their_files_have(store: Running) -> None:
+    await speak(store, OLD, [1, 2])
+    await snapshot(store, "before")
+    await fork(store, "eve")
+    await speak(store, NEW, [3, 4])
+    assert (await fingerprint(store), await fingerprint(store, "eve")) == (NEW, OLD)
+    await fork(store, "cut", keep_tokens=1)
+    assert await fingerprint(store, "cut") == "", "no file stands within one token"
+    await restore(store, "before")
+    assert await fingerprint(store) == OLD
+    await trim(store, 1)
+    assert await fingerprint(store) == "", "what the automatic snapshot has is not the state's"
+
+
+async def test_what_was_evicted_or_is_damaged_has_none(store: Running) -> None:
+    await speak(store, OLD, [1])
+    await fork(store, "eve")
+    await evict(store)
+    assert (await fingerprint(store), await fingerprint(store, "eve")) == ("", OLD), "each has lost only its own"
+    header = kv.header([1], fingerprint=OLD)
+    for file in (name(header), name(header, WINDOW)):
+        assert await fingerprint(store, "eve") == OLD, "one file is there"
+        await store.cache.QuarantineBlock(
+            pb.QuarantineBlockRequest(namespace="default", name=file, reason="a flipped bit")
+        )
+    assert not await found(store, name(header))
+    assert await fingerprint(store, "eve") == ""
+
+
+async def test_the_object_store_counts_where_there_is_one(data: Path, bucket: s3.Bucket) -> None:
+    async with remote(data, bucket) as store:
+        await speak(store, OLD, [1])
+        await settled(store)
+        await evict(store)
+        assert not kv_files(store)
+        assert await fingerprint(store) == OLD, "it is there, only slower"
+        await fork(store, "eve")
+        assert await fingerprint(store, "eve") == OLD
+    async with running(data) as store:
+        assert await fingerprint(store) == "", "nothing comes from an object store that nobody asks"
+    async with remote(data, bucket) as store:
+        await evict(store, types_pb2.TIER_REMOTE)
+        assert await fingerprint(store) == ""
+
+
+def kv_files(store: Running) -> list[str]:
+    """What is on the disk."""
+    return [str(path) for folder in ("blocks", "windows") for path in (store.data / folder).rglob("*.safetensors")]
+
+
+async def test_a_state_that_is_streamed_has_its_own_when_it_is_published(store: Running) -> None:
+    await speak(store, OLD, [1])
+    version = await commit(store, [2])
+    header = kv.header([2], fingerprint=NEW)
+    data = kv.content(header)
+    described = describe(header, data)
+    described.fingerprint = NEW
+    described.version.CopyFrom(version)
+    await write(store, described, data)
+    assert await fingerprint(store) in (OLD, NEW)
+    await publish(store, [], version, [name(header)])
+    assert await fingerprint(store) == NEW

@@ -1,0 +1,262 @@
+"""Who is idle, and for how long: by time that passes, whatever the machine's clock is set to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.identity import NO_VERSION
+from agentmem.validation import AgentKey, IdleTimes
+from cache_service.ledger import agents, clock, turns
+from cache_service.ledger.agents import Conversation
+from cache_service.ledger.clock import SETTLING, STEP, Clock, Moment, Reading, Time, advanced, resumed
+from cache_service.ledger.database import Database
+from cache_service.ledger.segments import Part
+from cache_service.ledger.turns import Turn
+from tests.cache_service import kv
+from tests.cache_service.conftest import running
+from tests.cache_service.offline.directory import change
+
+SECOND = 10**9
+HOUR, DAY = 3600 * SECOND, 24 * 3600 * SECOND
+ROUND = 10 * SECOND
+USES = "SELECT used FROM agents ORDER BY used"
+
+
+class Machine:
+    """Clocks that are set and pass by order."""
+
+    def __init__(self) -> None:
+        self.boot, self.awake, self.wall = "first", 5 * SECOND, 1_000_000 * DAY // 50
+
+    def read(self) -> Reading:
+        return Reading(self.boot, self.awake, self.wall)
+
+    def passes(self, time: int) -> None:
+        self.awake, self.wall = self.awake + time, self.wall + time
+
+    def is_off(self, time: int) -> None:
+        self.boot, self.awake, self.wall = f"after {self.boot}", 3 * SECOND, self.wall + time
+
+
+def run(clock: Clock, machine: Machine, time: int) -> None:
+    """Let the store run on a clock that goes evenly."""
+    for _ in range(time // ROUND):
+        machine.passes(ROUND)
+        clock.advance()
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / "store.db")
+    database.open()
+    yield database
+    database.close()
+
+
+def restarted(database: Database, machine: Machine, clock: Clock) -> Clock:
+    """The next process's."""
+    stop(database, clock)
+    return Clock(database, machine.read)
+
+
+def stop(database: Database, clock: Clock) -> None:
+    """As a store stops."""
+    clock.stop()
+    database.write_blocking(lambda _: None)
+
+
+@pytest.mark.parametrize("jump", [40 * DAY, -40 * DAY, 100 * 365 * DAY])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_no_step_of_the_clock_counts(database: Database, machine: Machine, jump: int, restarts: bool) -> None:
+    clock = Clock(database, machine.read)
+    began = clock.time()
+    machine.wall += jump
+    if restarts:
+        clock = restarted(database, machine, clock)
+    run(clock, machine, 2 * HOUR)
+    assert clock.time() - began == 2 * HOUR
+    machine.wall -= jump
+    run(clock, machine, 2 * HOUR)
+    assert clock.time() - began == 4 * HOUR
+    assert clock.now().wall == machine.wall
+
+
+def test_time_without_a_store_counts(database: Database, machine: Machine) -> None:
+    clock = Clock(database, machine.read)
+    began = clock.time()
+    machine.passes(3 * DAY)
+    assert restarted(database, machine, clock).time() - began == 3 * DAY
+
+
+def test_time_that_the_machine_was_off_counts_when_its_clock_has_settled(database: Database, machine: Machine) -> None:
+    clock = Clock(database, machine.read)
+    began = clock.time()
+    stop(database, clock)
+    machine.is_off(3 * DAY)
+    clock = Clock(database, machine.read)
+    run(clock, machine, SETTLING - ROUND)
+    assert clock.time() - began < HOUR
+    run(clock, machine, 2 * ROUND)
+    assert clock.time() - began == 3 * DAY + SETTLING + ROUND
+    assert restarted(database, machine, clock).time() - began == 3 * DAY + SETTLING + ROUND, "and counts once"
+
+
+@pytest.mark.parametrize("wrong", [40 * DAY, -40 * DAY, -50 * 365 * DAY])
+@pytest.mark.parametrize("corrected", ["while it runs", "after a restart", "between two runs"])
+def test_a_clock_that_is_wrong_at_first_is_corrected(
+    database: Database, machine: Machine, wrong: int, corrected: str
+) -> None:
+    clock = Clock(database, machine.read)
+    began = clock.time()
+    stop(database, clock)
+    machine.is_off(3 * DAY + wrong)
+    clock = Clock(database, machine.read)
+    run(clock, machine, SETTLING - ROUND)
+    if corrected == "after a restart":
+        clock = restarted(database, machine, clock)
+    stop(database, clock)
+    machine.wall -= wrong
+    if corrected == "between two runs":
+        clock = Clock(database, machine.read)
+    run(clock, machine, SETTLING + 2 * ROUND)
+    assert clock.time() - began == 3 * DAY + 2 * SETTLING + ROUND
+
+
+def test_a_crash_loses_no_time(database: Database, machine: Machine) -> None:
+    """Nothing was written down since the start."""
+    clock = Clock(database, machine.read)
+    began = clock.time()
+    run(clock, machine, 5 * HOUR)
+    assert Clock(database, machine.read).time() - began == 5 * HOUR
+    machine.is_off(DAY)
+    clock = Clock(database, machine.read)
+    run(clock, machine, SETTLING + ROUND)
+    assert clock.time() - began == 5 * HOUR + DAY + SETTLING + ROUND
+
+
+@given(st.lists(st.tuples(st.integers(0, DAY), st.integers(-DAY, DAY), st.sampled_from(["on", "restart", "boot"]))))
+def test_it_never_goes_back_and_never_ahead_of_what_passed(steps: list[tuple[int, int, str]]) -> None:
+    """But for time that the machine was off, of which here is none."""
+    machine = Machine()
+    found = Time(0, None, machine.read(), machine.awake)
+    passed, off = 0, False
+    for span, step, event in steps:
+        machine.passes(span)
+        machine.wall += step
+        passed += span
+        off |= event == "boot"
+        if event == "boot":
+            machine.is_off(0)
+        later = resumed(found.time, found.off, found.read, machine.read()) if event != "on" else None
+        later = later or advanced(found, machine.read())
+        assert later.time >= found.time
+        assert off or later.time == passed
+        found = later
+
+
+async def test_what_was_stamped_by_a_clock_that_is_lost(data: Path, machine: Machine) -> None:
+    """An agent whose stamp is ahead would never end; the others must not look idle for its sake, nor for now's."""
+    async with running(data) as store:
+        for agent in ("ada", "eve"):
+            await store.cache.CommitTurn(kv.turn([1], key=kv.key(agent)))
+    change(data, "DELETE FROM clock")
+    change(data, "UPDATE agents SET used = ? WHERE agent_id = 'ada'", machine.wall - HOUR)
+    change(data, "UPDATE agents SET used = ? WHERE agent_id = 'eve'", machine.wall + 40 * DAY)
+    database = Database(data / "store.db")
+    database.open()
+    try:
+        clock = Clock(database, machine.read)
+        assert clock.time() == machine.wall
+        database.write_blocking(lambda connection: connection.execute("DELETE FROM clock"))
+        machine.wall += 90 * DAY
+        clock = Clock(database, machine.read)
+        assert clock.time() == machine.wall - 90 * DAY, "the last use that is known, until the clock has settled"
+        used = database.read_blocking(lambda connection: connection.execute(USES).fetchall())
+        assert used == [(machine.wall - 90 * DAY - HOUR,), (machine.wall - 90 * DAY,)]
+    finally:
+        database.close()
+
+
+CHILD = """
+import asyncio, sys, time
+from pathlib import Path
+from prometheus_client import CollectorRegistry
+from agentmem.validation import AgentKey
+from cache_service.store import Store
+from tests.cache_service.ledger import test_clock
+
+data, shift, deeds = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+store = Store(data, CollectorRegistry())
+for deed in deeds:
+    if deed == "commit":
+        store._database.write_blocking(lambda connection: test_clock.begin(connection, store.clock.now()))
+    elif deed == "upkeep":
+        for _ in range(2):
+            store.clock.advance()
+            asyncio.run(store.upkeep(store.clock.time()))
+    else:
+        shift.write_text(deed)
+print(time.time(), store._database.read_blocking(lambda c: c.execute("SELECT count(*) FROM agents").fetchone()[0]))
+store.close()
+"""
+
+
+def begin(connection: sqlite3.Connection, now: Moment) -> None:
+    """For the child: an agent that is deleted when it was idle for 30 days."""
+    key = AgentKey("n", "a", "m")
+    part = Part(np.zeros(1, np.uint32), b"x", np.ones(1, np.uint32), "t", 0)
+    turns.commit(connection, Turn(key, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b"")), now)
+    agents.set_times(connection, key, IdleTimes(DAY, 30 * DAY))
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        [["commit", f"{40 * 86400}", "upkeep", "0", "upkeep"]],
+        [["commit"], [f"{40 * 86400}", "upkeep"], ["0", "upkeep"]],
+        [[f"{40 * 86400}", "commit"], ["0", "upkeep"]],
+    ],
+    ids=["for a moment", "while it was stopped", "since before"],
+)
+def test_a_machine_whose_clock_is_set_loses_no_agent(data: Path, tmp_path: Path, processes: list[list[str]]) -> None:
+    """The real store on real clocks, of which one is set."""
+    library, shift = tmp_path / "clock.so", tmp_path / "shift"
+    source = Path(__file__).parents[2] / "faults" / "clock.c"
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("the clock is set by LD_PRELOAD, which needs Linux and a C compiler")
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
+    environment = {**os.environ, "LD_PRELOAD": str(library), "AGENTMEM_CLOCK": str(shift)}
+    for deeds in processes:
+        shift.write_text(deeds[0] if deeds[0].lstrip("-").isdigit() else "0")
+        command = [sys.executable, "-c", CHILD, str(data), str(shift), *deeds]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert run.returncode == 0, run.stderr
+        wall, left = run.stdout.split()
+        set_to = [int(deed) for deed in deeds if deed.lstrip("-").isdigit()]
+        assert abs(float(wall) - time.time() - (set_to[-1] if set_to else 0)) < DAY / SECOND, "the clock was set"
+        assert left == "1"
+
+
+def test_this_machine_has_both_clocks() -> None:
+    first, second = clock.read(), clock.read()
+    assert first.boot == second.boot and second.awake >= first.awake > 0
+    assert bool(first.boot) == (sys.platform == "darwin" or clock._BOOT_ID.exists())
+    assert abs(second.wall - first.wall - (second.awake - first.awake)) < STEP

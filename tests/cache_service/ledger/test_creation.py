@@ -1,0 +1,129 @@
+"""Agents that are there at once, with all of their turns."""
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.tiers.limits import DiskLimits
+from cache_service.tiers.quotas import Quotas
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, code, field_of, running
+
+
+def content(tokens: list[int], *turns: tuple[int, int]) -> pb.Ledger:
+    """A ledger whose tokens stand for their own decimal digits."""
+    turn = kv.turn(tokens)
+    places = [pb.LedgerTurn(end_token=end, generated_tokens=generated) for end, generated in turns]
+    return pb.Ledger(
+        token_ids=turn.token_ids,
+        text=turn.text,
+        offsets=turn.offsets,
+        tokenizer_hash="t" if tokens else "",
+        turns=places,
+    )
+
+
+async def create(store: Running, ledger: pb.Ledger, agent: str = "ada") -> types_pb2.AgentVersion:
+    return (await store.cache.CreateAgent(pb.CreateAgentRequest(key=kv.key(agent), ledger=ledger))).version
+
+
+async def read(store: Running, agent: str = "ada") -> pb.OpenCacheResponse:
+    return await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+
+
+async def test_an_agent_with_its_turns(store: Running) -> None:
+    ledger = content([11, 2, 333, 4, 5], (2, 1), (2, 0), (5, 3))
+    version = await create(store, ledger)
+    opened = await read(store)
+    assert opened.version == version and version.version == 3
+    for turn, number in zip(ledger.turns, (1, 2, 3), strict=True):
+        turn.version = number
+    assert opened.ledger == ledger
+    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
+    assert (agent.tokens, agent.turns, agent.text_bytes) == (5, 3, len(ledger.text))
+
+
+async def test_tokens_behind_the_last_turn_are_no_turn(store: Running) -> None:
+    version = await create(store, content([1, 2, 3], (2, 1)))
+    opened = await read(store)
+    assert list(opened.ledger.token_ids) == [1, 2, 3]
+    assert [(turn.version, turn.end_token) for turn in opened.ledger.turns] == [(1, 2)]
+    assert version.version == 2
+    after = (await store.cache.CommitTurn(kv.turn([4], version, keep=3))).version
+    assert after.version == 3
+    assert [(turn.version, turn.end_token) for turn in (await read(store)).ledger.turns] == [(1, 2), (3, 4)]
+
+
+async def test_an_empty_ledger(store: Running) -> None:
+    version = await create(store, content([]))
+    assert (await read(store)).version == version
+    assert (await store.cache.CommitTurn(kv.turn([4], version))).version.version == 2
+
+
+async def test_it_can_be_forked_at_a_turn_and_deleted(store: Running) -> None:
+    await create(store, content([1, 2, 3], (1, 0), (3, 1)))
+    fork = agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="bob", at_version=1)
+    assert (await store.agents.ForkAgent(fork)).agent.tokens == 1
+    assert (await store.delete()).deleted == 1
+    assert list((await read(store, "bob")).ledger.token_ids) == [1]
+
+
+async def test_an_agent_that_exists_is_left_alone(store: Running) -> None:
+    await store.cache.CommitTurn(kv.turn([7]))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await create(store, content([1, 2]))
+    assert code(caught) == grpc.StatusCode.ALREADY_EXISTS
+    assert list((await read(store)).ledger.token_ids) == [7]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"tokenizer_hash": ""}, "ledger.tokenizer_hash"),
+        ({"offsets": [1]}, "ledger.offsets"),
+        ({"offsets": [2, 1]}, "ledger.offsets"),
+        ({"offsets": [1, 3]}, "ledger.offsets"),
+        ({"text": b"1"}, "ledger.offsets"),
+        ({"turns": [pb.LedgerTurn(end_token=3)]}, "ledger.turns[0]"),
+        ({"turns": [pb.LedgerTurn(end_token=2), pb.LedgerTurn(end_token=1)]}, "ledger.turns[1]"),
+        ({"turns": [pb.LedgerTurn(end_token=1), pb.LedgerTurn(end_token=2, generated_tokens=2)]}, "ledger.turns[1]"),
+    ],
+)
+async def test_what_does_not_fit_together_is_refused(store: Running, change: dict[str, Any], field: str) -> None:
+    good = {"token_ids": [1, 2], "text": b"12", "offsets": [1, 2], "tokenizer_hash": "t"}
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await create(store, pb.Ledger(**{**good, **change}))
+    assert field_of(caught) == field
+    assert (await read(store)).version.version == 0
+
+
+async def test_a_ledger_beyond_the_namespaces_quota_makes_no_agent(data: Path) -> None:
+    async with running(data, DiskLimits(1 << 30, 0), Quotas(400)) as store:
+        await create(store, content([1, 2, 3], (3, 1)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await create(store, content(list(range(100))), "bob")
+        assert code(caught) == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await read(store, "bob")).version.version == 0
+        await store.delete()
+        await create(store, content([1, 2, 3], (3, 1)), "bob")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tokens=st.lists(st.integers(0, 2**32 - 1), max_size=12), data=st.data())
+async def test_whatever_is_created_is_read(store: Running, tokens: list[int], data: st.DataObject) -> None:
+    ends = sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=5)))
+    turns = []
+    for before, end in zip([0, *ends], ends, strict=False):
+        turns.append((end, data.draw(st.integers(0, end - before))))
+    ledger = content(tokens, *turns)
+    await create(store, ledger)
+    for number, turn in enumerate(ledger.turns, 1):
+        turn.version = number
+    assert (await read(store)).ledger == ledger
+    await store.delete()

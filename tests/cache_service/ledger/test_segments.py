@@ -1,0 +1,106 @@
+"""The segment tree against a plain list: whatever is kept, cut and restarted, every ledger reads back exactly."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from cache_service.ledger import segments
+from cache_service.ledger.database import Database
+from cache_service.ledger.segments import EMPTY, Head, Part
+from tests.full_matrix import FULL
+
+Token = tuple[int, bytes]
+TOKENS = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=5)), max_size=6)
+
+
+class Branch:
+    """What a ledger should read as: its tokens, and the turns (version, end, generated) that are wholly in it."""
+
+    def __init__(self, tokens: list[Token], turns: list[tuple[int, int, int]]) -> None:
+        self.tokens = tokens
+        self.turns = turns
+
+    def followed_by(self, keep: int, tokens: list[Token], version: int, generated: int) -> "Branch":
+        turns = [turn for turn in self.turns if turn[1] <= keep]
+        return Branch(self.tokens[:keep] + tokens, [*turns, (version, keep + len(tokens), generated)])
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    @initialize()
+    def open(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.database = Database(self.folder / "store.db")
+        self.database.open()
+        self.branches: list[tuple[Head, Branch]] = [(EMPTY, Branch([], []))]
+
+    @rule(data=st.data(), tokens=TOKENS)
+    def commit(self, data: st.DataObject, tokens: list[Token]) -> None:
+        """Append to the newest ledger, or to an older one as a fork does."""
+        head, branch = data.draw(st.sampled_from(self.branches[-3:]))
+        keep = data.draw(st.integers(0, len(branch.tokens)) | st.just(len(branch.tokens)))
+        generated = data.draw(st.integers(0, len(tokens)))
+        version = len(self.branches)
+        part = Part(
+            np.array([token for token, _ in tokens], dtype=np.uint32),
+            b"".join(text for _, text in tokens),
+            np.cumsum([len(text) for _, text in tokens], dtype=np.uint32),
+            "t",
+            generated,
+        )
+        new = self.database.write_blocking(lambda c: segments.append(c, "n", head, keep, part, version))
+        self.branches.append((new, branch.followed_by(keep, tokens, version, generated)))
+
+    @rule()
+    def restart(self) -> None:
+        self.database.close()
+        self.database = Database(self.folder / "store.db")
+        self.database.open()
+
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
+        """A ledger cut anywhere is a ledger, and making it writes nothing."""
+        head, branch = data.draw(st.sampled_from(self.branches))
+        keep = data.draw(st.integers(0, len(branch.tokens)))
+        part = self.database.read_blocking(lambda c: segments.cut(c, head, keep))
+        self.check(part, Branch(branch.tokens[:keep], [turn for turn in branch.turns if turn[1] <= keep]))
+
+    @invariant()
+    def newest_reads_back(self) -> None:
+        self.check(*self.branches[-1])
+
+    def check(self, head: Head, branch: Branch) -> None:
+        found = self.database.read_blocking(lambda c: segments.read(c, head))
+        assert found.token_ids.tolist() == [token for token, _ in branch.tokens]
+        assert found.text == b"".join(text for _, text in branch.tokens)
+        assert found.offsets.tolist() == np.cumsum([len(text) for _, text in branch.tokens], dtype=int).tolist()
+        assert [(turn.version, turn.end_token, turn.generated_tokens) for turn in found.turns] == branch.turns
+        assert head[1:] == (len(branch.tokens), len(found.text), len(branch.turns))
+
+    def teardown(self) -> None:
+        if hasattr(self, "branches"):
+            for head, branch in self.branches:
+                self.check(head, branch)
+            self.database.close()
+            shutil.rmtree(self.folder)
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=40 if FULL else 20, stateful_step_count=25, deadline=None)
+
+
+def test_a_commit_writes_only_its_own_tokens(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.db")
+    database.open()
+    part = Part(np.arange(1000, dtype=np.uint32), b"x" * 1000, np.arange(1, 1001, dtype=np.uint32), "t", 0)
+    head = database.write_blocking(lambda c: segments.append(c, "n", EMPTY, 0, part, 1))
+    small = Part(np.array([7], dtype=np.uint32), b"7", np.array([1], dtype=np.uint32), "t", 1)
+    head = database.write_blocking(lambda c: segments.append(c, "n", head, 600, small, 2))
+    rows = database.read_blocking(lambda c: c.execute("SELECT tokens, length(token_ids) FROM segments").fetchall())
+    assert rows == [(1000, 4000), (1, 4)]
+    assert database.read_blocking(lambda c: segments.read(c, head)).token_ids.tolist() == [*range(600), 7]
+    database.close()

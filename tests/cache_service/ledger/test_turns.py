@@ -1,0 +1,216 @@
+"""Commits over the socket: replay, conflicts, and what is refused before anything changes."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import duration_pb2
+
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, code, field_of
+
+
+async def ledger(store: Running, key: types_pb2.AgentKey | None = None) -> pb.OpenCacheResponse:
+    return await store.cache.OpenCache(pb.OpenCacheRequest(key=key or kv.key()))
+
+
+async def test_versions_grow_by_one_under_one_uid(store: Running) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([1, 2]))).version
+    second = (await store.cache.CommitTurn(kv.turn([3], first, keep=2))).version
+    assert (first.version, second.version) == (1, 2) and first.uid == second.uid != ""
+    opened = await ledger(store)
+    assert list(opened.ledger.token_ids) == [1, 2, 3] and opened.ledger.tokenizer_hash == "t"
+    assert [(turn.version, turn.end_token, turn.generated_tokens) for turn in opened.ledger.turns] == [
+        (1, 2, 1),
+        (2, 3, 1),
+    ]
+
+
+async def test_the_ledger_is_not_sent_to_who_has_it(store: Running) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([1]))).version
+    assert not (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), known=first))).HasField("ledger")
+    await store.cache.CommitTurn(kv.turn([2], first, keep=1))
+    assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), known=first))).HasField("ledger")
+    other = types_pb2.AgentVersion(uid="other", version=2)
+    assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), known=other))).HasField("ledger")
+
+
+async def test_a_repeated_request_id_adds_nothing_and_answers_the_same(store: Running) -> None:
+    record = pb.TurnRecord(
+        delta=inference_pb2.Delta(text="é", token_ids=[1]), finished=inference_pb2.Finished(durable=True)
+    )
+    request = kv.turn([1, 2], request_id="r", request_digest=b"d", record=record)
+    first = await store.cache.CommitTurn(request)
+    assert not first.HasField("replayed")
+    await store.cache.CommitTurn(kv.turn([3], first.version, keep=2))
+    again = await store.cache.CommitTurn(request)
+    assert again.version == again.replayed.version == first.version
+    assert again.replayed.record.delta == record.delta and again.replayed.record.finished.durable
+    assert again.replayed.record.finished.version == first.version
+    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), request_id="r"))
+    assert opened.turn == again.replayed
+    assert list(opened.ledger.token_ids) == [1, 2, 3]
+    assert not (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), request_id="q"))).HasField("turn")
+
+
+async def test_a_request_id_belongs_to_one_agent_and_one_digest(store: Running) -> None:
+    request = kv.turn([1], request_id="r", request_digest=b"d")
+    await store.cache.CommitTurn(request)
+    other = await store.cache.CommitTurn(kv.turn([2], agent=kv.key("eve"), request_id="r", request_digest=b"e"))
+    assert not other.HasField("replayed")
+    request.request_digest = b"e"
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.CommitTurn(request)
+    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == "request_id"
+
+
+async def test_turns_without_a_request_id_are_all_added(store: Running) -> None:
+    version = types_pb2.AgentVersion()
+    for token in range(3):
+        version = (await store.cache.CommitTurn(kv.turn([token], version, keep=token))).version
+    assert version.version == 3
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        types_pb2.AgentVersion(),
+        types_pb2.AgentVersion(version=2),
+        types_pb2.AgentVersion(uid="another", version=2),
+        types_pb2.AgentVersion(uid="present", version=1),
+        types_pb2.AgentVersion(uid="present", version=3),
+    ],
+)
+async def test_a_turn_on_another_state_is_aborted_and_told_the_present_one(
+    store: Running, base: types_pb2.AgentVersion
+) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([1]))).version
+    second = (await store.cache.CommitTurn(kv.turn([2], first, keep=1))).version
+    if base.uid == "present":
+        base = types_pb2.AgentVersion(uid=second.uid, version=base.version)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.CommitTurn(kv.turn([3], base, keep=0))
+    assert code(error) is grpc.StatusCode.ABORTED and "2" in (error.value.details() or "")
+    assert list((await ledger(store)).ledger.token_ids) == [1, 2]
+
+
+async def test_a_turn_on_an_agent_that_is_gone_is_aborted(store: Running) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.CommitTurn(kv.turn([1], types_pb2.AgentVersion(uid="u", version=3)))
+    assert code(error) is grpc.StatusCode.ABORTED
+    assert not (await ledger(store)).version.uid
+
+
+async def test_of_concurrent_writers_one_wins(store: Running) -> None:
+    base = (await store.cache.CommitTurn(kv.turn([0]))).version
+
+    async def commit(token: int) -> int | grpc.StatusCode:
+        try:
+            await store.cache.CommitTurn(kv.turn([token], base, keep=1))
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        return token
+
+    outcomes = await asyncio.gather(*map(commit, range(1, 21)))
+    (winner,) = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    assert outcomes.count(grpc.StatusCode.ABORTED) == 19
+    opened = await ledger(store)
+    assert list(opened.ledger.token_ids) == [0, winner] and opened.version.version == 2
+
+
+async def test_keeping_less_drops_text_and_turns_with_the_tokens(store: Running) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([100, 200, 300]))).version
+    second = (await store.cache.CommitTurn(kv.turn([4], first, keep=2))).version
+    opened = await ledger(store)
+    assert list(opened.ledger.token_ids) == [100, 200, 4]
+    assert opened.ledger.text == b"1002004" and list(opened.ledger.offsets) == [3, 6, 7]
+    assert [turn.version for turn in opened.ledger.turns] == [2]
+    await store.cache.CommitTurn(kv.turn([], second, keep=0))
+    opened = await ledger(store)
+    assert not opened.ledger.token_ids and not opened.ledger.text and opened.version.version == 3
+
+
+async def test_an_empty_turn_is_a_turn(store: Running) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([1]))).version
+    second = (await store.cache.CommitTurn(kv.turn([], first, keep=1, request_id="empty"))).version
+    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), request_id="empty"))
+    assert opened.turn.version == second and list(opened.ledger.token_ids) == [1]
+    assert [turn.end_token for turn in opened.ledger.turns] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("keep_tokens", {"keep_tokens": 2}),
+        ("offsets", {"offsets": [1]}),
+        ("offsets", {"token_ids": [9], "text": b"9"}),
+        ("offsets", {"offsets": [2, 1, 2], "token_ids": [1, 2, 3]}),
+        ("offsets", {"text": b"xyz"}),
+        ("offsets", {"token_ids": [], "offsets": [], "text": b"x", "generated_tokens": 0}),
+        ("generated_tokens", {"generated_tokens": 3}),
+        ("tokenizer_hash", {"tokenizer_hash": ""}),
+        ("request_id", {"request_id": "r" * 129}),
+        ("request_digest", {"request_digest": b"r" * 65}),
+        ("base.version", {"base": types_pb2.AgentVersion(uid="u", version=2**63)}),
+        ("key.namespace", {"key": kv.key(namespace="")}),
+        ("key.agent_id", {"key": kv.key("")}),
+        ("key.model_id", {"key": kv.key(model="")}),
+        ("label", {"label": "l" * 257}),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_named(store: Running, field: str, changes: dict[str, Any]) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([1]))).version
+    request = kv.turn([2, 3], first, keep=1)
+    for name in changes:
+        request.ClearField(name)  # type: ignore[arg-type]
+    request.MergeFrom(pb.CommitTurnRequest(**changes))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.CommitTurn(request)
+    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == field
+    opened = await ledger(store)
+    assert opened.version == first and list(opened.ledger.token_ids) == [1]
+
+
+async def test_a_ledger_never_mixes_tokenizers(store: Running) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([1, 2]))).version
+    request = kv.turn([3], first, keep=1)
+    request.tokenizer_hash = "other"
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.CommitTurn(request)
+    assert code(error) is grpc.StatusCode.FAILED_PRECONDITION
+    request.keep_tokens = 0
+    await store.cache.CommitTurn(request)
+    opened = await ledger(store)
+    assert opened.ledger.tokenizer_hash == "other" and list(opened.ledger.token_ids) == [3]
+
+
+async def test_text_may_end_inside_a_character(store: Running) -> None:
+    text = "é🙂".encode()
+    first = kv.turn([])
+    first.MergeFrom(pb.CommitTurnRequest(token_ids=[1, 2, 3], text=text[:4], offsets=[1, 1, 4]))
+    version = (await store.cache.CommitTurn(first)).version
+    second = kv.turn([], version, keep=3)
+    second.MergeFrom(pb.CommitTurnRequest(token_ids=[2**32 - 1], text=text[4:], offsets=[2]))
+    await store.cache.CommitTurn(second)
+    opened = await ledger(store)
+    assert opened.ledger.text == text and list(opened.ledger.offsets) == [1, 1, 4, 6]
+    assert opened.ledger.token_ids[-1] == 2**32 - 1
+
+
+async def test_the_turn_that_creates_an_agent_sets_when_it_expires(store: Running) -> None:
+    times = types_pb2.Expiry(ttl=duration_pb2.Duration(seconds=5), delete_after=duration_pb2.Duration(seconds=9))
+    first = (await store.cache.CommitTurn(kv.turn([1], expiry=times))).version
+    later = types_pb2.Expiry(ttl=duration_pb2.Duration(seconds=6))
+    await store.cache.CommitTurn(kv.turn([2], first, keep=1, expiry=later))
+    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
+    assert (agent.ttl.seconds, agent.delete_after.seconds) == (5, 9), "later turns change nothing"
+    other = kv.key("other")
+    await store.cache.CommitTurn(kv.turn([1], agent=other))
+    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=other))).agent
+    assert not agent.HasField("ttl") and not agent.HasField("delete_after")
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.CommitTurn(kv.turn([1], agent=kv.key("bad"), expiry=types_pb2.Expiry(ttl={"nanos": -1})))
+    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == "expiry.ttl"

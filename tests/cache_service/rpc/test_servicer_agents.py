@@ -1,0 +1,215 @@
+"""The storage half of AgentService: what agents look like, paging, and deletion for good."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem import blockfile
+from agentmem.errors import NotFound, from_rpc
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, code, field_of
+from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, publish, stage
+
+
+async def test_an_agent_is_described(store: Running) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([1, 20]))).version
+    version = (await store.cache.CommitTurn(kv.turn([3], first, keep=2))).version
+    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
+    assert agent.key == kv.key() and agent.version == version
+    assert (agent.tokens, agent.turns, agent.text_bytes) == (3, 2, 4)
+    assert (agent.tier, agent.warm_bytes, agent.blocks) == (types_pb2.TIER_NONE, 0, 0)
+    assert 0 < agent.create_time.ToNanoseconds() < agent.update_time.ToNanoseconds()
+
+    block, window = name(kv.header([1])), name(kv.header([1]), pb.FILE_KIND_WINDOW)
+    files = [kv.write(file, kv.header([1])) for file in await stage(store, block, window)]
+    await publish(store, files, version, [block, window])
+    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
+    assert (agent.tier, agent.blocks) == (types_pb2.TIER_WARM, 1)
+    assert agent.warm_bytes == sum(file.size_bytes for file in files)
+
+
+async def test_an_unknown_agent_is_not_found(store: Running) -> None:
+    await store.cache.CommitTurn(kv.turn([1]))
+    for key in (kv.key("eve"), kv.key(namespace="other"), kv.key(model="other")):
+        for call in (
+            store.agents.GetAgent(agent_pb2.GetAgentRequest(key=key)),
+            store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await call
+            refused = from_rpc(error.value)
+            assert isinstance(refused, NotFound) and (refused.kind, refused.name) == ("agent", key.agent_id)
+
+
+async def test_what_the_store_does_not_serve_is_unimplemented(store: Running) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.agents.ProbeAgent(agent_pb2.ProbeAgentRequest(key=kv.key()))
+    assert code(error) is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def listed(store: Running, page_size: int | None = None, **fields: str) -> list[tuple[str, str]]:
+    """All pages of a list, as (agent_id, model_id)."""
+    keys: list[tuple[str, str]] = []
+    token = ""
+    while True:
+        request = agent_pb2.ListAgentsRequest(
+            **{"namespace": "default", **fields}, page_size=page_size, page_token=token
+        )
+        response = await store.agents.ListAgents(request)
+        assert page_size is None or len(response.agents) <= page_size
+        keys += [(agent.key.agent_id, agent.key.model_id) for agent in response.agents]
+        token = response.next_page_token
+        if not token:
+            return keys
+
+
+async def test_lists_can_be_narrowed_and_stay_in_their_namespace(store: Running) -> None:
+    for agent, model, namespace in (
+        ("a", "m", "default"),
+        ("a", "n", "default"),
+        ("b", "m", "default"),
+        ("b", "m", "other"),
+        ("c", "m", "other"),
+    ):
+        await store.cache.CommitTurn(kv.turn([1], agent=kv.key(agent, namespace, model)))
+    assert await listed(store, 1) == [("a", "m"), ("a", "n"), ("b", "m")]
+    assert await listed(store, 1, model_id="m") == [("a", "m"), ("b", "m")]
+    assert await listed(store, 1, agent_id="a") == [("a", "m"), ("a", "n")]
+    assert await listed(store, 1, agent_id="c") == []
+    assert await listed(store, namespace="other") == [("b", "m"), ("c", "m")]
+
+
+async def test_pages_go_on_where_they_were_when_agents_come_and_go(store: Running) -> None:
+    for agent in "abde":
+        await store.cache.CommitTurn(kv.turn([1], agent=kv.key(agent)))
+    first = await store.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default", page_size=2))
+    await store.delete(kv.key("b"))
+    await store.cache.CommitTurn(kv.turn([1], agent=kv.key("c")))
+    await store.cache.CommitTurn(kv.turn([1], agent=kv.key("aa")))
+    second = await store.agents.ListAgents(
+        agent_pb2.ListAgentsRequest(namespace="default", page_size=2, page_token=first.next_page_token)
+    )
+    assert [agent.key.agent_id for agent in second.agents] == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("field", "request_"),
+    [
+        ("namespace", agent_pb2.ListAgentsRequest()),
+        ("page_size", agent_pb2.ListAgentsRequest(namespace="n", page_size=0)),
+        ("page_size", agent_pb2.ListAgentsRequest(namespace="n", page_size=1001)),
+        ("page_size", agent_pb2.ListAgentsRequest(namespace="n", page_size=-1)),
+        ("page_token", agent_pb2.ListAgentsRequest(namespace="n", page_token="!")),
+        ("page_token", agent_pb2.ListAgentsRequest(namespace="n", page_token="W10=")),
+        ("page_token", agent_pb2.ListAgentsRequest(namespace="n", page_token="é")),
+        ("model_id", agent_pb2.ListAgentsRequest(namespace="n", model_id="m" * 257)),
+    ],
+)
+async def test_a_list_that_cannot_be_is_refused(
+    store: Running, field: str, request_: agent_pb2.ListAgentsRequest
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.agents.ListAgents(request_)
+    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT and field_of(error) == field
+
+
+TOKENS = list(range(0x5EC12E7, 0x5EC12E7 + 400))
+TEXT = b"a text that must not stay "
+
+
+def traces(data: Path, *patterns: bytes) -> list[str]:
+    """Files of the directory that hold any of these bytes."""
+    files = [path for path in data.rglob("*") if path.is_file()]
+    return [str(path) for path in files if any(pattern in path.read_bytes() for pattern in patterns)]
+
+
+def secret_turn(agent: str, **fields: object) -> pb.CommitTurnRequest:
+    request = pb.CommitTurnRequest(
+        key=kv.key(agent),
+        token_ids=TOKENS,
+        text=TEXT * len(TOKENS),
+        offsets=[len(TEXT) * (index + 1) for index in range(len(TOKENS))],
+        tokenizer_hash="t",
+        request_id="r",
+        record=pb.TurnRecord(delta={"text": (TEXT * 50).decode(), "token_ids": TOKENS}),  # type: ignore[arg-type]
+        label=f"label of {agent}",
+    )
+    request.MergeFrom(pb.CommitTurnRequest(**fields))  # type: ignore[arg-type]
+    return request
+
+
+async def test_deletion_leaves_no_bytes(store: Running) -> None:
+    """Not in the database, not in its WAL, not in files of KV, staged, published, old or in quarantine."""
+    packed = b"".join(token.to_bytes(4, "little") for token in TOKENS[:2])
+    patterns = [TEXT, packed, b"only-ada", b"label of only-ada"]
+    first = (await store.cache.CommitTurn(secret_turn("only-ada"))).version
+    second = (await store.cache.CommitTurn(secret_turn("only-ada", base=first, keep_tokens=9, request_id="s"))).version
+    bystander = (await store.cache.CommitTurn(kv.turn([7], agent=kv.key("eve")))).version
+    referenced = await add(store, [1], second, "only-ada")
+    unreferenced = await add(store, [2], None, "only-ada")
+    bad = await add(store, [3], None, "only-ada")
+    await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
+    others = await add(store, [4], bystander, "eve")
+    patterns += [kv.read(file.path)[-32:] for file in await found(store, referenced, unreferenced)]
+    assert traces(store.data, TEXT) and traces(store.data, packed) and len(patterns) == 6
+
+    before = sum(path.stat().st_size for path in store.data.rglob("*") if path.is_file())
+    deleted = await store.delete(kv.key("only-ada"))
+    assert deleted.deleted == 1 and deleted.freed_bytes > 0
+    assert traces(store.data, *patterns) == []
+    assert [Path(file.path).relative_to(store.data).as_posix() for file in await found(store, others)] == on_disk(
+        store.data
+    )
+    assert list((store.data / "quarantine").iterdir()) == []
+    after = sum(path.stat().st_size for path in store.data.rglob("*") if path.is_file())
+    assert after < before - 2 * len(TOKENS) * len(TEXT), "the ledger's pages were given back"
+    assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("eve")))).version == bystander
+
+
+async def test_kv_of_a_turn_that_was_never_committed_goes_too(store: Running) -> None:
+    await add(store, [1], None, "ada")
+    assert len(on_disk(store.data)) == 1
+    response = await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key("ada"), allow_missing=True))
+    assert response.deleted == 0 and response.freed_bytes > 0 and on_disk(store.data) == []
+
+
+async def test_an_empty_model_id_deletes_the_agent_on_all_models(store: Running) -> None:
+    for model in ("m", "n"):
+        await store.cache.CommitTurn(kv.turn([1], agent=kv.key("ada", model=model)))
+    await store.cache.CommitTurn(kv.turn([1], agent=kv.key("ada", namespace="other")))
+    assert (await store.delete(kv.key("ada", model=""))).deleted == 2
+    assert await listed(store) == [] and len(await listed(store, namespace="other")) == 1
+
+
+async def test_deleting_again_is_not_found_unless_allowed(store: Running) -> None:
+    await store.cache.CommitTurn(kv.turn([1]))
+    await store.delete()
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.delete()
+    assert code(error) is grpc.StatusCode.NOT_FOUND
+    response = await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(), allow_missing=True))
+    assert response.deleted == 0
+
+
+async def test_an_agent_created_again_is_another_one(store: Running) -> None:
+    first = (await store.cache.CommitTurn(kv.turn([1], request_id="r", request_digest=b"d"))).version
+    await store.delete()
+    again = await store.cache.CommitTurn(kv.turn([2], request_id="r", request_digest=b"e"))
+    assert again.version.uid != first.uid and not again.HasField("replayed")
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await store.cache.CommitTurn(kv.turn([3], first, keep=1))
+    assert code(error) is grpc.StatusCode.ABORTED
+
+
+async def test_blocks_that_another_agent_uses_survive_a_deletion(store: Running) -> None:
+    ada = (await store.cache.CommitTurn(kv.turn([1]))).version
+    eve = (await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))).version
+    shared = await add(store, [1], ada)
+    await add(store, [1], eve, "eve")
+    assert (await store.delete()).freed_bytes == 0
+    (file,) = await found(store, shared)
+    assert blockfile.digest(kv.read(file.path)) == file.digest
+    assert (await store.delete(kv.key("eve"))).freed_bytes == file.size_bytes

@@ -1,0 +1,138 @@
+"""Pins, times to live and evictions over the socket."""
+
+import time
+
+import grpc
+import pytest
+from google.protobuf import duration_pb2
+
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, code, field_of
+from tests.cache_service.tiers.test_blocks import on_disk
+from tests.cache_service.tiers.test_warm import evicted, evictions, speak, there
+
+SECOND = 10**9
+
+
+async def get(store: Running, agent: str = "a") -> agent_pb2.Agent:
+    return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent
+
+
+async def set_ttl(store: Running, agent: str, **times: float) -> agent_pb2.Agent:
+    """Set an agent's times, in seconds."""
+    durations = {field: duration_pb2.Duration(seconds=int(value)) for field, value in times.items()}
+    request = agent_pb2.SetAgentTtlRequest(key=kv.key(agent), **durations)  # type: ignore[arg-type]
+    return (await store.agents.SetAgentTtl(request)).agent
+
+
+async def evict(store: Running, agent: str, tier: types_pb2.Tier.ValueType) -> int:
+    request = agent_pb2.EvictAgentRequest(key=kv.key(agent), tier=tier)
+    return (await store.agents.EvictAgent(request)).freed_bytes
+
+
+async def test_a_pin_is_set_shown_and_let_go(store: Running) -> None:
+    await speak(store, "a", [0])
+    for pinned in (True, True, False):
+        request = agent_pb2.PinAgentRequest(key=kv.key("a"), pinned=pinned)
+        assert (await store.agents.PinAgent(request)).agent.pinned == pinned
+        assert (await get(store)).pinned == pinned
+
+
+async def test_an_idle_agents_kv_expires_and_its_ledger_stays(store: Running) -> None:
+    await speak(store, "a", [0, 1])
+    await speak(store, "b", [2])
+    agent = await set_ttl(store, "a", ttl=60)
+    assert (agent.ttl.seconds, agent.HasField("delete_after")) == (60, False)
+    used = time.time_ns()
+    await store.store.upkeep(used + 50 * SECOND)
+    assert await there(store, 0, 1, 2) == [0, 1, 2]
+    await store.store.upkeep(used + 61 * SECOND)
+    assert (await there(store, 0, 1, 2), await evicted(store, 0, 1)) == ([2], [0, 1])
+    assert evictions(store, "ttl") == 1
+    assert (await get(store)).tokens == 1
+
+
+async def test_a_use_puts_the_end_off(store: Running) -> None:
+    await speak(store, "a", [0])
+    await set_ttl(store, "a", ttl=1)
+    began = time.time_ns()
+    while time.time_ns() < began + SECOND:
+        await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))
+    await store.store.upkeep(began + SECOND + SECOND // 10)
+    assert await there(store, 0) == [0]
+
+
+async def test_a_pin_does_not_keep_what_the_agents_own_ttl_ends(store: Running) -> None:
+    await speak(store, "a", [0])
+    await store.agents.PinAgent(agent_pb2.PinAgentRequest(key=kv.key("a"), pinned=True))
+    await set_ttl(store, "a", ttl=1)
+    await store.store.upkeep(time.time_ns() + 2 * SECOND)
+    assert await there(store, 0) == []
+
+
+async def test_an_agent_ends_with_its_text_and_times_are_replaced(store: Running) -> None:
+    await speak(store, "a", [0])
+    await set_ttl(store, "a", ttl=1, delete_after=1)
+    assert not (await set_ttl(store, "a")).HasField("ttl"), "an absent one is cleared"
+    await store.store.upkeep(time.time_ns() + 9 * SECOND)
+    assert (await get(store)).tokens == 1
+    await set_ttl(store, "a", delete_after=1)
+    await store.store.upkeep(time.time_ns() + 9 * SECOND)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await get(store)
+    assert code(error) is grpc.StatusCode.NOT_FOUND
+    assert on_disk(store.data) == []
+
+
+@pytest.mark.parametrize(
+    "duration",
+    [duration_pb2.Duration(), duration_pb2.Duration(seconds=-1), duration_pb2.Duration(seconds=101 * 366 * 86400)],
+)
+async def test_times_that_cannot_be_are_refused(store: Running, duration: duration_pb2.Duration) -> None:
+    await speak(store, "a", [0])
+    for field in ("ttl", "delete_after"):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await store.agents.SetAgentTtl(agent_pb2.SetAgentTtlRequest(key=kv.key("a"), **{field: duration}))  # type: ignore[arg-type]
+        assert field_of(error) == field
+
+
+async def test_an_eviction_on_request_takes_what_is_the_agents_alone(store: Running) -> None:
+    await speak(store, "a", [0, 1])
+    await speak(store, "b", [0, 2])
+    size = (await get(store)).warm_bytes // 2
+    assert await evict(store, "a", types_pb2.TIER_UNSPECIFIED) == await evict(store, "a", types_pb2.TIER_HOT) == 0
+    assert await there(store, 0, 1, 2) == [0, 1, 2], "what is hot is not on disk"
+    assert await evict(store, "a", types_pb2.TIER_WARM) == size
+    assert await evict(store, "a", types_pb2.TIER_WARM) == 0
+    assert await there(store, 0, 1, 2) == [0, 2]
+    assert (evictions(store, "request"), (await get(store)).tokens) == (1, 1)
+
+
+async def test_a_snapshots_kv_goes_with_its_agents_and_the_snapshot_stays(store: Running) -> None:
+    version = await speak(store, "a", [0, 1])
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("a"), name="s"))
+    await store.cache.CommitTurn(kv.turn([7], version, agent=kv.key("a")))
+    version = (await get(store)).version
+    await evict(store, "a", types_pb2.TIER_WARM)
+    assert (await there(store, 0, 1), on_disk(store.data)) == ([], [])
+    restored = await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key("a"), name="s"))
+    assert (restored.agent.tokens, restored.agent.version.version) == (1, version.version + 1)
+
+
+async def test_the_unknown_is_not_found_and_nonsense_refused(store: Running) -> None:
+    calls = (
+        lambda: store.agents.PinAgent(agent_pb2.PinAgentRequest(key=kv.key("x"), pinned=True)),
+        lambda: set_ttl(store, "x", ttl=1),
+        lambda: evict(store, "x", types_pb2.TIER_HOT),
+        lambda: evict(store, "x", types_pb2.TIER_WARM),
+    )
+    for call in calls:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call()
+        assert code(error) is grpc.StatusCode.NOT_FOUND
+    for tier in (types_pb2.TIER_NONE, 77):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await evict(store, "x", tier)  # type: ignore[arg-type]
+        assert field_of(error) == "tier"

@@ -1,0 +1,111 @@
+"""What a crash, a failing disk or another program leaves of files: swept, set aside, or deleted."""
+
+import errno
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem.identity import FileKind, FileName
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.files.directory import DataDirectory
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, code, running
+from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, publish, stage
+
+
+async def test_a_publication_that_fails_leaves_nothing(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def broken(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    one, two = kv.header([1]), kv.header([2])
+    for target, fault, expected in (
+        ("cache_service.files.directory.sync_directory", full, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ("cache_service.files.references.add", broken, grpc.StatusCode.INTERNAL),
+    ):
+        staged = await stage(store, name(one), name(two))
+        files = [kv.write(staged[0], one), kv.write(staged[1], two)]
+        with monkeypatch.context() as patch:
+            patch.setattr(target, fault)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await publish(store, files)
+        assert code(error) is expected
+        assert on_disk(store.data) == [] and not await found(store, name(one), name(two))
+    assert await found(store, await add(store, [1]))
+
+
+async def test_a_start_sweeps_what_a_crash_has_left(data: Path) -> None:
+    async with running(data) as store:
+        kept, vanished = await add(store, [1]), await add(store, [2])
+        (file,) = await found(store, kept)
+        kv.delete((await found(store, vanished))[0].path)
+        (staged,) = await stage(store, name(kv.header([3])))
+        kv.copy(file.path, Path(staged.path))
+        bad = await add(store, [4])
+        await store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
+    quarantined = sorted(path.name for path in (data / "quarantine").iterdir())
+    kv.copy(file.path, data / "quarantine" / "forgotten.safetensors")
+    directory = DataDirectory(data)
+    orphan = directory.path(FileName(FileKind.BLOCK, bytes(32)))
+    kv.copy(file.path, orphan)
+    async with running(data) as store:
+        assert [each.path for each in await found(store, kept, vanished)] == [file.path]
+        assert sorted(path.name for path in (data / "quarantine").iterdir()) == quarantined
+        assert len(on_disk(data)) == 2
+
+
+def as_a_file(path: Path) -> None:
+    """A directory with somebody's file in it."""
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+
+
+def as_a_shelf(path: Path) -> None:
+    """A file where the directory of files should be."""
+    path.unlink(missing_ok=True)
+    path.parent.rmdir()
+    path.parent.write_text("mine")
+
+
+STRANGE: list[Callable[[Path], None]] = [as_a_file, as_a_shelf]
+
+
+@pytest.mark.parametrize("put", STRANGE)
+@pytest.mark.parametrize("quarantines", [False, True])
+async def test_what_is_no_file_in_a_files_place_fails_no_deletion(
+    store: Running, put: Callable[[Path], None], quarantines: bool
+) -> None:
+    version = (await store.cache.CommitTurn(kv.turn([1]))).version
+    header = kv.header([1])
+    await add(store, [1], version)
+    put(DataDirectory(store.data).path(FileName(FileKind.BLOCK, header.chain_hash)))
+    if quarantines:
+        await store.cache.QuarantineBlock(
+            pb.QuarantineBlockRequest(namespace="default", name=name(header), reason="digest")
+        )
+    assert (await store.delete()).deleted == 1
+    assert not await found(store, name(header))
+
+
+@pytest.mark.parametrize("put", STRANGE)
+async def test_what_is_no_file_in_a_files_place_is_moved_aside(
+    store: Running, data: Path, put: Callable[[Path], None]
+) -> None:
+    version = (await store.cache.CommitTurn(kv.turn([1]))).version
+    header = kv.header([1])
+    await add(store, [1], version)
+    path = DataDirectory(data).path(FileName(FileKind.BLOCK, header.chain_hash))
+    put(path)
+    (staged,) = await stage(store, name(header))
+    assert await publish(store, [kv.write(staged, header)], version, [name(header)]) == (1, 0)
+    assert path.is_file()
+    (kept,) = (data / "quarantine").glob("*.stray*")
+    assert (kept / "notes.txt" if kept.is_dir() else kept).read_text() == "mine"
+    assert (await store.delete()).deleted == 1
+    assert kept.exists() and not path.exists()

@@ -1,0 +1,156 @@
+"""ReadBlock and WriteBlock: the same files as by path, byte for byte; and what readers see."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from agentmem import blockfile
+from agentmem.blockfile import CHUNK_BYTES, BlockHeader
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.files import spool
+from cache_service.files.spool import Source
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, code
+from tests.cache_service.streams import LARGE, describe, read, write
+from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, publish
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("header", [kv.header([1, 2, 3]), LARGE], ids=["one chunk", "many"])
+async def test_by_stream_equals_by_path(store: Running, header: BlockHeader, window: bool) -> None:
+    header = replace(header, window=window)
+    data = kv.content(header)
+    assert (len(data) > 3 * spool.PIECE_BYTES // 2) == (header.token_count > 1000)
+    await write(store, describe(header, data), data)
+    named = name(header, pb.FILE_KIND_WINDOW if window else pb.FILE_KIND_BLOCK)
+    (file,) = await found(store, named)
+    assert kv.read(file.path) == data == await read(store, named)
+    assert (file.digest, file.size_bytes) == (blockfile.digest(data), len(data))
+    assert (file.first_token, file.token_count) == (header.first_token, header.token_count)
+    assert kv.mode(file.path) == 0o600 and len(on_disk(store.data)) == 1
+
+
+async def test_what_was_published_by_path_is_read_by_stream(store: Running) -> None:
+    block = await add(store, [1])
+    (file,) = await found(store, block)
+    assert await read(store, block) == kv.read(file.path)
+
+
+async def test_chunks_are_no_larger_than_the_contract_says(store: Running) -> None:
+    data = kv.content(LARGE)
+    await write(store, describe(LARGE, data), data)
+    call = store.cache.ReadBlock(pb.ReadBlockRequest(namespace="default", name=name(LARGE)))
+    sizes = [len(part.chunk) async for part in call]
+    assert max(sizes) == CHUNK_BYTES and sum(sizes) == len(data)
+
+
+@pytest.mark.parametrize("namespace", ["default", "other"])
+async def test_a_name_that_is_not_there_is_not_found(store: Running, namespace: str) -> None:
+    block = await add(store, [1])
+    missing = block if namespace == "other" else name(kv.header([2]))
+    for wanted in (missing, pb.FileName(kind=pb.FILE_KIND_WINDOW, chain_hash=block.chain_hash)):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await read(store, wanted, namespace)
+        assert code(error) is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_row_whose_file_has_vanished_is_not_found(store: Running) -> None:
+    block = await add(store, [1])
+    kv.delete((await found(store, block))[0].path)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(store, block)
+    assert code(error) is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_disk_that_cannot_read_is_data_loss(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    block = await add(store, [1])
+    monkeypatch.setattr("cache_service.files.spool.os.pread", failing)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(store, block)
+    assert code(error) is grpc.StatusCode.DATA_LOSS
+
+
+async def test_a_file_that_is_deleted_meanwhile_is_streamed_to_its_end(store: Running) -> None:
+    version = (await store.cache.CommitTurn(kv.turn([1]))).version
+    header = replace(LARGE, token_count=200_000)
+    data = kv.content(header)
+    await write(store, describe(header, data), data)
+    await publish(store, [], version, [name(header)])
+    call = store.cache.ReadBlock(pb.ReadBlockRequest(namespace="default", name=name(header)))
+    (file,) = await found(store, name(header))
+    rest = aiter(call)
+    first = await anext(rest)
+    await store.delete()
+    assert on_disk(store.data) == []
+    assert f"{file.path} (deleted)" in kv.open_files() or sys.platform != "linux", "the rest is still to be read"
+    assert first.chunk + b"".join([part.chunk async for part in rest]) == data
+
+
+async def test_a_reader_that_goes_away_leaves_nothing_open(store: Running) -> None:
+    data = kv.content(replace(LARGE, token_count=200_000))
+    header = replace(LARGE, token_count=200_000)
+    await write(store, describe(header, data), data)
+    (file,) = await found(store, name(header))
+    for _ in range(5):
+        call = store.cache.ReadBlock(pb.ReadBlockRequest(namespace="default", name=name(header)))
+        await call.read()
+        call.cancel()
+    async with asyncio.timeout(20):
+        while file.path in kv.open_files():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_file_that_is_there_already_is_not_taken_again(store: Running) -> None:
+    block = await add(store, [1])
+    (before,) = await found(store, block)
+    other = kv.content(kv.header([1]))
+    await write(store, describe(kv.header([1]), other), other)
+    (after,) = await found(store, block)
+    assert before == after and kv.read(after.path) != other and len(on_disk(store.data)) == 1
+
+
+async def test_two_writers_of_one_block(store: Running) -> None:
+    """The first to end wins; both are told that all is well."""
+    one, two = kv.content(LARGE), kv.content(LARGE)
+    await asyncio.gather(*(write(store, describe(LARGE, data), data) for data in (one, two)))
+    (file,) = await found(store, name(LARGE))
+    data = await read(store, name(LARGE))
+    assert data in (one, two) and blockfile.digest(data) == file.digest and len(on_disk(store.data)) == 1
+
+
+def repeats_a_piece(source: Source, offset: int) -> bytes:
+    return INTACT_READ(source, max(0, offset - 1))
+
+
+def drops_a_byte(source: Source, offset: int) -> bytes:
+    return INTACT_READ(source, offset + 1)
+
+
+INTACT_READ = Source.read
+
+
+@pytest.mark.parametrize("fault", [repeats_a_piece, drops_a_byte])
+async def test_injected_faults_of_reading_are_found(
+    store: Running, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Source, int], bytes]
+) -> None:
+    """The comparison of this file's first tests is able to fail."""
+    data = kv.content(LARGE)
+    await write(store, describe(LARGE, data), data)
+    monkeypatch.setattr(Source, "read", fault)
+    call = store.cache.ReadBlock(pb.ReadBlockRequest(namespace="default", name=name(LARGE)))
+    got = b""
+    async for part in call:
+        got += part.chunk
+        if len(got) > 2 * len(data):
+            break
+    call.cancel()
+    assert blockfile.digest(got) != blockfile.digest(data)

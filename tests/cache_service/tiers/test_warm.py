@@ -1,0 +1,305 @@
+"""The warm tier's limits: who has to go, in which order, what stays, and what is said about it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.validation import AgentKey
+from cache_service.tiers.limits import DiskLimits, FixedLimits
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, code, running
+from tests.cache_service.tiers.test_blocks import BLOCK, found, name, on_disk, publish, stage
+
+FILE = len(kv.content(kv.header([0, 0])))
+"""Bytes of a file of two tokens."""
+LIMIT = 10 * FILE + 200  # headers differ by a few bytes
+
+
+@pytest.fixture
+async def small(data: Path) -> AsyncIterator[Running]:
+    """A store with room for ten files; above nine they go until there are six."""
+    async with running(data, DiskLimits(LIMIT, 0, 0.91, 0.61)) as store:
+        yield store
+
+
+async def speak(
+    store: Running, agent: str, blocks: Sequence[int], base: types_pb2.AgentVersion | None = None, **fields: object
+) -> types_pb2.AgentVersion:
+    """A turn whose state consists of these blocks; those that don't exist are published."""
+    version = (await store.cache.CommitTurn(kv.turn([1], base, agent=kv.key(agent), **fields))).version
+    await hold(store, agent, blocks, version)
+    return version
+
+
+async def hold(store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion) -> None:
+    headers = {kv.header([n, 0]).chain_hash: kv.header([n, 0]) for n in blocks}
+    staged = await stage(store, *map(name, headers.values()))
+    files = [kv.write(file, headers[file.chain_hash]) for file in staged]
+    await publish(store, files, version, list(map(name, headers.values())), kv.key(agent))
+
+
+async def there(store: Running, *blocks: int) -> list[int]:
+    """Those of the blocks that exist."""
+    hashes = {file.chain_hash for file in await found(store, *(name(kv.header([n, 0])) for n in blocks))}
+    return [n for n in blocks if kv.header([n, 0]).chain_hash in hashes]
+
+
+async def evicted(store: Running, *blocks: int) -> list[int]:
+    """Those of the blocks that were evicted, as OpenCache says."""
+    hashes = [kv.header([n, 0]).chain_hash for n in blocks]
+    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(""), block_hashes=hashes))
+    return [n for n, value in zip(blocks, hashes, strict=True) if value in opened.evicted_hashes]
+
+
+def bytes_on_disk(data: Path) -> int:
+    """All files of KV, wherever they are, and what is beside them in quarantine."""
+    folders = [data / folder for folder in ("blocks", "windows", "staging", "quarantine")]
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+async def hint(store: Running, **steps: int | None) -> None:
+    hints = [agent_pb2.TurnHint(key=kv.key(agent), steps=each) for agent, each in steps.items()]
+    await store.agents.SetTurnHints(agent_pb2.SetTurnHintsRequest(hints=hints))
+
+
+async def pin(store: Running, agent: str, pinned: bool = True) -> None:
+    await store.agents.PinAgent(agent_pb2.PinAgentRequest(key=kv.key(agent), pinned=pinned))
+
+
+def evictions(store: Running, reason: str) -> float | None:
+    return store.metric("agentmem_cache_evictions_total", tier="warm", reason=reason)
+
+
+async def test_who_was_idle_longest_goes_first_and_keeps_the_ledger(small: Running) -> None:
+    for number, agent in enumerate("abcd"):
+        await speak(small, agent, [2 * number, 2 * number + 1])
+    await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))  # a is used, so b is the idlest
+    await speak(small, "e", [8, 9])
+    assert await there(small, *range(10)) == [0, 1, 6, 7, 8, 9]
+    assert await evicted(small, *range(10)) == [2, 3, 4, 5]
+    assert evictions(small, "capacity") == 2
+    opened = await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))
+    assert list(opened.ledger.token_ids) == [1]
+    assert small.metric("agentmem_cache_disk_limit_bytes") == LIMIT
+
+
+async def test_what_is_published_again_is_no_longer_evicted(small: Running) -> None:
+    first = await speak(small, "a", [0, 1])
+    await speak(small, "b", [2, 3, 4, 5])
+    await speak(small, "c", [6, 7, 8, 9])
+    assert await evicted(small, 0, 1) == [0, 1]
+    await speak(small, "a", [0], first)
+    assert await there(small, 0) == [0] and await evicted(small, 0, 1) == []
+
+
+async def test_evicted_names_go_with_their_agent(small: Running) -> None:
+    await speak(small, "a", [0, 1])
+    await speak(small, "b", [2, 3, 4, 5])
+    await speak(small, "c", [6, 7, 8, 9])
+    other = pb.OpenCacheRequest(key=kv.key("", namespace="other"), block_hashes=[kv.header([0, 0]).chain_hash])
+    assert not (await small.cache.OpenCache(other)).evicted_hashes
+    await small.delete(kv.key("a"))
+    assert await evicted(small, 0, 1) == []
+
+
+async def test_a_file_stays_until_nobody_refers_to_it(small: Running) -> None:
+    await speak(small, "a", [0, 1, 2])
+    await speak(small, "b", [0, 3])
+    await speak(small, "c", [4, 5, 6])
+    await speak(small, "d", [7, 8, 9])
+    assert await there(small, *range(10)) == [4, 5, 6, 7, 8, 9]
+    await speak(small, "b", [0, 3], (await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).version)
+    await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("c")))
+    await speak(small, "e", [0, 10])
+    assert await there(small, 0, 3) == [0, 3], "d went, and b is still there"
+
+
+async def test_what_nobody_ever_had_goes_before_anybody(small: Running) -> None:
+    await speak(small, "a", [0, 1])
+    header = kv.header([99, 0])
+    await publish(small, [kv.write(file, header) for file in await stage(small, name(header))])
+    await speak(small, "b", [2, 3])
+    bad = pb.QuarantineBlockRequest(namespace="default", name=name(kv.header([3, 0])), reason="digest")
+    await small.cache.QuarantineBlock(bad)
+    assert len(on_disk(small.data)) == 5
+    await speak(small, "c", [4, 5, 6, 7, 8])
+    assert not list((small.data / "quarantine").iterdir()), "with its note"
+    assert await there(small, 99) == []
+    assert await there(small, *range(9)) == [2, 4, 5, 6, 7, 8], "then a, who was idle longest"
+
+
+async def test_pinned_agents_stay_and_then_there_is_no_room(small: Running) -> None:
+    await speak(small, "a", [0, 1, 2, 3, 4])
+    await pin(small, "a")
+    await speak(small, "b", [5, 6])
+    version = await speak(small, "c", [7, 8, 9])
+    assert await there(small, *range(10)) == [0, 1, 2, 3, 4, 7, 8, 9], "a is the idlest, but b goes"
+    await speak(small, "c", [7, 8, 9, 10], version)
+    await pin(small, "c")
+    version = (await small.cache.CommitTurn(kv.turn([1], agent=kv.key("d")))).version
+    await hold(small, "d", [11], version)
+    await pin(small, "d")
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await hold(small, "d", [11, 12], version)
+    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "belong to pinned agents" in (error.value.details() or "")
+    retry = error_details_pb2.RetryInfo()
+    status = rpc_status.from_call(error.value)
+    assert status is not None and any(detail.Unpack(retry) for detail in status.details)
+    assert await stage(small, name(kv.header([0, 0]))) == [], "what exists needs no room"
+    await pin(small, "a", pinned=False)
+    await hold(small, "d", [11, 12], version)
+    assert await there(small, 0, 11, 12) == [11, 12]
+
+
+async def test_a_state_that_is_too_large_by_itself_is_not_taken_and_harms_nobody(small: Running) -> None:
+    await speak(small, "a", [0, 1])
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await speak(small, "b", range(10, 21))
+    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await there(small, 0, 1, *range(10, 21)) == [0, 1]
+    assert len(on_disk(small.data)) == 2
+    assert evictions(small, "capacity") == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_limit_holds_after_every_publication(small: Running, seed: int) -> None:
+    rng = random.Random(seed)
+    versions: dict[str, types_pb2.AgentVersion] = {}
+    states: dict[str, list[int]] = {}
+    refused = 0
+    for _ in range(60):
+        agent = rng.choice("abcdef")
+        kept = states.get(agent, [])[: rng.randint(0, 5)]
+        states[agent] = kept + rng.sample(range(30), rng.randint(1, 4))
+        if agent in versions and rng.random() < 0.1:
+            await pin(small, agent, pinned=rng.random() < 0.5)
+        request = kv.turn([1], versions.get(agent), agent=kv.key(agent))
+        versions[agent] = (await small.cache.CommitTurn(request)).version
+        try:
+            await hold(small, agent, states[agent], versions[agent])
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+            refused += 1
+        if rng.random() < 0.1:
+            file = pb.FileName(kind=BLOCK, chain_hash=kv.header([rng.randrange(30), 0]).chain_hash)
+            await small.cache.QuarantineBlock(
+                pb.QuarantineBlockRequest(namespace="default", name=file, reason="digest")
+            )
+        used = bytes_on_disk(small.data)
+        assert used <= LIMIT
+        assert small.store.warm.used() == used
+    assert refused < 60
+
+
+async def test_the_count_is_right_after_a_restart(data: Path) -> None:
+    async with running(data) as store:
+        version = await speak(store, "a", [0, 1, 2])
+        await speak(store, "a", [0, 3], version)
+        used = bytes_on_disk(data)
+        assert store.store.warm.used() == used
+    path = next((data / "blocks").rglob("*.safetensors"))
+    path.unlink()
+    async with running(data) as store:
+        assert (
+            store.store.warm.used() == bytes_on_disk(data) == store.metric("agentmem_cache_disk_bytes", kind="blocks")
+        )
+        assert bytes_on_disk(data) < used
+
+
+async def test_a_limit_that_was_lowered_holds_after_the_first_upkeep(data: Path) -> None:
+    async with running(data) as store:
+        await speak(store, "a", [0, 1, 2])
+        await speak(store, "b", [3, 4])
+    async with running(data, DiskLimits(2 * FILE + 50, 0, 1.0, 1.0)) as store:
+        await store.store.upkeep(0)
+        assert await there(store, *range(5)) == [3, 4]
+    async with running(data, DiskLimits(FILE, 0)) as store:
+        await store.store.upkeep(0)
+        assert on_disk(data) == []
+        assert await evicted(store, *range(5)) == [0, 1, 2, 3, 4]
+
+
+async def test_the_disk_keeps_its_floor(data: Path) -> None:
+    async with running(data, DiskLimits(100 * FILE, 3 * FILE)) as store:
+        foreign = 0
+        store.store.warm.free = lambda: 10 * FILE - bytes_on_disk(data) - foreign
+        version = await speak(store, "a", [0, 1, 2])
+        await speak(store, "b", [3, 4, 5])
+        assert len(on_disk(data)) == 6
+        await speak(store, "a", [0, 1, 2], version)
+        await speak(store, "c", [6, 7])
+        assert await there(store, *range(8)) == [0, 1, 2, 6, 7], "b was the idlest"
+        assert evictions(store, "floor") == 1
+        foreign = 8 * FILE
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await speak(store, "d", [8])
+        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "--free-bytes-floor" in (error.value.details() or "")
+        assert on_disk(data) == []
+
+
+async def test_hints_come_before_the_last_use(small: Running) -> None:
+    for number, agent in enumerate("abcd"):
+        await speak(small, agent, [2 * number, 2 * number + 1])
+    await hint(small, a=1, b=7, d=None)
+    await speak(small, "e", [8, 9])
+    assert await there(small, *range(10)) == [0, 1, 2, 3, 8, 9], "d will not speak again, and c said nothing of it"
+    version = (await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).version
+    await speak(small, "b", [2, 3, 4, 5], version, ends_turn_hint=True)
+    assert await there(small, *range(10)) == [0, 1, 2, 3, 4, 5, 8, 9]
+    await speak(small, "f", [10, 11])
+    assert await there(small, *range(12)) == [0, 1, 10, 11], "b has had its turn"
+
+
+async def test_a_commit_that_is_no_turn_leaves_the_hint(small: Running) -> None:
+    version = await speak(small, "a", [0, 1])
+    for number, agent in enumerate("bcd", 1):
+        await speak(small, agent, [2 * number, 2 * number + 1])
+    await hint(small, a=0)
+    await speak(small, "a", [0, 1], version)
+    for agent in "bcd":
+        await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+    await speak(small, "e", [8, 9])
+    assert await there(small, *range(10)) == [0, 1, 6, 7, 8, 9], "a, who was used longest ago, speaks next"
+
+
+async def test_what_is_said_while_a_turn_is_committed_is_of_the_next_one(
+    small: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = small.store._database.write
+
+    async def slowly(work: Any) -> Any:
+        done = await write(work)
+        await hint(small, a=0)
+        return done
+
+    version = await speak(small, "a", [0, 1])
+    await hint(small, a=9)
+    with monkeypatch.context() as patched:
+        patched.setattr(small.store._database, "write", slowly)
+        await small.cache.CommitTurn(kv.turn([1], version, agent=kv.key("a"), ends_turn_hint=True))
+    assert small.store.warm.hints.of(AgentKey.from_proto(kv.key("a")))
+
+
+async def test_who_was_used_last_goes_if_it_will_not_speak_again(small: Running) -> None:
+    await speak(small, "a", [0, 1, 2, 3])
+    await speak(small, "b", [4, 5, 6])
+    await speak(small, "z", [7])
+    await hint(small, z=None)
+    small.store.warm.enforce()
+    assert await there(small, *range(8)) == [*range(8)], "there is room"
+    small.store.warm._limits = FixedLimits(LIMIT, 7 * FILE + FILE // 2, 7 * FILE + FILE // 2, 0)
+    small.store.warm.enforce()
+    assert await there(small, *range(8)) == [*range(7)], "and not a, who was used before"

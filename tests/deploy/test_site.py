@@ -1,0 +1,165 @@
+"""The documentation: it builds without a warning and without a network, and its reference has all that there is."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from agentmem.errors import AgentmemError
+from agentmem.settings import load
+from deploy.docs import command_line, contract, http_api, settings
+from deploy.docs.errors import errors
+from tests.deploy.metrics import documented
+
+ROOT = Path(__file__).parents[2]
+LOADED = {
+    "script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src",
+    "object": "data", "embed": "src",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)),
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return out
+
+
+def text(site: Path, page: str) -> str:
+    """The text of a page, without its tags."""
+    found = (site / page / "index.html").read_text(encoding="utf-8")
+    return html.unescape(re.sub(r"<[^>]+>", "", found.partition("<article")[2]))
+
+
+def test_every_rpc_is_on_the_page_of_the_contract(site: Path) -> None:
+    page = text(site, "reference/grpc")
+    rpcs = [f"{each.name}.{rpc.name}" for file in contract.files() for each in file.service for rpc in each.method]
+    assert len(rpcs) > 40
+    assert [rpc for rpc in rpcs if rpc not in page] == []
+
+
+def test_every_message_and_field_is_described(site: Path) -> None:
+    page = text(site, "reference/grpc")
+    for file in contract.files():
+        for message in file.message_type:
+            section = page.partition(f"\n{message.name}¶")[2]
+            assert section, message.name
+            assert [field.name for field in message.field if field.name not in section] == [], message.name
+
+
+def test_every_command_and_flag_is_on_the_page_of_commands(site: Path) -> None:
+    page = text(site, "reference/cli")
+    for each in command_line.commands():
+        assert f"{each.words}¶" in page
+        assert [flag for flag in command_line.flags(each.command) if flag not in page] == [], each.words
+
+
+def test_every_setting_is_on_the_page_of_settings(site: Path) -> None:
+    page = text(site, "reference/settings")
+    for each in settings.CLASSES:
+        section = page.partition(f"{each.model_config['cli_prog_name']}¶")[2]
+        assert [flag for flag in settings.flags(each) if flag not in section] == [], each
+        prefix = each.model_config["env_prefix"]
+        assert [name for name in each.model_fields if f"{prefix}{name}".upper() not in section] == [], each
+
+
+def test_every_route_is_on_the_page_of_http(site: Path) -> None:
+    page = text(site, "reference/http")
+    paths = http_api.document()["paths"]
+    assert len(paths) > 25
+    assert [f"{m} {path}" for path, ways in paths.items() for m in ways if f"{m.upper()} {path}¶" not in page] == []
+    assert (site / "reference" / "openapi.json").is_file()
+
+
+def test_every_metric_and_error_is_on_its_page(site: Path) -> None:
+    assert [name for name in documented() if name not in text(site, "reference/metrics")] == []
+    page = text(site, "reference/errors")
+    assert [each for each in errors(AgentmemError) if f"{each.code.name}\n{each.http_status}\n" not in page] == []
+
+
+class Loads(HTMLParser):
+    """What a page makes a browser fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        assert "mermaid" not in (values.get("class") or "").split(), "the theme would load Mermaid from a CDN"
+        if target := values.get(LOADED.get(tag, "")):
+            self.found.append(target)
+
+
+def loaded(site: Path) -> Iterator[tuple[Path, str]]:
+    """What pages and style sheets make a browser fetch."""
+    for path in site.rglob("*.html"):
+        parser = Loads()
+        parser.feed(path.read_text(encoding="utf-8"))
+        yield from ((path, target) for target in parser.found)
+    for path in site.rglob("*.css"):
+        yield from ((path, target) for target in re.findall(r"url\(['\"]?([^)'\"]+)", path.read_text(encoding="utf-8")))
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    found = list(loaded(site))
+    assert len(found) > 100
+    assert [each for each in found if re.match(r"(\w+:)?//", each[1])] == []
+
+
+def test_the_readme_is_a_page_long() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "deploy/RUNBOOK.md"])
+def test_links_to_files_of_the_repository_hold(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
+    assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+def test_flags_that_pages_name_exist() -> None:
+    """In code within prose, and on command lines of `agentmem`."""
+    known = {"--help"} | {flag for each in settings.CLASSES for flag in settings.flags(each)}
+    known |= {flag for each in command_line.commands() for flag in command_line.flags(each.command)}
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        content = page.read_text(encoding="utf-8")
+        prose = re.sub(r"```.*?```", "", content, flags=re.DOTALL)
+        lines = re.findall(r"^(?:AGENTMEM_\S+ )?agentmem.*", content, re.MULTILINE) + re.findall(r"`(--[^`]+)`", prose)
+        named = {flag for line in lines for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", line)}
+        assert named <= known, page
+
+
+def test_settings_files_that_pages_show_are_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [
+        block
+        for page in (ROOT / "docs").rglob("*.md")
+        for block in re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    ]
+    files = [block for block in shown if "[up]" in block]
+    assert len(shown) > len(files) > 0
+    for number, block in enumerate(files):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(block, encoding="utf-8")
+        monkeypatch.setenv("AGENTMEM_CONFIG", str(path))
+        for each in settings.CLASSES:
+            load(each, [])
+    for block in shown:
+        tomllib.loads(block)

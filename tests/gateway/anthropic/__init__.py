@@ -1,1 +1,0 @@
-"""Anthropic's dialect, without I/O."""

@@ -1,0 +1,58 @@
+"""Whatever a request holds, it becomes turns or is refused in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.errors import AgentmemError
+from gateway.api.chat import ChatRequest, chat_exchange
+from gateway.api.completions import CompletionRequest, completion_exchange
+from gateway.api.errors import dialect_of
+from gateway.api.exchange import Incoming
+from gateway.api.responses import response_exchange
+from gateway.api.responses_schema import ResponseRequest
+from gateway.api.validation import parse_body
+
+ENDPOINTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "/v1/chat/completions": (ChatRequest, chat_exchange, {"messages": [{"role": "user", "content": "hi"}]}),
+    "/v1/completions": (CompletionRequest, completion_exchange, {"prompt": "hi"}),
+    "/v1/responses": (ResponseRequest, response_exchange, {"input": "hi"}),
+}
+WORDS = [
+    *("type", "role", "content", "text", "format", "schema", "name", "arguments", "call_id", "output", "summary"),
+    *("function", "parameters", "strict", "user", "assistant", "input_text", "output_text", "message", "json_schema"),
+    *("function_call", "function_call_output", "reasoning", "resp_" + "0" * 48, "\ud800", ""),
+]
+NAMES = st.sampled_from(WORDS) | st.text(max_size=3)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+@given(st.data())
+def test_any_body(path: str, data: st.DataObject) -> None:
+    schema, translate, body = ENDPOINTS[path]
+    fields = st.sampled_from(sorted(schema.model_fields))
+    changed = data.draw(st.dictionaries(fields, VALUES, max_size=3))
+    sent = json.dumps({"model": "m", **body, **changed}).encode()
+    refusal: AgentmemError | None = None
+    try:
+        exchange = translate(parse_body(sent, schema), Incoming("ns", "", "f" * 32, 7))
+    except AgentmemError as error:
+        refusal = error
+    if refusal is None:
+        assert exchange.turns
+        json.dumps(exchange.answer.body(), allow_nan=False).encode()
+        return
+    assert refusal.http_status in (400, 404)
+    page = dialect_of(path, anthropic=False).body(refusal)["error"]
+    assert page["message"] and page["type"] == "invalid_request_error"
+    json.dumps(page, ensure_ascii=False).encode()

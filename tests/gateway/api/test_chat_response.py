@@ -1,0 +1,113 @@
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.api.chat import ChatAnswer
+from gateway.api.exchange import SseEvent
+from gateway.api.validation import Json
+from tests.gateway.scripted import delta, finished, started
+
+
+def answer(**options: Any) -> ChatAnswer:
+    return ChatAnswer("chatcmpl-1", 7, "demo", **{"logprobs": False, **options})
+
+
+def told(events: list[SseEvent]) -> list[Json]:
+    return [data for data, _ in events if isinstance(data, dict)]
+
+
+def test_completion() -> None:
+    whole = answer()
+    for event in (started(), delta("Hel"), delta("lo"), finished()):
+        whole.add(0, event)
+    told = whole.body()
+    assert told["object"] == "chat.completion"
+    assert told["choices"][0]["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
+    assert told["choices"][0]["logprobs"] is None
+    assert told["usage"] == {
+        "prompt_tokens": 20,
+        "completion_tokens": 3,
+        "total_tokens": 23,
+        "prompt_tokens_details": {"cached_tokens": 12},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+    assert told["agentmem"]["match"] == "extend"
+    assert told["agentmem"]["cached"] == {"hot": 7, "warm": 5}
+    assert told["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    assert told["agentmem"]["durable"] is True
+    assert told["agentmem"]["timings"]["time_to_first_token"] == 0.12
+
+
+def test_nothing_kept() -> None:
+    whole = answer()
+    for event in (started(types_pb2.MATCH_NEW, hot=0, warm=0), finished(kept=False)):
+        whole.add(0, event)
+    report = whole.body()["agentmem"]
+    assert (report["match"], report["version"], report["durable"], report["miss_reason"]) == ("new", None, False, None)
+    assert report["snapshot_version"] is None
+
+
+def test_reasoning_is_no_content() -> None:
+    asked = inference_pb2.TokenLogprob(token_id=1, logprob=-0.5, token_bytes=b"I", reasoning=True)
+    events = [started(), delta("", asked, reasoning="I "), delta("Hel", reasoning="muse."), delta("lo"), finished()]
+    events[-1].finished.usage.reasoning_tokens = 2
+    whole = answer(logprobs=True)
+    for event in events:
+        whole.add(0, event)
+    (choice,) = whole.body()["choices"]
+    assert (choice["message"]["content"], choice["message"]["reasoning_content"]) == ("Hello", "I muse.")
+    assert choice["logprobs"]["content"] == [], "the content's alone"
+    assert whole.body()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+    stream = answer(logprobs=True)
+    chunks = told([said for event in events for said in stream.events(0, event)])
+    assert [chunk["choices"][0]["delta"] for chunk in chunks[1:-1]] == [
+        {"reasoning_content": "I "},
+        {"reasoning_content": "muse."},
+        {"content": "Hel"},
+        {"content": "lo"},
+    ]
+
+
+@given(st.lists(st.text(max_size=5)), st.booleans())
+def test_chunks_tell_the_whole_text(texts: list[str], include_usage: bool) -> None:
+    stream = answer(include_usage=include_usage)
+    events = [started(), *(delta(text) for text in texts), finished(types_pb2.FINISH_REASON_LENGTH)]
+    chunks = told([said for event in events for said in stream.events(0, event)] + list(stream.closing())[:-1])
+    with_choices = [chunk for chunk in chunks if chunk["choices"]]
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in with_choices) == "".join(texts)
+    assert with_choices[0]["choices"][0]["delta"]["role"] == "assistant"
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in with_choices]
+    assert reasons == [None] * (len(reasons) - 1) + ["length"]
+    assert {chunk["id"] for chunk in chunks} == {"chatcmpl-1"}
+    assert "agentmem" in with_choices[-1]
+    if include_usage:
+        assert chunks[-1]["choices"] == []
+        assert chunks[-1]["usage"]["total_tokens"] == 23
+        assert all(chunk["usage"] is None for chunk in chunks[:-1])
+    else:
+        assert all("usage" not in chunk for chunk in chunks)
+
+
+def test_logprobs() -> None:
+    token = inference_pb2.TokenLogprob(
+        token_id=5,
+        logprob=-0.5,
+        token_bytes=b"\xf0\x9f",
+        top=[inference_pb2.TokenAlternative(token_id=6, logprob=-1.5, token_bytes=b"a")],
+    )
+    entry = {
+        "token": "\ufffd",
+        "logprob": -0.5,
+        "bytes": [0xF0, 0x9F],
+        "top_logprobs": [{"token": "a", "logprob": -1.5, "bytes": [97]}],
+    }
+    whole = answer(logprobs=True)
+    for event in (started(), delta("", token), finished()):
+        whole.add(0, event)
+    assert whole.body()["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
+    # A token inside a character has no text yet, but its log-probability is told.
+    (chunk,) = told(list(answer(logprobs=True).events(0, delta("", token))))
+    assert chunk["choices"][0]["logprobs"]["content"] == [entry]
+    assert list(answer().events(0, delta(""))) == []

@@ -1,0 +1,248 @@
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentmem.conversations import template_tools
+from agentmem.errors import InvalidArgument
+from agentmem.jsontext import MAX_DEPTH
+from gateway.api.chat import ChatRequest, chat_exchange
+from gateway.api.exchange import Incoming
+from gateway.api.messages import messages_exchange
+from gateway.api.messages_schema import MessagesRequest
+from gateway.api.responses import response_exchange
+from gateway.api.responses_schema import ResponseRequest
+from gateway.api.validation import parse_body
+
+GOOD: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def refused(body: bytes) -> InvalidArgument:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_body(body, ChatRequest)
+    return caught.value
+
+
+def refused_json(**changed: Any) -> InvalidArgument:
+    return refused(json.dumps({**GOOD, **changed}).encode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{}",
+        b"{}{}",
+        "{}".encode("utf-16"),
+        b'{"seed": ' + b"9" * 5000 + b"}",
+        b"[" * 200_000,
+        b'{"model":' * 100_000,
+    ],
+    ids=["empty", "cut", "list", "null", "text", "not-utf8", "bom", "two", "utf16", "huge-int", "deep", "deep-objects"],
+)
+def test_no_json_object(body: bytes) -> None:
+    assert refused(body).field == "body"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_refused_by_field(number: str) -> None:
+    error = refused(b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":' + number.encode() + b"}")
+    assert error.field == "temperature"
+    assert "finite" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"model": "\ud800"}, "model"),
+        ({"messages": [{"role": "user", "content": "a\udc00"}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}]},
+            "messages[0].content[0].text",
+        ),
+        ({"stop": ["ok", "\ud800"]}, "stop[1]"),
+        ({"user": "\ud800"}, "user"),
+        ({"metadata": {"\ud800": "x"}}, "metadata"),
+        ({"x\ud800": 1}, "body"),
+    ],
+)
+def test_lone_surrogates_are_refused_by_field(changed: dict[str, Any], field: str) -> None:
+    error = refused_json(**changed)
+    assert error.field.startswith(field)
+    assert error.message.encode()  # and can be written
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"model": 5}, "model"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [5]}, "messages[0]"),
+        ({"messages": [{"role": "user"}]}, "messages[0]"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"temperature": "1"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"logit_bias": {"1": "x"}}, "logit_bias.1"),
+        ({"n": 17}, "n"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"nonsense": None}, "nonsense"),
+    ],
+)
+def test_the_field_is_named(changed: dict[str, Any], field: str) -> None:
+    assert refused_json(**changed).field == field
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"model": "m", "model": "m"}', "model"),
+        (b'{"model": "m", "messages": [{"role": "user", "role": "user", "content": "x"}]}', "role"),
+        (b'{"said in secret": 1, "said in secret": 1}', "(a name)"),
+    ],
+)
+def test_a_name_may_be_given_once(body: bytes, field: str) -> None:
+    error = refused(body)
+    assert (error.field, error.problem) == (field, "is given more than once")
+
+
+def test_nesting_is_limited_wherever_it_is() -> None:
+    for depth, field in ((MAX_DEPTH, "body"), (MAX_DEPTH - 1, "nothing")):
+        nested = b"[" * depth + b"]" * depth
+        assert refused(json.dumps(GOOD).encode()[:-1] + b', "nothing": ' + nested + b"}").field == field
+    wide = json.dumps({**GOOD, "stop": ["x"], "messages": GOOD["messages"] * 500}).encode()
+    assert len(parse_body(wide, ChatRequest).messages) == 500
+
+
+@pytest.mark.parametrize(
+    ("schema", "translate", "body", "around"),
+    [
+        (ChatRequest, chat_exchange, lambda deep: {**GOOD, "tools": [tool_of(deep)]}, 4),
+        (ResponseRequest, response_exchange, lambda deep: {"model": "m", "input": "x", "tools": [flat(deep)]}, 3),
+        (
+            MessagesRequest,
+            messages_exchange,
+            lambda deep: {**GOOD, "max_tokens": 1, "tools": [{"name": "f", "input_schema": deep}]},
+            3,
+        ),
+    ],
+)
+def test_what_the_door_takes_is_not_too_deep_for_the_contract(
+    schema: type[BaseModel], translate: Any, body: Callable[[Any], Any], around: int
+) -> None:
+    def sent(depth: int) -> bytes:
+        return json.dumps(body(json.loads('{"a":' * (depth - 1) + "{}" + "}" * (depth - 1)))).encode()
+
+    deepest = parse_body(sent(MAX_DEPTH - around), schema)
+    (turn,) = translate(deepest, Incoming("ns", "", "unique", 0)).turns
+    assert len(template_tools(turn.messages)) == 1
+    with pytest.raises(InvalidArgument, match="nested deeper"):
+        parse_body(sent(MAX_DEPTH - around + 1), schema)
+
+
+def tool_of(parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def flat(parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "name": "f", "parameters": parameters}
+
+
+def test_names_are_shown_only_if_they_look_like_names() -> None:
+    assert refused_json(best_of=1).field == "best_of"
+    assert refused_json(**{"the key is in the cellar": 1}).field == "(a name)"
+
+
+def test_a_missing_field_is_named() -> None:
+    error = refused(b'{"model": "m"}')
+    assert (error.field, error.problem) == ("messages", "is required")
+
+
+class _Text(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text"]
+    text: str | list[int]
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["data"]
+    data: dict[str, int]
+
+
+class _Parts(BaseModel):
+    parts: list[Annotated[_Text | _Data, Field(discriminator="type")]]
+    untagged: _Data | None = None
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"type": "text", "text": 5}, "text"),
+        ({"type": "text"}, "text"),
+        ({"type": "text", "text": [1, "x"]}, "text[1]"),
+        ({"type": "text", "text": "x", "more": 1}, "more"),
+        ({"type": "data", "data": {"data": "x"}}, "data.data"),
+        ({"type": "data", "data": {}, "more": 1}, "more"),
+        ({"type": "image"}, "type"),
+        ({}, "type"),
+    ],
+)
+def test_a_branch_may_have_the_name_of_a_field(part: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_body(json.dumps({"parts": [{"type": "text", "text": "x"}, part]}).encode(), _Parts)
+    assert caught.value.field == f"parts[1].{field}"
+    if field == "type":
+        assert caught.value.problem == ("is not supported here; supported are text, data" if part else "is required")
+
+
+def test_a_field_may_have_the_name_of_its_type() -> None:
+    body = {"parts": [], "untagged": {"type": "data", "data": {"data": "x"}}}
+    with pytest.raises(InvalidArgument) as caught:
+        parse_body(json.dumps(body).encode(), _Parts)
+    assert caught.value.field == "untagged.data.data"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(ChatRequest.model_fields)) | st.text(max_size=5), JSON))
+def test_any_json_is_taken_or_refused(data: dict[str, Any]) -> None:
+    try:
+        parse_body(json.dumps({**GOOD, **data}).encode(), ChatRequest)
+    except InvalidArgument as error:
+        assert error.message.encode()  # noqa: PT017 - both outcomes are right
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_taken_or_refused(body: bytes) -> None:
+    refused(body)
+
+
+@pytest.mark.timeout(60)
+def test_a_doubled_name_behind_very_many_is_found() -> None:
+    """In one pass: it took hours where each name was looked for among all others."""
+    names = [f"n{number}" for number in range(200_000)]
+    body = "{" + ", ".join(f'"{name}": 1' for name in [*names, names[-1]]) + "}"
+    assert refused(body.encode()).field == names[-1]

@@ -1,0 +1,160 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import inference_pb2
+from gateway.api.exchange import Exchange, Incoming
+from gateway.api.messages import messages_exchange, to_count
+from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
+from gateway.api.validation import parse_body
+
+USER = {"role": "user", "content": "hi"}
+TOOLS = [{"name": "look", "input_schema": {"type": "object"}}]
+
+
+def exchange(**fields: Any) -> Exchange:
+    asked = {"model": "org/m", "max_tokens": 5, "messages": [USER], **fields}
+    return messages_exchange(MessagesRequest.model_validate(asked), Incoming("ns", "turn-1", "abc", 7))
+
+
+def translate(**fields: Any) -> inference_pb2.GenerateRequest:
+    (turn,) = exchange(**fields).turns
+    return turn
+
+
+def test_whose_turn_it_is() -> None:
+    request = translate()
+    assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("ns", "", "org/m")
+    assert (request.request_id, request.max_tokens) == ("turn-1", 5)
+    assert exchange().answer.body()["id"] == "msg_abc"
+
+
+def test_sampling() -> None:
+    sampling = translate().sampling
+    assert sampling.temperature == 1.0
+    assert not sampling.HasField("top_p")
+    assert not sampling.HasField("top_k")
+    sampling = translate(temperature=0, top_p=0.5, top_k=7).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0, 0.5, 7)
+
+
+def test_stops() -> None:
+    assert translate(stop_sequences=["a", "b"]).stop == ["a", "b"]
+    assert translate().stop == []
+
+
+def test_the_user_narrows_the_search() -> None:
+    assert exchange(metadata={"user_id": "u"}).label == "u"
+    assert exchange(metadata={}).label == ""
+    assert exchange().label == ""
+
+
+def test_streaming() -> None:
+    assert exchange(stream=True).streamed
+    assert not exchange(stream=False).streamed
+    assert not exchange().streamed
+
+
+@pytest.mark.parametrize(
+    ("fields", "told_apart"),
+    [
+        ({}, False),
+        ({"tools": []}, False),
+        ({"tools": TOOLS}, True),
+        ({"tools": TOOLS, "tool_choice": {"type": "auto"}}, True),
+        ({"tools": TOOLS, "tool_choice": {"type": "none"}}, False),
+        ({"tool_choice": {"type": "auto"}}, False),
+    ],
+)
+def test_tools(fields: dict[str, Any], told_apart: bool) -> None:
+    request = translate(**fields)
+    assert request.tool_calls == told_apart
+    assert request.messages.HasField("tools_json") == told_apart
+
+
+@pytest.mark.parametrize(
+    ("fields", "held"),
+    [
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": False}}, None),
+        ({"tool_choice": {"type": "none"}}, None),
+        ({"tool_choice": {"type": "any"}}, {"required": True}),
+        ({"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, {"required": True, "single": True}),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, {"single": True}),
+        ({"tool_choice": {"type": "tool", "name": "look"}}, {"required": True, "single": True, "names": ["look"]}),
+        ({"tools": [{**TOOLS[0], "strict": True}]}, {"strict": ["look"]}),
+        ({"tools": [{**TOOLS[0], "strict": True}], "tool_choice": {"type": "none"}}, None),
+    ],
+)
+def test_what_calls_are_held_to(fields: dict[str, Any], held: dict[str, Any] | None) -> None:
+    request = translate(**{"tools": TOOLS, **fields})
+    assert request.HasField("tool_choice") == (held is not None)
+    assert request.tool_choice == inference_pb2.ToolChoice(**(held or {}))
+    assert "strict" not in request.messages.tools_json, "which is not for the model"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "look"}, "tools": []}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "other"}, "tools": TOOLS}, "tool_choice.name"),
+    ],
+)
+def test_a_choice_of_no_tool_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        translate(**fields)
+    assert caught.value.field == field
+
+
+def test_effort_reaches_the_template() -> None:
+    request = translate(output_config={"effort": "low"})
+    assert json.loads(request.messages.template_arguments_json) == {"reasoning_effort": "low"}
+    assert not translate().messages.HasField("template_arguments_json")
+
+
+def test_a_format() -> None:
+    schema = {"type": "object", "properties": {"é": {}}}
+    asked = translate(output_config={"format": {"type": "json_schema", "schema": schema}})
+    assert json.loads(asked.json_schema) == schema
+    assert not translate(output_config={}).HasField("json_schema")
+    assert not translate().HasField("json_schema")
+
+
+def test_counting_asks_for_the_same_prompt() -> None:
+    prompt = {"model": "org/m", "messages": [USER], "system": "s", "tools": TOOLS}
+    counted = to_count(CountTokensRequest.model_validate(prompt), "ns")
+    assert (counted.key.namespace, counted.key.model_id) == ("ns", "org/m")
+    assert counted.messages == translate(**prompt).messages
+
+
+_NAMES = ("type", "text", "role", "content", "id", "name", "input", "tool_use_id", "thinking", "signature", "data")
+_WORDS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking", "user", "assistant", "system", "\ud800")
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(_WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner, max_size=4),
+    max_leaves=10,
+)
+_BLOCK = st.fixed_dictionaries(
+    {"type": st.sampled_from(_WORDS)}, optional={name: _JSON | st.just({}) | st.just("x") for name in _NAMES[1:]}
+)
+_MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system"]), "content": st.lists(_BLOCK, max_size=3) | _JSON}
+)
+
+
+@given(
+    st.lists(_MESSAGE, min_size=1, max_size=3) | _JSON,
+    st.dictionaries(st.sampled_from(sorted(MessagesRequest.model_fields)) | st.text(max_size=5), _JSON, max_size=3),
+)
+def test_any_json_is_a_turn_or_refused(messages: Any, more: dict[str, Any]) -> None:
+    body = json.dumps({"model": "m", "max_tokens": 5, "messages": messages, **more}).encode()
+    try:
+        asked = parse_body(body, MessagesRequest)
+        (turn,) = messages_exchange(asked, Incoming("ns", "", "abc", 7)).turns
+        assert turn.SerializeToString()
+    except InvalidArgument as error:
+        assert error.message.encode()  # noqa: PT017 - both outcomes are right

@@ -1,0 +1,212 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem import errors
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.api.messages import MessageAnswer, usage
+from gateway.api.validation import Json
+from tests.gateway.scripted import delta, finished, started
+
+Event = inference_pb2.GenerateResponse
+
+
+def answer(agent_id: str = "conv-1") -> MessageAnswer:
+    made = MessageAnswer("msg_1", "demo")
+    made.agent_id = agent_id
+    return made
+
+
+def calling(*names: str, text: str = "") -> Event:
+    calls = [inference_pb2.ToolCall(id=f"id-{n}", name=n, arguments_json='{"x": {"é": [1]}}') for n in names]
+    return Event(delta=inference_pb2.Delta(text=text, tool_calls=calls))
+
+
+def whole(*events: Event, agent_id: str = "conv-1") -> Json:
+    made = answer(agent_id)
+    for event in events:
+        made.add(0, event)
+    return made.body()
+
+
+def stream(*events: Event, agent_id: str = "conv-1") -> list[Json]:
+    made = answer(agent_id)
+    told = [said for event in events for said in made.events(0, event)] + list(made.closing())
+    for said in told:
+        assert isinstance(said.data, dict)
+        assert said.name == said.data["type"]
+    return [said.data for said in told if isinstance(said.data, dict)]
+
+
+_GIVEN = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+
+
+def accumulated(events: list[Json]) -> Json:
+    """What a reader makes of a stream; fails where the order is not the documented one."""
+    first, *rest, delta, last = events
+    assert (first["type"], delta["type"], last) == ("message_start", "message_delta", {"type": "message_stop"})
+    message = json.loads(json.dumps(first["message"]))
+    assert (message["content"], message["stop_reason"]) == ([], None)
+    open_block: Json | None = None
+    parts: list[str] = []
+    for event in rest:
+        match event["type"]:
+            case "ping":
+                pass
+            case "content_block_start":
+                assert open_block is None
+                assert event["index"] == len(message["content"])
+                open_block, parts = dict(event["content_block"]), []
+                message["content"].append(open_block)
+            case "content_block_delta":
+                assert open_block is not None
+                assert event["index"] == len(message["content"]) - 1
+                given = event["delta"]
+                if given["type"] == "signature_delta":
+                    open_block["signature"] = given["signature"]
+                else:
+                    parts.append(given[_GIVEN[given["type"]]])
+            case "content_block_stop":
+                assert open_block is not None
+                assert event["index"] == len(message["content"]) - 1
+                if open_block["type"] in ("text", "thinking"):
+                    open_block[open_block["type"]] += "".join(parts)
+                else:
+                    open_block["input"] = json.loads("".join(parts))
+                open_block = None
+            case other:
+                raise AssertionError(other)
+    assert open_block is None
+    return {**message, **delta["delta"], "usage": delta["usage"], "agentmem": delta["agentmem"]}
+
+
+def test_message() -> None:
+    told = whole(started(), delta("Hel"), delta("lo"), finished())
+    assert (told["id"], told["type"], told["role"], told["model"]) == ("msg_1", "message", "assistant", "demo")
+    assert told["content"] == [{"type": "text", "text": "Hello"}]
+    assert (told["stop_reason"], told["stop_sequence"]) == ("end_turn", None)
+    assert told["usage"] == {
+        "input_tokens": 0,
+        "cache_creation_input_tokens": 8,
+        "cache_read_input_tokens": 12,
+        "output_tokens": 3,
+    }
+    assert told["agentmem"]["agent_id"] == "conv-1"
+    assert told["agentmem"]["cached"] == {"hot": 7, "warm": 5}
+    assert told["agentmem"]["version"] == {"uid": "u1", "version": 3}
+
+
+def test_nothing_kept() -> None:
+    told = whole(started(), finished(kept=False), agent_id="")
+    assert told["usage"]["input_tokens"] == 8
+    assert told["usage"]["cache_creation_input_tokens"] == 0
+    assert told["agentmem"]["agent_id"] is None
+
+
+def test_an_answer_without_text_has_no_block() -> None:
+    assert whole(started(), delta(""), finished())["content"] == []
+    kinds = [event["type"] for event in stream(started(), delta(""), finished())]
+    assert kinds == ["message_start", "ping", "message_delta", "message_stop"]
+
+
+def test_the_order_of_a_stream() -> None:
+    told = stream(started(), delta("I "), calling("look", text="look"), finished())
+    assert [(event["type"], event.get("index")) for event in told] == [
+        ("message_start", None),
+        ("ping", None),
+        ("content_block_start", 0),
+        ("content_block_delta", 0),
+        ("content_block_delta", 0),
+        ("content_block_stop", 0),
+        ("content_block_start", 1),
+        ("content_block_delta", 1),
+        ("content_block_stop", 1),
+        ("message_delta", None),
+        ("message_stop", None),
+    ]
+    assert told[0]["message"]["usage"]["cache_read_input_tokens"] == 12
+    assert told[0]["message"]["usage"]["output_tokens"] == 0
+
+
+def test_a_call() -> None:
+    told = whole(started(), calling("look"), finished(types_pb2.FINISH_REASON_TOOL_CALLS))
+    assert told["content"] == [{"type": "tool_use", "id": "id-look", "name": "look", "input": {"x": {"é": [1]}}}]
+    assert told["stop_reason"] == "tool_use"
+
+
+def test_what_it_thought_is_a_block_with_a_signature() -> None:
+    events = [started(), delta("", reasoning="I "), delta("Hel", reasoning="muse."), delta("lo"), finished()]
+    thought, said = whole(*events)["content"]
+    assert (thought["type"], thought["thinking"], len(thought["signature"])) == ("thinking", "I muse.", 32)
+    assert said == {"type": "text", "text": "Hello"}
+    other, _ = whole(started(), delta("x", reasoning="other"), finished())["content"]
+    assert other["signature"] != thought["signature"]
+    silent = MessageAnswer("msg_1", "demo", thinking=False)
+    for event in events:
+        silent.add(0, event)
+    assert silent.body()["content"] == [said]
+
+
+_Delta = st.one_of(
+    st.builds(lambda text, reasoning: delta(text, reasoning=reasoning), st.text(max_size=4), st.text(max_size=2)),
+    st.builds(calling, st.sampled_from("abc"), text=st.text(max_size=2)),
+)
+
+
+@given(st.lists(_Delta, max_size=6), st.sampled_from(types_pb2.FinishReason.values()), st.booleans())
+def test_a_stream_tells_what_the_message_says(deltas: list[Event], reason: Any, kept: bool) -> None:
+    events = [started(), *deltas, finished(reason, kept=kept)]
+    agent_id = "conv-1" if kept else ""
+    assert accumulated(stream(*events, agent_id=agent_id)) == whole(*events, agent_id=agent_id)
+
+
+@given(st.lists(_Delta, max_size=6))
+def test_no_text_is_lost(deltas: list[Event]) -> None:
+    blocks = whole(started(), *deltas, finished())["content"]
+    told = "".join(block["text"] for block in blocks if block["type"] == "text")
+    assert told == "".join(event.delta.text for event in deltas)
+    assert all(block[block["type"]] for block in blocks if block["type"] != "tool_use")
+    thoughts = "".join(block["thinking"] for block in blocks if block["type"] == "thinking")
+    assert thoughts == "".join(event.delta.reasoning for event in deltas)
+    called = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    assert called == [call.id for event in deltas for call in event.delta.tool_calls]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=3), st.integers(0, 1000), st.integers(0, 99), st.booleans())
+def test_the_prompt_is_the_sum(cached: list[int], other: int, said: int, kept: bool) -> None:
+    prompt = sum(cached) + other
+    parts = [types_pb2.TierTokens(tier=types_pb2.TIER_HOT, tokens=tokens) for tokens in cached]
+    told = usage(prompt, parts, said, kept=kept)
+    assert told.pop("output_tokens") == said
+    assert sum(told.values()) == prompt
+    assert told["cache_read_input_tokens"] == sum(cached)
+    assert told["input_tokens" if kept else "cache_creation_input_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        (types_pb2.FINISH_REASON_STOP, "end_turn"),
+        (types_pb2.FINISH_REASON_STOP_STRING, "stop_sequence"),
+        (types_pb2.FINISH_REASON_LENGTH, "max_tokens"),
+        (types_pb2.FINISH_REASON_CONTEXT, "model_context_window_exceeded"),
+        (types_pb2.FINISH_REASON_TOOL_CALLS, "tool_use"),
+    ],
+)
+def test_stop_reasons(reason: Any, word: str) -> None:
+    assert whole(started(), finished(reason))["stop_reason"] == word
+
+
+def test_the_stop_sequence_that_matched() -> None:
+    last = finished(types_pb2.FINISH_REASON_STOP_STRING)
+    last.finished.stop_string = "\n\n"
+    assert whole(started(), last)["stop_sequence"] == "\n\n"
+
+
+def test_a_failure() -> None:
+    (told,) = answer().failed(errors.Unavailable("the engine died"))
+    assert told.name == "error"
+    assert told.data == {"type": "error", "error": {"type": "overloaded_error", "message": "the engine died"}}

@@ -1,0 +1,206 @@
+"""Pages, what happened between two of them, and quantiles."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentmem.exposition import LATENCY_BUCKETS
+from gateway.cli.top.metrics import Page, histogram_quantile, increase, restarted
+
+from .pages import Process
+
+FIRST_TOKEN = "agentmem_time_to_first_token_seconds"
+TEXT = """\
+# HELP agentmem_prefix_cache_hits_total Prompt tokens whose KV was reused.
+# TYPE agentmem_prefix_cache_hits_total counter
+agentmem_prefix_cache_hits_total{model_id="a",tier="hot"} 10
+agentmem_prefix_cache_hits_total{model_id="a",tier="warm"} 4
+agentmem_prefix_cache_hits_total{model_id="b \\"c\\"",tier="hot"} 1
+# TYPE agentmem_pool_blocks gauge
+agentmem_pool_blocks{state="free"} NaN
+agentmem_pool_blocks{state="used"} 3
+# TYPE agentmem_inter_token_latency_seconds histogram
+agentmem_inter_token_latency_seconds_bucket{le="1.0"} 2
+agentmem_inter_token_latency_seconds_bucket{le="+Inf"} 2
+agentmem_inter_token_latency_seconds_sum 1.5
+agentmem_inter_token_latency_seconds_count 2
+"""
+HITS = "agentmem_prefix_cache_hits_total"
+
+
+def test_series_are_found_by_some_of_their_labels_and_added_up() -> None:
+    page = Page.parse(TEXT, 7.0)
+    assert page.at == 7.0
+    assert page.total(HITS) == 15
+    assert page.total(HITS, model_id="a") == 14
+    assert page.total(HITS, model_id="a", tier="warm") == 4
+    assert page.total(HITS, model_id="z") is None
+    assert page.by("tier", HITS) == {"hot": 11, "warm": 4}
+    assert page.by("tier", HITS, model_id='b "c"') == {"hot": 1}
+    assert page.total("agentmem_pool_blocks") == 3  # what is no number is not there
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "# only a comment\n", "<!DOCTYPE html>\n<html></html>\n", "{}", "a b c d e\n", '{"error": 1}', "x{ 1\n"],
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Page.parse(text, 0)
+
+
+@given(st.text())
+def test_no_text_raises_anything_else(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        Page.parse(text, 0)
+
+
+@given(st.data())
+def test_nor_does_a_damaged_page(data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(TEXT)))
+    end = data.draw(st.integers(begin, len(TEXT)))
+    damaged = TEXT[:begin] + data.draw(st.text(max_size=5)) + TEXT[end:]
+    with contextlib.suppress(ValueError):
+        Page.parse(damaged, 0)
+
+
+amounts = st.floats(0, 1e12)
+counters = st.dictionaries(st.tuples(st.sampled_from("abc"), st.sampled_from(["hot", "warm"])), amounts)
+
+
+def page(values: dict[tuple[str, str], float], started: float | None, at: float) -> Page:
+    process = Process(started)
+    process.set("agentmem_num_requests_running", 1)
+    for (model, tier), value in values.items():
+        process.count("agentmem_prefix_cache_hits", value, model_id=model, tier=tier)
+    return process.page(at)
+
+
+@given(counters, counters, st.none() | st.just(5.0), st.none() | st.sampled_from([5.0, 6.0]))
+def test_no_increase_is_ever_negative(
+    before: dict[tuple[str, str], float],
+    after: dict[tuple[str, str], float],
+    was: float | None,
+    now: float | None,
+) -> None:
+    grown = increase(page(before, was, 100.0), page(after, now, 101.0))
+    total = grown.total(HITS)
+    assert (total is None) == (not after)
+    assert total is None or 0 <= total <= math.fsum(after.values()) * (1 + 1e-9)
+    assert all(value >= 0 for value in grown.by("tier", HITS).values())
+
+
+@given(st.lists(st.lists(amounts.map(round), max_size=5), min_size=1, max_size=6))
+def test_increases_add_up_to_what_happened(readings: list[list[int]]) -> None:
+    process = Process()
+    process.count("agentmem_prefix_cache_hits", 0, tier="hot")
+    before, seen = process.page(), 0.0
+    for amounts_since in readings:
+        for amount in amounts_since:
+            process.count("agentmem_prefix_cache_hits", amount, tier="hot")
+        after = process.page()
+        seen += increase(before, after).total(HITS) or 0.0
+        before = after
+    assert seen == sum(map(sum, readings))
+
+
+@given(amounts.map(round), amounts.map(round))
+def test_a_restarted_process_counts_from_zero(before: int, after: int) -> None:
+    values = [{("a", "hot"): float(number)} for number in (before, after)]
+    assert increase(page(values[0], 5.0, 0.0), page(values[1], 6.0, 1.0)).total(HITS) == after
+    assert increase(page(values[0], 5.0, 0.0), page(values[1], 5.0, 1.0)).total(HITS) == (
+        after - before if after >= before else after
+    )
+
+
+def test_restarts_are_known_by_the_start_or_by_what_became_smaller() -> None:
+    one, other = {("a", "hot"): 3.0}, {("a", "hot"): 2.0}
+    assert restarted(page(one, 5.0, 0), page(one, 6.0, 1))
+    assert not restarted(page(one, 5.0, 0), page(one, 5.0, 1))
+    assert restarted(page(one, None, 0), page(other, None, 1))
+    assert not restarted(page(other, None, 0), page(one, None, 1))
+    assert not restarted(page(one, None, 0), page({}, None, 1))  # a series that went
+
+
+def test_one_series_that_became_smaller_makes_all_series_begin_at_zero() -> None:
+    """Else what a quick new process has counted beyond the old one's count would be taken for all of it."""
+    before = page({("a", "hot"): 3.0, ("b", "hot"): 100.0}, None, 0)
+    after = page({("a", "hot"): 5.0, ("b", "hot"): 1.0}, None, 1)
+    assert increase(before, after).total(HITS) == 6
+
+
+def test_quantiles_are_of_what_was_observed_in_the_interval() -> None:
+    process = Process()
+    process.observe(FIRST_TOKEN, [100.0] * 50, tier="none", model_id="a")
+    before = process.page()
+    process.observe(FIRST_TOKEN, [0.02] * 9, tier="hot", model_id="a")
+    process.observe(FIRST_TOKEN, [0.4], tier="none", model_id="a")
+    grown = increase(before, process.page())
+    assert grown.total(f"{FIRST_TOKEN}_count") == 10
+    assert grown.quantile(0.5, FIRST_TOKEN, tier="none") == pytest.approx(0.375)
+    p50, p95 = (grown.quantile(quantile, FIRST_TOKEN, model_id="a") for quantile in (0.5, 0.95))
+    assert p50 is not None
+    assert 0.01 <= p50 <= 0.025
+    assert p95 is not None
+    assert 0.25 <= p95 <= 0.5
+    assert grown.quantile(0.5, FIRST_TOKEN, tier="warm") is None
+
+
+BOUNDS = (*LATENCY_BUCKETS, math.inf)
+quantiles = st.floats(0, 1)
+
+
+def buckets(values: list[float]) -> dict[float, float]:
+    return {bound: float(sum(value <= bound for value in values)) for bound in BOUNDS}
+
+
+@pytest.mark.parametrize(
+    ("quantile", "counts", "answer"),
+    [
+        (0.5, {1.0: 10, 2.0: 10, math.inf: 10}, 0.5),  # spread from 0 to 1
+        (0.5, {1.0: 0, 2.0: 10, math.inf: 10}, 1.5),
+        (0.9, {1.0: 5, 2.0: 10, math.inf: 10}, 1.8),
+        (0.99, {1.0: 5, 2.0: 5, math.inf: 10}, 2.0),  # beyond the highest bound
+        (0.0, {1.0: 0, 2.0: 4, math.inf: 4}, 1.0),
+        (1.0, {1.0: 1, 2.0: 4, math.inf: 4}, 2.0),
+        (0.5, {1.0: 0, math.inf: 0}, None),
+        (0.5, {math.inf: 3}, None),
+        (0.5, {1.0: 3}, None),
+        (0.5, {}, None),
+    ],
+)
+def test_as_prometheus_has_it(quantile: float, counts: dict[float, float], answer: float | None) -> None:
+    assert histogram_quantile(quantile, counts) == (None if answer is None else pytest.approx(answer))
+
+
+@given(st.lists(st.floats(0, 2000), min_size=1), quantiles)
+def test_it_is_in_the_bucket_of_the_true_quantile(values: list[float], quantile: float) -> None:
+    found = histogram_quantile(quantile, buckets(values))
+    assert found is not None
+    true = sorted(values)[max(0, math.ceil(quantile * len(values)) - 1)]
+    upper = next(bound for bound in BOUNDS if true <= bound)
+    lower = max((bound for bound in BOUNDS if bound < upper), default=0.0)
+    if math.isinf(upper):
+        assert found == lower
+    else:
+        assert lower <= found <= upper * (1 + 1e-9)
+
+
+@given(st.lists(st.floats(0, 2000), min_size=1), quantiles, quantiles)
+def test_higher_quantiles_are_no_shorter(values: list[float], one: float, other: float) -> None:
+    counts = buckets(values)
+    low, high = (histogram_quantile(quantile, counts) for quantile in sorted((one, other)))
+    assert low is not None
+    assert high is not None
+    assert low <= high * (1 + 1e-9)
+
+
+@given(st.dictionaries(st.sampled_from(BOUNDS), st.floats(0, 1e9)), quantiles)
+def test_counts_that_were_read_while_they_grew_give_no_nonsense(counts: dict[float, float], quantile: float) -> None:
+    found = histogram_quantile(quantile, counts)
+    assert found is None or 0 <= found <= max(bound for bound in counts if math.isfinite(bound)) * (1 + 1e-9)

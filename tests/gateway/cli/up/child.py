@@ -1,0 +1,35 @@
+"""A service for tests of the supervisor: `python -m tests.gateway.cli.up.child BEHAVIOUR NAME DIRECTORY`.
+
+It writes "NAME start PID" and "NAME end" to DIRECTORY/log, and waits for SIGTERM in between.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    behaviour, name, directory = sys.argv[1:]
+    if behaviour.startswith("die"):
+        sys.stderr.write(f"{name} cannot work: {os.environ.get('TEST_REASON')}\n")
+        raise SystemExit(int(behaviour.removeprefix("die")))
+    if behaviour == "live-once" and (Path(directory) / "log").exists():
+        raise SystemExit(2)
+    if behaviour == "chatty":
+        sys.stdout.write("what it has to say\n" * 20_000)
+        sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    with open(Path(directory) / "log", "a") as log:
+        log.write(f"{name} start {os.getpid()}\n")
+    while True:
+        if signal.sigwait({signal.SIGTERM, signal.SIGUSR1}) == signal.SIGUSR1:
+            raise SystemExit(1)
+        if behaviour != "stubborn":
+            break
+    with open(Path(directory) / "log", "a") as log:
+        log.write(f"{name} end\n")
+
+
+if __name__ == "__main__":
+    main()

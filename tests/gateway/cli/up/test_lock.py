@@ -1,0 +1,54 @@
+import fcntl
+import json
+import os
+import re
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.text import Mistake
+from gateway.cli.up.lock import LOCK_FILE, UpLock
+
+
+def take(directory: Path, patience: float = 0.0) -> UpLock:
+    return UpLock(directory, patience, lambda _: None)
+
+
+def test_the_second_is_told_of_the_first(tmp_path: Path) -> None:
+    first = take(tmp_path / "new" / "data")
+    with pytest.raises(Mistake, match=rf"another agentmem up \(pid {os.getpid()}\) is running"):
+        take(tmp_path / "new" / "data", patience=60)
+    first.write(http="127.0.0.1:1", grpc="127.0.0.1:2")
+    with pytest.raises(Mistake, match=rf"\(pid {os.getpid()}, http 127.0.0.1:1, grpc 127.0.0.1:2\)"):
+        take(tmp_path / "new" / "data", patience=60)
+    first.close()
+    take(tmp_path / "new" / "data").close()
+
+
+def test_waits_for_what_a_killed_one_left_behind(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    held = open(tmp_path / LOCK_FILE, "w")  # noqa: SIM115 - closed by the timer
+    fcntl.flock(held, fcntl.LOCK_EX)
+    held.write(json.dumps({"pid": ended.pid}))
+    held.flush()
+    with pytest.raises(Mistake, match=f"pid {ended.pid}"):
+        take(tmp_path)
+    reports: list[str] = []
+
+    def report(line: str) -> None:
+        reports.append(line)
+        threading.Thread(target=held.close).start()
+
+    UpLock(tmp_path, 60, report).close()
+    assert len(reports) == 1
+    assert json.loads((tmp_path / LOCK_FILE).read_text()) == {"pid": os.getpid()}
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for directory in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(Mistake, match=f"^--data {re.escape(str(directory))} cannot be used: "):
+            take(directory)

@@ -1,0 +1,115 @@
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentmem.settings import load
+from gateway.cli.text import Mistake
+from gateway.cli.up.preflight import check, check_ports
+from gateway.cli.up.settings import UpSettings
+from tests.agentmem.test_model_file import adapter, written
+
+ANY = ["--data", "./none-such", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that someone listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def look(*arguments: str) -> None:
+    settings = load(UpSettings, [*ANY, *arguments])
+    check(settings)
+    check_ports(settings)
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(Mistake) as caught:
+        look(*arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["--http", "--grpc"])
+def test_a_port_that_is_taken_is_named_with_its_flag(flag: str, taken: int) -> None:
+    said = refusal(flag, f"127.0.0.1:{taken}")
+    assert said.startswith(f"{flag} 127.0.0.1:{taken}: cannot listen on 127.0.0.1:{taken}: Address already in use")
+    assert refusal(flag, f"localhost:{taken}").startswith(f"{flag} localhost:{taken}: cannot listen")
+
+
+@pytest.mark.parametrize("by", [0, 1, 2])
+def test_metrics_take_three_ports(by: int, taken: int) -> None:
+    said = refusal("--metrics", f"127.0.0.1:{taken - by}")
+    assert said.startswith(f"--metrics 127.0.0.1:{taken - by} (takes three ports in a row")
+
+
+def test_there_are_three_ports() -> None:
+    assert refusal("--metrics", "127.0.0.1:65534").endswith("the port must be at most 65533")
+
+
+def test_no_port_twice(taken: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    said = refusal("--http", f"127.0.0.1:{port}", "--grpc", f"127.0.0.1:{port}")
+    assert said == f"--grpc 127.0.0.1:{port}: port {port} is that of --http 127.0.0.1:{port}, too; choose another"
+
+
+@pytest.mark.parametrize("given", ["{}/none", "x={}/none", "{}/file", "./none", "~/none-such"])
+def test_a_model_path_is_a_directory(given: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    model = given.format(tmp_path)
+    problem = rf"--model '{re.escape(model)}': .* (does not exist|is not a directory)$"
+    assert re.match(problem, refusal("--model", model))
+
+
+@pytest.mark.parametrize("models", [["z="], ["demo", "demo"], ["a=x", "a=y"]])
+def test_what_the_worker_would_refuse(models: list[str]) -> None:
+    assert refusal(*(part for model in models for part in ("--model", model))).startswith("--model ")
+
+
+def test_the_registry_file_and_adapters_are_looked_at(tmp_path: Path) -> None:
+    file = written(tmp_path, "[models.m]\nsource = 'demo'\nkv_bits = 5\n")
+    assert refusal("--models", str(file)) == f"{file}:3:1: models.m.kv_bits: must be 4 or 8"
+    assert refusal("--models", str(tmp_path / "none")).endswith("cannot be read: No such file or directory")
+    assert refusal("--adapter", "m+x=/no") == "--adapter 'm+x=/no': 'm' is not registered; registered are demo"
+    file.write_text("[models.m]\nsource = 'demo'\n")
+    adapter(tmp_path / "lora")
+    check(load(UpSettings, [*ANY, "--models", str(file), "--adapter", f"m+x={tmp_path}/lora", "--offline"]))
+
+
+def test_what_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "demo").touch()
+    monkeypatch.chdir(tmp_path)
+    models = ["demo", "org/name", "x=org/name", str(tmp_path), "y=."]
+    check(load(UpSettings, [*ANY, *(part for model in models for part in ("--model", model))]))
+
+
+def test_a_data_directory_that_holds_something_else_is_named(tmp_path: Path) -> None:
+    def check_data(directory: Path) -> None:
+        check(load(UpSettings, [*ANY, "--data", str(directory)]))
+
+    check_data(tmp_path)
+    check_data(tmp_path / "absent")
+    (tmp_path / "run").mkdir()
+    check_data(tmp_path)
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(Mistake, match=re.escape(f"--data: {tmp_path} is not empty and not Agentmem's")):
+        check_data(tmp_path)
+    with pytest.raises(Mistake, match="cannot be used: Not a directory"):
+        check_data(tmp_path / "thesis.txt")
+    (tmp_path / "store.db").touch()
+    check_data(tmp_path)
+
+
+def test_files_of_the_doors_are_looked_at(tmp_path: Path) -> None:
+    assert "agentmem keys create" in refusal("--keys", str(tmp_path / "k.json"))
+    files = ["--tls-cert", str(tmp_path / "c.pem"), "--tls-key", str(tmp_path / "k.pem")]
+    assert ": tls_cert: cannot be read" in refusal(*files)
+
+
+def test_traces_that_could_not_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json")
+    assert "OTLP over gRPC" in refusal("--otlp", "127.0.0.1:4317")

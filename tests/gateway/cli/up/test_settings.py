@@ -1,0 +1,83 @@
+from pathlib import Path
+
+import pytest
+
+from agentmem.settings import SettingsError, load
+from cache_service.settings import StoreSettings
+from cache_service.tiers.quotas import Quotas
+from gateway.cli.up.settings import UpSettings, service_arguments
+from gateway.edge.tls import TlsFiles
+from gateway.settings import GatewaySettings
+
+
+def test_what_each_service_is_told(tmp_path: Path) -> None:
+    settings = load(
+        UpSettings,
+        ["--model", "demo", "--model", "big=org/big", "--data", str(tmp_path), "--metrics", "127.0.0.1:7000"],
+    )
+    told = service_arguments(settings)
+    run, data = f"--run-dir={tmp_path}/run", f"--data={tmp_path}"
+    rest = ["--log-level=info", "--log-format=text", "--grace=10.0"]
+    assert told.store == [data, run, "--metrics=127.0.0.1:7002", *rest]
+    assert told.worker == [data, "--model=demo", "--model=big=org/big", run, "--metrics=127.0.0.1:7001", *rest]
+    assert run in told.gateway
+    assert load(GatewaySettings, told.gateway).metrics == "127.0.0.1:7000"
+
+
+def test_the_worker_is_told_which_models_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--model=demo", "--adapter=demo+a,b=/x", "--adapter=demo+c=/y", "--models=m.toml"]
+    further = ["--offline", "--loaded-models=2"]
+    told = service_arguments(load(UpSettings, [*given, *further]))
+    assert [part for part in told.worker if part in {*given, *further}] == [*given, *further]
+    assert not {*given, *further} & {*told.store, *told.gateway}
+    assert not {*further} & {*service_arguments(load(UpSettings, given)).worker}
+    monkeypatch.setenv("AGENTMEM_OFFLINE", "yes")
+    assert "--offline" in service_arguments(load(UpSettings, given)).worker
+
+
+def test_what_up_has_no_flags_for_is_read_by_the_services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "agentmem.toml"
+    file.write_text("[up]\ngrace = 3\n[store]\nwarm-bytes = 9000\n[store.namespaces]\nteam-a = 50\n")
+    monkeypatch.setenv("AGENTMEM_CONFIG", str(file))
+    monkeypatch.setenv("AGENTMEM_STORE_NAMESPACE_BYTES", "100")
+    told = load(StoreSettings, service_arguments(load(UpSettings, ["--data", str(tmp_path)])).store)
+    assert (told.data, told.grace, told.warm_bytes) == (tmp_path, 3, 9000)
+    assert told.quotas == Quotas(100, {"team-a": 50})
+
+
+def test_defaults() -> None:
+    settings = load(UpSettings, [])
+    assert (settings.http, settings.grpc, settings.metrics) == ("127.0.0.1:8080", "127.0.0.1:50051", "127.0.0.1:9464")
+    assert settings.run_directory == Path.home() / ".agentmem/run"
+    assert settings.model == []
+
+
+def test_no_metrics_and_any_port() -> None:
+    for metrics in ("", "127.0.0.1:0"):
+        told = service_arguments(load(UpSettings, ["--metrics", metrics]))
+        assert all(f"--metrics={metrics}" in arguments for arguments in told)
+
+
+@pytest.mark.parametrize("flag", ["--http", "--grpc", "--metrics"])
+def test_only_loopback(flag: str) -> None:
+    with pytest.raises(SettingsError, match="not authenticated"):
+        load(UpSettings, [flag, "0.0.0.0:1"])
+
+
+def test_the_doors_security_is_passed_on() -> None:
+    security = ["--keys", "k.json", "--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-ca", "a.pem"]
+    security += ["--allowed-host", "a.example", "--allowed-host", "b.example"]
+    told = service_arguments(load(UpSettings, ["--http", "0.0.0.0:8080", *security])).gateway
+    settings = load(GatewaySettings, told)
+    assert settings.public == {"http": "0.0.0.0:8080"}
+    assert settings.allowed_host == ["a.example", "b.example"]
+    assert (settings.keys, settings.tls) == (Path("k.json"), TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem")))
+
+
+def test_all_services_send_their_traces_to_one_place() -> None:
+    told = service_arguments(load(UpSettings, ["--otlp", "collector:4317"]))
+    for arguments in told:
+        assert "--otlp=http://collector:4317" in arguments
+    assert load(GatewaySettings, told.gateway).otlp == "http://collector:4317"
+    with pytest.raises(SettingsError, match="otlp: 'collector' is not HOST:PORT"):
+        load(UpSettings, ["--otlp", "collector"])

@@ -1,0 +1,72 @@
+"""The turns of one request before a scripted worker: one that fails fails them all, whatever the others have said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from agentmem import errors
+from agentmem.channels import connect
+from agentmem.v1 import inference_pb2, types_pb2
+from gateway.http.choices import Events, each_choice
+from tests.gateway.doors import eventually
+from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+
+
+def turn(prompt: str, agent: str = "") -> inference_pb2.GenerateRequest:
+    return inference_pb2.GenerateRequest(key=types_pb2.AgentKey(agent_id=agent, model_id="demo"), prompt=prompt)
+
+
+async def by_prompt(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
+    yield started()
+    if request.prompt == "fails":
+        raise errors.Unavailable("the engine died")
+    for _ in range(50):
+        yield delta(request.prompt)
+    if request.prompt == "endless":
+        await asyncio.Event().wait()
+    if request.prompt != "unfinished":
+        yield finished()
+
+
+async def read(events: Events, pause: float) -> None:
+    async for _ in events:
+        await asyncio.sleep(pause)
+
+
+@pytest.mark.parametrize("bad", ["fails", "unfinished"])
+@pytest.mark.parametrize("slow", [True, False])
+async def test_one_that_fails_fails_the_request(worker: ScriptedWorker, bad: str, slow: bool) -> None:
+    worker.script = by_prompt
+    async with connect(worker.target) as channel:
+        for turns in ([turn(bad), turn("good")], [turn("good"), turn(bad)], [turn(bad)], [turn("x", "a"), turn(bad)]):
+            with pytest.raises(errors.Unavailable):
+                await read(each_choice(channel, turns), 0.002 if slow else 0)
+
+
+async def test_each_event_has_its_choice_and_the_agents_own_comes_first(worker: ScriptedWorker) -> None:
+    worker.script = by_prompt
+    async with connect(worker.target) as channel:
+        for agent in ("", "a"):
+            turns = [turn(text, agent if not number else "") for number, text in enumerate("xyz")]
+            told = [one async for one in each_choice(channel, turns)]
+            for number, text in enumerate("xyz"):
+                assert "".join(event.delta.text for choice, event in told if choice == number) == text * 50
+            if agent:
+                assert [choice for choice, _ in told][:52] == [0] * 52
+
+
+async def test_leaving_cancels_all(worker: ScriptedWorker) -> None:
+    worker.script = by_prompt
+    async with connect(worker.target) as channel, aclosing(each_choice(channel, [turn("endless")] * 3)) as choices:
+        async for _ in choices:
+            if worker.running == 3:
+                break
+        await choices.aclose()
+        left = [task for task in asyncio.all_tasks() if "_merged" in repr(task)]
+        assert not left, "all has ended with the iterator, and not when somebody collects it"
+    await eventually(lambda: worker.running == 0)

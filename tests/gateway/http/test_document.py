@@ -1,0 +1,76 @@
+"""The document is of the door that is served: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import validate
+from starlette.routing import Route
+
+from gateway.api.rest import ENDPOINTS, model_of_body
+from gateway.api.validation import parse_body
+from gateway.http.openapi import OPERATIONS, document, served
+from tests.gateway.background import routes
+from tests.gateway.scripted import ScriptedWorker
+
+ROUTES = routes()
+
+
+async def test_it_is_served_and_valid(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answer = await http.get("/openapi.json")
+    assert answer.json() == document(ROUTES)
+    validate(answer.json())
+
+
+def test_every_route_is_in_it_and_nothing_else() -> None:
+    described = {
+        (method.upper(), path) for path, operations in document(ROUTES)["paths"].items() for method in operations
+    }
+    assert all(isinstance(route, Route) for route in ROUTES), "a mount would hide its routes from the document"
+    assert described == {(method, path) for method, path, _ in served(ROUTES)}
+    assert described == set(OPERATIONS) | {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"), [({"host": "evil.example"}, 421), ({"x-much": "a" * 100_000}, 431)], ids=["421", "431"]
+)
+async def test_the_doors_own_refusals_are_in_it(http: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
+    for path, operations in document(ROUTES)["paths"].items():
+        for method, operation in operations.items():
+            answer = await http.request(method, path.replace("{", "").replace("}", ""), headers=headers)
+            is_open = operation.get("security") == [] and status == 421
+            assert is_open or answer.status_code == status, (method, path)
+            assert str(answer.status_code) in operation["responses"], (method, path)
+
+
+def test_what_has_a_body_may_be_too_slow() -> None:
+    for operations in document(ROUTES)["paths"].values():
+        for operation in operations.values():
+            assert ("requestBody" in operation) <= ("408" in operation["responses"]), operation["summary"]
+
+
+def test_a_route_without_a_line_is_refused() -> None:
+    async def nothing(_: Any) -> None:
+        pass
+
+    with pytest.raises(KeyError, match="/v1/new"):
+        document([*ROUTES, Route("/v1/new", nothing, methods=["POST"])])
+
+
+def test_everything_that_takes_json_has_an_example() -> None:
+    for operations in document(ROUTES)["paths"].values():
+        for operation in operations.values():
+            for media, content in operation.get("requestBody", {}).get("content", {}).items():
+                assert media != "application/json" or "example" in content, operation["summary"]
+
+
+def test_no_field_is_a_namespace() -> None:
+    assert '"namespace"' not in json.dumps(document(ROUTES)["components"])
+
+
+@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.has_body], ids=lambda one: one.rpc.name)
+def test_rests_examples_are_good(endpoint: Any) -> None:
+    parse_body(json.dumps(endpoint.example).encode(), model_of_body(endpoint))

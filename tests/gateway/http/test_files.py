@@ -1,0 +1,113 @@
+"""An agent's file over HTTP: streamed both ways, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agentmem import errors
+from agentmem.blockfile import CHUNK_BYTES as CHUNK
+from agentmem.v1 import types_pb2
+from gateway.app import Gateway
+from tests.gateway.doors import eventually, settings
+from tests.gateway.scripted import ScriptedWorker
+
+EXPORT = "/v1/agents/%C3%A4/export?model=demo"
+IMPORT = "/v1/agents/%C3%A4/import?model=demo"
+FILE = {"content-type": "application/octet-stream"}
+
+
+async def pieces(count: int, size: int) -> AsyncIterator[bytes]:
+    for number in range(count):
+        yield bytes([number % 256]) * size
+
+
+async def test_export(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    worker.file = [b"x" * CHUNK, b"y" * CHUNK, b"z"]
+    answer = await http.get(EXPORT)
+    assert answer.content == b"x" * CHUNK + b"y" * CHUNK + b"z"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%A4.safetensors"
+
+
+async def test_an_export_that_is_refused_is_an_error_page(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    worker.file = [errors.NotFound("agent", "ä")]
+    answer = await http.get(EXPORT)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_an_export_that_fails_is_never_taken_for_whole(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    worker.file = [b"x" * CHUNK, errors.Unavailable("draining")]
+    with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+        await http.get(EXPORT)
+
+
+async def test_import(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    sent = b"".join([piece async for piece in pieces(50, 33_333)])
+    answer = await http.post(IMPORT, content=pieces(50, 33_333), headers=FILE)
+    assert answer.status_code == 200, answer.text
+    first, *chunks = worker.requests
+    assert first.key == types_pb2.AgentKey(namespace="default", agent_id="ä", model_id="demo")
+    assert b"".join(one.chunk for one in chunks) == sent
+    assert {len(one.chunk) for one in chunks[:-1]} == {CHUNK}
+
+
+async def test_an_import_that_is_refused_says_why_though_much_was_sent(
+    worker: ScriptedWorker, http: httpx.AsyncClient
+) -> None:
+    worker.error = errors.AlreadyExists("agent 'ä' exists")
+    answer = await http.post(IMPORT, content=pieces(64, CHUNK), headers=FILE)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "already_exists")
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_the_limit_of_files_is_not_that_of_json(worker: ScriptedWorker, run_dir: Path, declared: bool) -> None:
+    limited = Gateway(settings(run_dir, max_import_bytes=3 * CHUNK))
+    await limited.start()
+    async with httpx.AsyncClient(base_url=f"http://{limited.addresses['http']}", timeout=30) as http:
+        size = 3 * CHUNK
+        answer = await http.post(IMPORT, content=bytes(size), headers=FILE)
+        assert answer.status_code == 200
+        worker.ended.clear()
+        content = bytes(size + 1) if declared else pieces(13, CHUNK // 4)
+        answer = await http.post(IMPORT, content=content, headers=FILE)
+        assert answer.status_code == 413
+        assert str(size) in answer.json()["error"]["message"]
+        if not declared:
+            await asyncio.wait_for(worker.ended.wait(), 20)
+    await limited.stop()
+
+
+async def test_leaving_ends_the_import(worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient) -> None:
+    async def half() -> AsyncIterator[bytes]:
+        yield bytes(CHUNK)
+        await asyncio.Event().wait()
+
+    sending = asyncio.create_task(http.post(IMPORT, content=half(), headers=FILE))
+    await eventually(lambda: len(worker.requests) == 2)
+    sending.cancel()
+    await asyncio.wait_for(worker.ended.wait(), 20)
+    labels = {"route": "/v1/agents/{agent}/import", "method": "POST", "code": "499"}
+    count = gateway.metrics.registry.get_sample_value
+    await eventually(lambda: count("agentmem_http_requests_total", labels) == 1)
+
+
+async def test_a_reader_that_stalls_is_cut_off(
+    worker: ScriptedWorker, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.file = [bytes(CHUNK)] * 200
+    impatient = Gateway(settings(run_dir, stall_limit=0.3))
+    await impatient.start()
+    reader, writer = await asyncio.open_connection(*impatient.addresses["http"].split(":"))
+    writer.write(f"GET {EXPORT} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    await eventually(lambda: "stalled reader cut off" in caplog.messages)
+    received = await reader.read()
+    assert not received.endswith(b"0\r\n\r\n")
+    writer.close()
+    await impatient.stop()
+    labels = {"route": "/v1/agents/{agent}/export", "method": "GET", "code": "499"}
+    assert impatient.metrics.registry.get_sample_value("agentmem_http_requests_total", labels) == 1

@@ -1,1 +1,0 @@
-"""OpenAI's dialect, without I/O."""

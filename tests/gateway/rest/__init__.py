@@ -1,1 +1,0 @@
-"""REST on real sockets, and its transcoding."""

@@ -1,0 +1,126 @@
+"""The gateway as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from agentmem.channels import connect
+from agentmem.layout import GATEWAY_FILE
+from agentmem.sockets import AddressError
+from agentmem.v1 import inference_pb2, inference_pb2_grpc
+from gateway.app import Gateway
+from tests.gateway.doors import ANY_PORT, eventually, settings
+from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+
+
+async def start(run_dir: Path, *arguments: str) -> tuple[asyncio.subprocess.Process, dict[str, str]]:
+    """A gateway process and the addresses of its "listening" event."""
+    ports = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "--run-dir", str(run_dir), "--log-format", "json", *ports, *arguments,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    async for line in process.stderr:
+        event = json.loads(line)
+        if event["message"] == "listening":
+            return process, event
+    raise AssertionError("it ended before it listened")
+
+
+async def test_listens_tells_where_and_ends(run_dir: Path) -> None:
+    process, addresses = await start(run_dir)
+    published = json.loads((run_dir / GATEWAY_FILE).read_text())
+    assert published == {door: addresses[door] for door in ("http", "grpc", "metrics")}
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"http://{addresses['http']}/healthz")).status_code == 200
+        assert (
+            "agentmem_gateway_num_requests_running" in (await client.get(f"http://{addresses['metrics']}/metrics")).text
+        )
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+    assert not (run_dir / GATEWAY_FILE).exists()
+
+
+async def test_a_file_of_addresses_that_is_removed_is_written_again(gateway: Gateway, run_dir: Path) -> None:
+    file = run_dir / GATEWAY_FILE
+    published = file.read_text()
+    file.unlink()
+    await eventually(file.exists)
+    assert file.read_text() == published
+
+
+async def test_sigterm_lets_streams_end(worker: ScriptedWorker, run_dir: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def waiting(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        await go_on.wait()
+        yield delta("the end")
+        yield finished()
+
+    worker.script = waiting
+    process, addresses = await start(run_dir, "--grace", "30")
+    body = {"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    async with connect(addresses["grpc"]) as channel, httpx.AsyncClient(timeout=30) as client:
+        stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+        call = stub.Generate(inference_pb2.GenerateRequest())
+        await call.read()
+        async with client.stream("POST", f"http://{addresses['http']}/v1/chat/completions", json=body) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            process.send_signal(signal.SIGTERM)
+            await eventually(lambda: not (run_dir / GATEWAY_FILE).exists())
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async with connect(addresses["grpc"]) as late:
+                    await inference_pb2_grpc.InferenceServiceStub(late).Abort(inference_pb2.AbortRequest())
+            assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+            go_on.set()
+            rest = [line async for line in lines]
+        assert "data: [DONE]" in rest
+        assert (await call.read()).delta.text == "the end"
+        assert (await call.read()).WhichOneof("event") == "finished"
+    assert await process.wait() == 0
+
+
+async def test_streams_are_ended_after_the_grace(worker: ScriptedWorker, run_dir: Path) -> None:
+    async def endless(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        await asyncio.Event().wait()
+
+    worker.script = endless
+    process, addresses = await start(run_dir, "--grace", "0.2")
+    async with connect(addresses["grpc"]) as channel:
+        stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+        call = stub.Generate(inference_pb2.GenerateRequest())
+        await call.read()
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
+        await eventually(lambda: worker.running == 0)
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+async def test_an_address_that_is_taken(gateway: Gateway, run_dir: Path, door: str) -> None:
+    second = Gateway(settings(run_dir, **{door: gateway.addresses[door]}))
+    with pytest.raises(AddressError, match="cannot listen on"):
+        await second.start()
+
+
+async def test_refuses_other_than_loopback() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "--http", "0.0.0.0:0", stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert b"not authenticated" in said
+    assert b"Traceback" not in said

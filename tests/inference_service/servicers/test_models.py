@@ -1,0 +1,185 @@
+"""ModelService: what is registered, what is loaded, and the arithmetic of memory."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import mlx.core as mx
+import pytest
+
+from agentmem.errors import InvalidArgument, NotFound
+from agentmem.models import RegisteredModel
+from agentmem.v1 import model_pb2
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quality import Quality
+from inference_service.models.residency import MemoryLimits
+from inference_service.models.serving import Models
+from inference_service.models.slots import State
+from inference_service.pool.kv import Space
+from inference_service.pool.memory import Sizes
+from inference_service.servicers.models import ModelServicer
+from inference_service.text.tool_calls import CallSyntax
+from tests.inference_service.models.conftest import directories
+from tests.inference_service.models.world import serving
+from tests.inference_service.real_tokenizers import byte_level
+
+__all__ = ["directories"]
+
+GEOMETRY = Geometry(8, mx.bfloat16, 4, 64, LayerGroup((0, 1, 2), 2, 64, 128), LayerGroup((3,), 2, 64, 128, 512))
+LOADED = SimpleNamespace(
+    model_id="tiny",
+    architecture="llama",
+    context_length=4096,
+    vocab_size=300,
+    geometry=GEOMETRY,
+    fingerprint="f" * 64,
+    weight_bytes=12345,
+    activation_bytes=67,
+    taken_bytes=20000,
+    paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
+    quality=Quality(128, 0.5, 0.001),
+    tokenizer=byte_level(),
+    call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
+    arenas=SimpleNamespace(nbytes=5000),
+    memory=SimpleNamespace(sizes=Sizes(Space(33, 9), 700)),
+)
+LOADER = cast(Any, SimpleNamespace(limits=MemoryLimits(30000)))
+
+
+def models(*names: str, **options: Any) -> Models:
+    registered = {name: RegisteredModel(name, f"/models/{name}", **options) for name in names or ("tiny", "b", "a")}
+    nothing = cast(Any, None)
+    return Models(registered, nothing, nothing, nothing, swap_wait=1.0, min_residency=0.0)
+
+
+def with_loaded(of: Models) -> Models:
+    slot = of.slots["tiny"]
+    slot.loaded, slot.state = cast(Any, LOADED), State.MODEL_STATE_LOADED
+    return of
+
+
+async def page(of: Models, **fields: Any) -> model_pb2.ListModelsResponse:
+    return await ModelServicer(of, LOADER).ListModels(model_pb2.ListModelsRequest(**fields), None)
+
+
+async def get(of: Models, model_id: str = "") -> model_pb2.Model:
+    return (await ModelServicer(of, LOADER).GetModel(model_pb2.GetModelRequest(model_id=model_id), None)).model
+
+
+async def test_default_first_then_by_name() -> None:
+    response = await page(models())
+    assert [m.model_id for m in response.models] == ["tiny", "a", "b"]
+    assert [m.is_default for m in response.models] == [True, False, False]
+    assert response.next_page_token == ""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+async def test_pages_are_the_whole_list(size: int) -> None:
+    of, token, names = models("d", "c", "b", "a"), "", []
+    while True:
+        response = await page(of, page_size=size, page_token=token)
+        assert 1 <= len(response.models) <= size
+        names += [m.model_id for m in response.models]
+        token = response.next_page_token
+        if not token:
+            break
+    assert names == ["d", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("size", [0, -1, 1001])
+async def test_bad_page_size(size: int) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await page(models(), page_size=size)
+    assert caught.value.field == "page_size"
+
+
+@pytest.mark.parametrize("token", ["x", "é", "====", "LTE=", "OTk=", "\0", "eA=="])
+async def test_bad_page_token(token: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        await page(models(), page_token=token)
+    assert caught.value.field == "page_token"
+
+
+async def test_registered_models_say_how() -> None:
+    response = await page(models("tiny", adapter="/adapters/x", ttl=90.5, pinned=True))
+    (model,) = response.models
+    assert (model.state, model.source, model.adapter) == (
+        model_pb2.MODEL_STATE_REGISTERED, "/models/tiny", "/adapters/x",
+    )  # fmt: skip
+    assert (model.pinned, model.ttl.ToTimedelta().total_seconds()) == (True, 90.5)
+    assert not (await page(models("tiny"))).models[0].HasField("ttl")
+
+
+async def test_loaded_model_is_described() -> None:
+    path = model_pb2.AttentionPath(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why")
+    found = await get(with_loaded(models()))
+    found.memory.ClearField("device_bytes")
+    assert found == model_pb2.Model(
+        model_id="tiny",
+        is_default=True,
+        state=model_pb2.MODEL_STATE_LOADED,
+        source="/models/tiny",
+        context_length=4096,
+        fingerprint="f" * 64,
+        architecture="llama",
+        dtype="bfloat16",
+        kv_bits=4,
+        kv_group_size=64,
+        full_layers=3,
+        sliding_layers=1,
+        sliding_window=512,
+        kv_heads=2,
+        k_head_dim=64,
+        v_head_dim=128,
+        kv_bytes_per_token=GEOMETRY.bytes_per_token,
+        weight_bytes=12345,
+        vocab_size=300,
+        tokenizer_hash=byte_level().hash,
+        attention_paths=[path],
+        tool_parser="json_tools",
+        recommended_kv_bits=8,
+        quantization_kl=0.5,
+        quantization_kl_8_bits=0.001,
+        memory=model_pb2.ModelMemory(
+            usable_bytes=30000,
+            weight_bytes=12345,
+            activation_bytes=67,
+            pool_bytes=5000,
+            batch_bytes=700,
+            agent_4k_bytes=4096 * GEOMETRY.bytes_per_token + GEOMETRY.window_bytes,
+            agents_4k=2,
+            pool_tokens=33 * 256,
+        ),
+    )
+
+
+async def test_unknown_models_are_refused() -> None:
+    with pytest.raises(NotFound, match="registered are tiny, b, a"):
+        await get(models(), "c")
+
+
+async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
+    directories: dict[str, str], tmp_path: Path
+) -> None:
+    async with serving(directories, tmp_path) as world:
+        servicer = ModelServicer(world.models, world.loader)
+        get = servicer.GetModel
+        a = (await get(model_pb2.GetModelRequest(model_id="a"), None)).model
+        b = (await get(model_pb2.GetModelRequest(model_id="b"), None)).model
+        assert (a.state, b.state) == (model_pb2.MODEL_STATE_LOADED, model_pb2.MODEL_STATE_REGISTERED)
+        for name in ("weight_bytes", "kv_bytes_per_token", "context_length", "vocab_size", "tokenizer_hash"):
+            assert getattr(a, name) == getattr(b, name), name
+        assert not b.attention_paths and not b.fingerprint
+        for model in (a, b):
+            memory = model.memory
+            parts = ("weight", "activation", "pool", "batch", "other_models")
+            assert memory.usable_bytes - sum(getattr(memory, f"{part}_bytes") for part in parts) in range(1 << 20)
+            assert memory.agents_4k == memory.pool_bytes // memory.agent_4k_bytes > 1
+            assert memory.device_bytes > memory.usable_bytes
+        loaded = [each async for each in servicer.LoadModel(model_pb2.LoadModelRequest(model_id="b"), None)]
+        assert loaded[-1].stage == "ready" and loaded[-1].model.fingerprint
+        assert [each.stage for each in loaded].count("ready") == 1
+        freed = (await servicer.UnloadModel(model_pb2.UnloadModelRequest(model_id="b"), None)).freed_bytes
+        assert freed == loaded[-1].model.weight_bytes + loaded[-1].model.memory.pool_bytes
+        with pytest.raises(InvalidArgument, match="model_id"):
+            await servicer.UnloadModel(model_pb2.UnloadModelRequest(), None)

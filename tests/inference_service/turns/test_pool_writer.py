@@ -1,0 +1,61 @@
+"""What is put into the pool is all there, or not at all: real arenas on a real engine."""
+
+import asyncio
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import mlx.core as mx
+import pytest
+
+from agentmem.validation import AgentKey
+from benchmarks.loading import load
+from inference_service.engine.geometry import Caches
+from inference_service.engine.thread import EngineThread
+from inference_service.memory.restore import headers
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.pool.admission import MemoryRequest
+from inference_service.threads import WorkerThreads
+from inference_service.turns.pool_writer import PoolWriter
+from tests.tiny_models import write_llama
+
+TOKENS = 600
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["kept", "cancelled"])
+async def test_a_keep_that_is_cancelled_while_it_is_written_loses_no_blocks(tmp_path: Path, cancelled: bool) -> None:
+    """Blocks that nobody has a reference to would be missing in the count, and the pool would be given up."""
+    engine = EngineThread()
+    engine.start()
+    try:
+        directory, hashes = write_llama(tmp_path / "m"), ContentHashes(tmp_path / "hashes.json")
+        model = await engine.call(lambda: load("m", str(directory), hashes=hashes, pool_bytes=1 << 22))
+
+        def compute() -> Caches:
+            caches = model.new_caches()
+            for cache in caches:
+                cache.update_and_fetch(*(mx.random.normal((1, 2, TOKENS, 64)) for _ in range(2)))
+            return caches
+
+        caches = await engine.call(compute)
+        keeper = PoolWriter(engine, WorkerThreads(), cast(Any, SimpleNamespace()))
+        room = await model.memory.admission.reserve(MemoryRequest(AgentKey("n", "a", "m"), (), TOKENS, keeps=True), 1)
+        held = threading.Event()
+        engine.submit(lambda: held.wait(30))
+        named = list(headers(model.fingerprint, "n", range(TOKENS)))
+        keeping = asyncio.create_task(keeper.write(model, room, caches, TOKENS, named))
+        await asyncio.sleep(0.02)
+        if cancelled:
+            keeping.cancel()
+            await asyncio.sleep(0.02)
+            assert not keeping.done(), "nobody may have the blocks before they are written"
+        held.set()
+        await asyncio.wait([keeping])
+        assert keeping.cancelled() == cancelled
+        model.memory.admission.release(room)
+        table = None if cancelled else keeping.result()
+        assert (table is None) == cancelled
+        model.memory.pool.check_integrity([table] if table is not None else [])
+    finally:
+        await engine.stop(10)

@@ -1,0 +1,263 @@
+import asyncio
+import random
+import threading
+
+import pytest
+
+from agentmem.errors import Cancelled, ResourceExhausted, Unavailable
+from agentmem.v1 import inference_pb2, types_pb2
+from inference_service.domain import TokenEvent, ToolCall
+from inference_service.text.answering import AnswerDelta
+from inference_service.turns.stream import TurnStream
+from tests.inference_service.real_tokenizers import byte_level
+
+Response = inference_pb2.GenerateResponse
+STARTED = inference_pb2.Started(context_remaining=7)
+FINISHED = Response(finished=inference_pb2.Finished(reason=types_pb2.FINISH_REASON_STOP))
+
+
+def running(buffer: int = 100) -> TurnStream:
+    return TurnStream(buffer)
+
+
+def token(number: int, text: str | None = None) -> TokenEvent:
+    return TokenEvent(number, None, (), f"{number} " if text is None else text)
+
+
+async def read(turn: TurnStream, events: list[Response] | None = None) -> list[Response]:
+    """All events; `events` has them also where the turn raises."""
+    events = [] if events is None else events
+    async for event in turn.events():
+        events.append(event)
+    return events
+
+
+def kinds(events: list[Response]) -> list[str | None]:
+    return [event.WhichOneof("event") for event in events]
+
+
+async def test_started_deltas_finished() -> None:
+    turn = running()
+    reader = asyncio.create_task(read(turn))
+    turn.started(STARTED, byte_level())
+    await asyncio.sleep(0)
+    for number in range(3):
+        turn.token_from_engine(token(number))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    turn.send(FINISHED)
+    turn.end()
+    events = await reader
+    assert kinds(events) == ["started", "delta", "delta", "delta", "finished"]
+    assert events[0].started == STARTED
+    assert [list(e.delta.token_ids) for e in events[1:-1]] == [[0], [1], [2]]
+    assert events[-1] == FINISHED
+
+
+async def test_tokens_that_were_not_taken_are_joined() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    for number in range(5):
+        turn.token_from_engine(TokenEvent(number, -0.5, ((number, -0.5), (9, -2.0)), f"{number}"))
+    await asyncio.sleep(0)
+    turn.rest(AnswerDelta(text="the rest"))
+    turn.send(FINISHED)
+    turn.end()
+    started, delta, finished = await read(turn)
+    assert kinds([started, delta, finished]) == ["started", "delta", "finished"]
+    assert delta.delta.text == "01234the rest"
+    assert list(delta.delta.token_ids) == [0, 1, 2, 3, 4]
+    assert [p.token_id for p in delta.delta.logprobs] == [0, 1, 2, 3, 4]
+    assert [t.token_id for t in delta.delta.logprobs[3].top] == [3, 9]
+    assert delta.delta.logprobs[3].token_bytes == byte_level().token_bytes(3)
+
+
+async def test_text_comes_before_the_calls_of_a_delta() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    first, second, third = (ToolCall(name, "f", "{}") for name in "abc")
+    for event in (token(0, "x"), TokenEvent(1, None, (), "y", (first, second)), token(2, "z")):
+        turn.token_from_engine(event)
+    await asyncio.sleep(0)
+    turn.rest(AnswerDelta(text="rest", calls=(third,)))
+    turn.send(FINISHED)
+    turn.end()
+    _, *deltas, last = await read(turn)
+    assert last == FINISHED
+    said = [(d.delta.text, list(d.delta.token_ids), [call.id for call in d.delta.tool_calls]) for d in deltas]
+    assert said == [("xy", [0, 1], ["a", "b"]), ("zrest", [2], ["c"])]
+
+
+async def test_calls_at_the_end_are_told_though_the_last_token_had_some() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    turn.token_from_engine(TokenEvent(1, None, (), "", (ToolCall("a", "f", "{}"),)))
+    await asyncio.sleep(0)
+    turn.rest(AnswerDelta(calls=(ToolCall("b", "f", "{}"),)))
+    turn.send(FINISHED)
+    turn.end()
+    _, *deltas, _ = await read(turn)
+    assert [[call.id for call in d.delta.tool_calls] for d in deltas] == [["a"], ["b"]]
+
+
+async def test_rest_without_tokens_is_a_delta_of_its_own() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    reader = asyncio.create_task(read(turn))
+    await asyncio.sleep(0)
+    turn.rest(AnswerDelta(text="rest"))
+    await asyncio.sleep(0)
+    turn.send(FINISHED)
+    turn.end()
+    events = await reader
+    assert kinds(events) == ["started", "delta", "finished"]
+    assert events[1].delta == inference_pb2.Delta(text="rest")
+
+
+async def test_a_replayed_turn_says_its_delta_itself() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    turn.send(Response(delta=inference_pb2.Delta(text="all", token_ids=[1, 2])))
+    turn.send(FINISHED)
+    turn.end()
+    assert kinds(await read(turn)) == ["started", "delta", "finished"]
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_order_and_text_whatever_the_pace(seed: int) -> None:
+    rng = random.Random(seed)
+    turn = running()
+
+    async def pause() -> None:
+        for _ in range(rng.randrange(3)):
+            await asyncio.sleep(0)
+
+    async def slow_reader() -> list[Response]:
+        events = []
+        async for event in turn.events():
+            events.append(event)
+            await pause()
+        return events
+
+    reader = asyncio.create_task(slow_reader())
+    await pause()
+    turn.started(STARTED, byte_level())
+    for number in range(20):
+        await pause()
+        turn.token_from_engine(token(number))
+    await asyncio.sleep(0)
+    turn.rest(AnswerDelta(text="rest"))
+    await pause()
+    turn.send(FINISHED)
+    await pause()
+    turn.end()
+    first, *deltas, last = await reader
+    assert first.HasField("started") and last.HasField("finished")
+    assert set(kinds(deltas)) == {"delta"}
+    assert [i for event in deltas for i in event.delta.token_ids] == list(range(20))
+    assert "".join(event.delta.text for event in deltas) == "".join(f"{n} " for n in range(20)) + "rest"
+
+
+async def test_tokens_may_come_from_another_thread() -> None:
+    turn = running(10_000)
+    turn.started(STARTED, byte_level())
+    reader = asyncio.create_task(read(turn))
+
+    def engine() -> None:
+        for number in range(1000):
+            turn.token_from_engine(token(number))
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    turn.send(FINISHED)
+    turn.end()
+    events = await reader
+    assert [i for event in events for i in event.delta.token_ids] == list(range(1000))
+
+
+async def test_an_error_comes_after_what_was_said() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    turn.token_from_engine(token(1))
+    await asyncio.sleep(0)
+    turn.end(Unavailable("the engine died"))
+    events: list[Response] = []
+    with pytest.raises(Unavailable, match="the engine died"):
+        await read(turn, events)
+    assert kinds(events) == ["started", "delta"], "a failed turn has no finished"
+
+
+async def test_tokens_that_come_while_the_reader_is_busy_are_not_lost_to_an_error() -> None:
+    turn = running()
+    turn.started(STARTED, byte_level())
+    events = turn.events()
+    assert (await anext(events)).HasField("started")
+    turn.token_from_engine(token(1))
+    await asyncio.sleep(0)
+    assert list((await anext(events)).delta.token_ids) == [1]
+    turn.token_from_engine(token(2))
+    await asyncio.sleep(0)
+    turn.end(Unavailable("the engine died"))
+    assert list((await anext(events)).delta.token_ids) == [2]
+    with pytest.raises(Unavailable):
+        await anext(events)
+
+
+async def test_an_error_before_anything_was_said() -> None:
+    turn = running()
+    turn.end(Unavailable("no"))
+    with pytest.raises(Unavailable):
+        await read(turn)
+
+
+async def test_the_first_error_counts() -> None:
+    turn = running()
+    turn.end(Unavailable("first"))
+    turn.end(Cancelled("second"))
+    turn.end()
+    with pytest.raises(Unavailable, match="first"):
+        await read(turn)
+
+
+async def test_a_reader_that_stalls_ends_the_turn() -> None:
+    turn = running(buffer=4)
+    turn.started(STARTED, byte_level())
+    for number in range(4):
+        turn.token_from_engine(token(number))
+    await asyncio.sleep(0)
+    assert not turn.cancelled.is_set()
+    turn.token_from_engine(token(4))
+    await asyncio.sleep(0)
+    assert turn.cancelled.is_set(), "the engine is told at once, though nobody reads"
+    turn.end(Cancelled("the request was cancelled"))
+    events: list[Response] = []
+    with pytest.raises(ResourceExhausted, match="4 tokens behind"):
+        await read(turn, events)
+    assert "finished" not in kinds(events)
+
+
+async def test_a_reader_that_keeps_up_may_read_any_number() -> None:
+    turn = running(buffer=4)
+    turn.started(STARTED, byte_level())
+    reader = asyncio.create_task(read(turn))
+    for number in range(50):
+        turn.token_from_engine(token(number))
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert not turn.cancelled.is_set()
+    turn.send(FINISHED)
+    turn.end()
+    assert kinds(await reader)[-1] == "finished"
+
+
+async def test_a_caller_that_cancelled_is_not_told_that_it_stalls() -> None:
+    turn = running(buffer=1)
+    turn.cancel()
+    turn.started(STARTED, byte_level())
+    for number in range(5):
+        turn.token_from_engine(token(number))
+    await asyncio.sleep(0)
+    turn.end(Cancelled("the request was cancelled"))
+    with pytest.raises(Cancelled):
+        await read(turn)
