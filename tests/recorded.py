@@ -32,19 +32,20 @@ class Expected:
     but: str = ""
 
     def test(self, since: float) -> dict[str, object]:
-        """As promtool has it. A window may be some seconds longer: alerts come after scrapes."""
-        seconds = math.ceil(self.end - self.begin)
+        """As promtool has it. An expected alert may come with the scrape after the end."""
+        end = math.ceil(self.end - since) + 1 if self.fires else math.floor(self.end - since)
+        seconds = math.ceil(end + since - self.begin) if self.fires else math.ceil(self.end - self.begin)
         firing = FIRING.format(name=self.alert, but=self.but, seconds=seconds)
         return {
             "expr": f"count({firing}) > bool 0" if self.fires else f"absent({firing})",
-            "eval_time": f"{math.floor(self.end - since)}s",
+            "eval_time": f"{end}s",
             "exp_samples": [{"labels": "{}", "value": 1}],
         }
 
 
 def check(programs: Programs, prometheus: Prometheus, folder: Path, expected: Sequence[Expected]) -> None:
     """Let promtool run the alert rules that are shipped over what was recorded. Raises AssertionError."""
-    begin, end = math.floor(min(one.begin for one in expected)), math.ceil(max(one.end for one in expected)) + 1
+    begin, end = math.floor(min(one.begin for one in expected)), math.ceil(max(one.end for one in expected)) + 2
     series = prometheus.query_range(SELECTOR, begin, end, 1)
     assert series, "nothing was recorded"
     rules = sorted((CONFIG.parent / "rules").glob("*.yml"))
