@@ -39,7 +39,6 @@ from gateway.api.exchange import (
 from gateway.api.openai import (
     MAX_TOOLS,
     ChatToolChoice,
-    Forgiving,
     FunctionDefinition,
     Label,
     ResponseFormat,
@@ -49,14 +48,10 @@ from gateway.api.openai import (
     held_calls,
     refuse_idle_stream_options,
     schema_of,
-    without,
 )
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
 from gateway.api.reports import finish_reason
-from gateway.api.validation import Count, Json, JsonObject, Strict, Text
-
-_UNSUPPORTED = frozenset({"audio", "function_call", "functions", "moderation", "web_search_options"})
-"""Parameters of OpenAI that are refused, unless they are null."""
+from gateway.api.validation import Count, Forgiving, Json, JsonObject, Strict, Text
 
 
 class TextPart(Strict):
@@ -95,9 +90,7 @@ class Tool(Strict):
 class Message(Forgiving):
     """One message. `reasoning_content`, or `reasoning`, is an extension: what the assistant thought before it."""
 
-    # SDKs send an assistant's earlier message back as they got it, with the null fields of its response.
     ignored = frozenset({"parsed"})
-    null_only = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning"})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | list[TextPart] | None = None
@@ -113,7 +106,7 @@ class Message(Forgiving):
         reasoning = data.get("reasoning") if isinstance(data, dict) else None
         if reasoning in (None, []) or data.get("reasoning_content") not in (None, reasoning):
             return data
-        return {**without(data, "reasoning"), "reasoning_content": reasoning}
+        return {name: value for name, value in data.items() if name != "reasoning"} | {"reasoning_content": reasoning}
 
     @model_validator(mode="after")
     def _fits_role(self) -> Self:
@@ -140,8 +133,6 @@ class Message(Forgiving):
 
 class ChatRequest(SampledRequest):
     """The body of a request."""
-
-    null_only = _UNSUPPORTED
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = None

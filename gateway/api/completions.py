@@ -27,7 +27,6 @@ MAX_PROMPTS = 64
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for this endpoint alone."""
 _MAX_LOGPROBS = 5
-_UNSUPPORTED = frozenset({"suffix"})
 
 _TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=UINT32)]], Field(min_length=1)]
 _Several = Field(min_length=1, max_length=MAX_PROMPTS)
@@ -35,8 +34,6 @@ _Several = Field(min_length=1, max_length=MAX_PROMPTS)
 
 class CompletionRequest(SampledRequest):
     """The body of a request."""
-
-    null_only = _UNSUPPORTED
 
     prompt: Text | Annotated[list[Text], _Several] | _TokenIds | Annotated[list[_TokenIds], _Several]
     logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None

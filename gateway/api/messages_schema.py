@@ -15,36 +15,25 @@ messages, which another server's models wrote; a tool's eager_input_streaming; s
 speed standard, a null or an empty list.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from agentmem.validation import MAX_STOPS, check_text
 from gateway.api.exchange import Effort
-from gateway.api.validation import UINT32, Count, JsonObject, ModelName, StopString, Strict, Text
+from gateway.api.validation import UINT32, Count, Forgiving, JsonObject, ModelName, StopString, Text
 
 MAX_TOOL_NAME = 128
 
 
-class _Anthropic(Strict):
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nothings(cls, data: Any) -> Any:
-        # SDKs send an assistant's message back with the null fields of a response, and each release has new ones.
-        if not isinstance(data, dict):
-            return data
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        return {key: value for key, value in data.items() if key in known or not (value is None or value == [])}
-
-
-class CacheControl(_Anthropic):
+class CacheControl(Forgiving):
     """Where a cache would end."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
-class _Cacheable(_Anthropic):
+class _Cacheable(Forgiving):
     cache_control: CacheControl | None = None
 
 
@@ -55,7 +44,7 @@ class TextBlock(_Cacheable):
     text: Text
 
 
-class Caller(_Anthropic):
+class Caller(Forgiving):
     """Who called a tool: the model itself."""
 
     type: Literal["direct"]
@@ -85,7 +74,7 @@ class ToolResultBlock(_Cacheable):
         return joined(self.content or "")
 
 
-class ThinkingBlock(_Anthropic):
+class ThinkingBlock(Forgiving):
     """What the model thought before it said or called what follows."""
 
     type: Literal["thinking"]
@@ -93,7 +82,7 @@ class ThinkingBlock(_Anthropic):
     signature: Text | None = None
 
 
-class RedactedThinkingBlock(_Anthropic):
+class RedactedThinkingBlock(Forgiving):
     """What a model of another server thought, encrypted."""
 
     type: Literal["redacted_thinking"]
@@ -105,7 +94,7 @@ Block = Annotated[
 ]
 
 
-class Message(_Anthropic):
+class Message(Forgiving):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
@@ -130,20 +119,20 @@ class Tool(_Cacheable):
     allowed_callers: list[Literal["direct"]] | None = None
 
 
-class NoTool(_Anthropic):
+class NoTool(Forgiving):
     """The model calls no tool."""
 
     type: Literal["none"]
 
 
-class AnyTool(_Anthropic):
+class AnyTool(Forgiving):
     """Whether the model calls tools is its own choice (auto), or it has to (any)."""
 
     type: Literal["auto", "any"]
     disable_parallel_tool_use: bool | None = None
 
 
-class OneTool(_Anthropic):
+class OneTool(Forgiving):
     """The model calls this tool."""
 
     type: Literal["tool"]
@@ -154,7 +143,7 @@ class OneTool(_Anthropic):
 ToolChoice = Annotated[NoTool | AnyTool | OneTool, Field(discriminator="type")]
 
 
-class Thinking(_Anthropic):
+class Thinking(Forgiving):
     """Whether the model thinks before it answers."""
 
     type: Literal["enabled", "adaptive", "disabled"]
@@ -162,14 +151,14 @@ class Thinking(_Anthropic):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class Format(_Anthropic):
+class Format(Forgiving):
     """What the answer's text will be."""
 
     type: Literal["json_schema"]
     json_schema: Annotated[JsonObject, Field(alias="schema")]
 
 
-class OutputConfig(_Anthropic):
+class OutputConfig(Forgiving):
     """How the answer will be."""
 
     format: Format | None = None
@@ -180,13 +169,13 @@ def _label(value: str) -> str:
     return check_text("metadata.user_id", value)
 
 
-class Metadata(_Anthropic):
+class Metadata(Forgiving):
     """What is said of the request."""
 
     user_id: Annotated[Text, AfterValidator(_label)] | None = None
 
 
-class Conversation(_Anthropic):
+class Conversation(Forgiving):
     """What a request to be answered and one to be counted have in common: all that the prompt is made of."""
 
     model: ModelName

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import MAX_PENALTY, MAX_STOPS, check_text
-from gateway.api.validation import UINT32, Count, Json, JsonObject, ModelName, StopString, Strict, Text
+from gateway.api.validation import UINT32, Count, Forgiving, Json, JsonObject, ModelName, StopString, Strict, Text
 
 MAX_CHOICES = 16
 MAX_LOGIT_BIASES = 1024
@@ -39,28 +39,6 @@ Temperature = Annotated[float, Field(ge=0, le=2)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Label = Annotated[Text, AfterValidator(_label)]
 _Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
-
-
-def without(data: Any, *names: str) -> Any:
-    """Return `data` without some fields."""
-    return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data
-
-
-class Forgiving(Strict):
-    """Base of what SDKs send with more than they mean."""
-
-    ignored: ClassVar[frozenset[str]] = frozenset()
-    """Fields that SDKs note beside an answer, and send back with it."""
-    null_only: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are refused unless they say nothing: null, or an empty list."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        nothings = {name for name in cls.null_only & data.keys() if data[name] is None or data[name] == []}
-        return without(data, *cls.ignored, *nothings)
 
 
 class StreamOptions(Strict):

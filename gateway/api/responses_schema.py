@@ -24,7 +24,6 @@ from agentmem.validation import MAX_TOP_LOGPROBS
 from gateway.api.exchange import Effort
 from gateway.api.openai import (
     MAX_TOOLS,
-    Forgiving,
     FunctionDefinition,
     Label,
     No,
@@ -34,11 +33,9 @@ from gateway.api.openai import (
     TopP,
     Verbosity,
 )
-from gateway.api.validation import Count, JsonObject, ModelName, Strict, Text
+from gateway.api.validation import Count, Forgiving, JsonObject, ModelName, Strict, Text
 
 MAX_METADATA = 16
-_UNSUPPORTED = frozenset({"access_programs", "context_management", "conversation", "image", "moderation", "prompt"})
-"""Parameters of OpenAI that are refused, unless they are null."""
 
 _Status = Literal["in_progress", "completed", "incomplete"]
 _Nothing = Annotated[list[Any], Field(max_length=0)]
@@ -73,8 +70,6 @@ _Content: TypeAlias = Text | list[_Part]
 class MessageItem(Forgiving):
     """A message. Of one that a response brought the id and status have no effect."""
 
-    null_only = frozenset({"phase"})
-
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: _Content
@@ -86,7 +81,6 @@ class FunctionCallItem(Forgiving):
     """A call that the model made; `arguments` is JSON text."""
 
     ignored = frozenset({"parsed_arguments"})
-    null_only = frozenset({"async", "caller", "namespace"})
 
     type: Literal["function_call"]
     call_id: _NonEmpty
@@ -98,8 +92,6 @@ class FunctionCallItem(Forgiving):
 
 class FunctionCallOutputItem(Forgiving):
     """What a call gave."""
-
-    null_only = frozenset({"caller", "name", "namespace"})
 
     type: Literal["function_call_output"]
     call_id: _NonEmpty
@@ -158,8 +150,6 @@ Item: TypeAlias = Annotated[
 class FunctionTool(FunctionDefinition):
     """A function that the model may call."""
 
-    null_only = frozenset({"allowed_callers", "async", "defer_loading", "output_schema"})
-
     type: Literal["function"]
 
 
@@ -186,8 +176,6 @@ class ResponseStreamOptions(Strict):
 
 class ResponseRequest(Forgiving):
     """The body of a request."""
-
-    null_only = _UNSUPPORTED
 
     model: ModelName
     input: Text | Annotated[list[Item], Field(min_length=1)]

@@ -6,9 +6,9 @@ What pydantic says about data is turned into paths in that data, without the nam
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from agentmem.errors import InvalidArgument
@@ -25,6 +25,24 @@ class Strict(BaseModel):
     """Base of all that is read from a request: no conversions, no unknown fields, and nothing of it in errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Forgiving(Strict):
+    """Base of what SDKs send with more than they mean: a message goes back with all fields of a response.
+
+    Unknown fields that say nothing, null or an empty list, are dropped, and so are those in `ignored`.
+    """
+
+    ignored: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nothings(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        dropped = {name for name, value in data.items() if name in cls.ignored or value is None or value == []}
+        return {name: value for name, value in data.items() if name in known or name not in dropped}
 
 
 def _well_formed(value: str) -> str:

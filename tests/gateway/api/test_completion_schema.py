@@ -57,7 +57,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ("logprobs", True),
         ("n", 17),
         ("max_tokens", 0),
-        ("messages", []),
+        ("messages", ["hi"]),
         ("max_completion_tokens", 5),
     ],
 )

@@ -103,7 +103,7 @@ def test_lone_surrogates_are_refused_by_field(changed: dict[str, Any], field: st
         ({"logit_bias": {"1": "x"}}, "logit_bias.1"),
         ({"n": 17}, "n"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"nonsense": None}, "nonsense"),
+        ({"nonsense": 0}, "nonsense"),
     ],
 )
 def test_the_field_is_named(changed: dict[str, Any], field: str) -> None:
