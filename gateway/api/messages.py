@@ -20,15 +20,7 @@ from typing import Any, Final
 from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.errors import ANTHROPIC
-from gateway.api.exchange import (
-    Answer,
-    Exchange,
-    Incoming,
-    SseEvent,
-    function_call,
-    template_arguments,
-    to_json_text,
-)
+from gateway.api.exchange import Answer, Exchange, Incoming, SseEvent, function_call, template_arguments, to_json_text
 from gateway.api.messages_schema import (
     Block,
     Conversation,

@@ -101,8 +101,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
         key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model),
         request_id=stored,
         sampling=types_pb2.Sampling(
-            temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
-            top_p=request.top_p,
+            temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature, top_p=request.top_p
         ),
         max_tokens=request.max_output_tokens,
         top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from pydantic import BaseModel, Field, create_model
 
 from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.v1 import agent_pb2, inference_pb2
 from gateway.api.errors import REST
 from gateway.api.exchange import Answer, Exchange, SseEvent
-from gateway.api.transcoding import ContractModel, body_model, message_model, to_json
+from gateway.api.transcoding import ContractModel, contract_model, message_model, to_json
 from gateway.api.validation import Json
 
 Values = Mapping[str, str | int | bool]
@@ -27,11 +27,12 @@ _TURNS: Final = frozenset({"Generate", "Prefill"})
 
 
 class Parameter(NamedTuple):
-    """One query parameter; `field` is the path of the request's field that it fills, empty for none."""
+    """One query parameter of a `kind`; `field` is the path of the request's field that it fills, empty for none."""
 
     name: str
     field: str
     what: str
+    kind: type[str] | type[int] | type[bool] = str
     required: bool = False
 
 
@@ -39,21 +40,22 @@ class Parameter(NamedTuple):
 class Endpoint:
     """One endpoint. What of the RPC's request comes neither from path nor query is the body.
 
-    `needed` is a field of the body that must be given although the contract has a default for it, and `example` a body.
+    `example` is a body, and `needed` a field of it that must be given although the contract has a default for it.
     """
 
     method: str
     path: str
     rpc: MethodDescriptor
     summary: str
-    query: tuple[Parameter, ...] = ()
-    needed: str = ""
-    example: Json | None = field(default=None, hash=False)
+    query: tuple[Parameter, ...]
+    needed: str
+    example: Json | None = field(hash=False)
 
     @cached_property
-    def path_parameters(self) -> dict[str, str]:
-        """The fields that parts of the path fill, by the parts' names."""
-        return {name: _PATH_FIELDS[name] for name in re.findall(r"{(\w+)}", self.path)}
+    def fields(self) -> dict[str, str]:
+        """The fields of the request that parameters fill, parts of the path and then the query's, by their names."""
+        in_path = {name: _PATH_FIELDS[name] for name in re.findall(r"{(\w+)}", self.path)}
+        return in_path | {parameter.name: parameter.field for parameter in self.query if parameter.field}
 
     @property
     def is_turn(self) -> bool:
@@ -65,22 +67,6 @@ class Endpoint:
         """Whether it takes JSON."""
         return self.method in ("POST", "PUT") and not self.rpc.client_streaming
 
-    @property
-    def bound(self) -> frozenset[str]:
-        """Top-level fields of the request that the body doesn't have."""
-        fields = [*self.path_parameters.values(), *(parameter.field for parameter in self.query)]
-        return frozenset({name.partition(".")[0] for name in fields} | ({"request_id"} if self.is_turn else set()))
-
-    def type_of(self, parameter: Parameter) -> int:
-        """Return the type of the field that a parameter fills, as a constant of FieldDescriptor."""
-        if not parameter.field:
-            return FieldDescriptor.TYPE_BOOL
-        message: Any = self.rpc.input_type
-        *outer, name = parameter.field.split(".")
-        for part in outer:
-            message = message.fields_by_name[part].message_type
-        return int(message.fields_by_name[name].type)
-
     def check(self, given: Values) -> None:
         """Raise InvalidArgument for parameters that are missing, or that contradict each other."""
         for parameter in self.query:
@@ -91,8 +77,7 @@ class Endpoint:
 
     def renamed(self, error: InvalidArgument) -> InvalidArgument:
         """Return `error` about the RPC's request as one about the parameter or header that was given."""
-        names = {path: name for name, path in self.path_parameters.items()}
-        names |= {parameter.field: parameter.name for parameter in self.query if parameter.field}
+        names = {path: name for name, path in self.fields.items()}
         if self.is_turn:
             names["request_id"] = "Idempotency-Key"
         return InvalidArgument(names.get(error.field, error.field), error.problem)
@@ -100,11 +85,12 @@ class Endpoint:
 
 _MODEL: Final = Parameter("model", "key.model_id", "The agent's model.", required=True)
 _PAGE: Final = (
-    Parameter("page_size", "page_size", "At most 1000; 100 where it is not given."),
+    Parameter("page_size", "page_size", "At most 1000; 100 where it is not given.", int),
     Parameter("page_token", "page_token", "next_page_token of the page before."),
 )
-_TEXT: Final = Parameter("include_text", "include_text", "true: also what was said.")
-_QUESTION: Final = {"messages": {"messages": [{"role": "user", "content": "Where is the key?"}]}}
+_TEXT: Final = Parameter("include_text", "include_text", "true: also what was said.", bool)
+_QUESTION: Final = {"append": {"messages": {"messages": [{"role": "user", "content": "Where is the key?"}]}}}
+_CONTEXT: Final = {"append": {"text": "The key is in the cellar."}}
 _HINT: Final = {"key": {"agent_id": "marco", "model_id": "demo"}, "steps": 1}
 _SERVICES: Final = (
     agent_pb2.DESCRIPTOR.services_by_name["AgentService"],
@@ -112,17 +98,19 @@ _SERVICES: Final = (
 )
 
 
-def _endpoint(route: str, rpc: str, summary: str, *query: Parameter, needed: str = "", example: Any = None) -> Endpoint:
+def _endpoint(
+    route: str, rpc: str, summary: str, *query: Parameter, needed: Json | None = None, example: Json | None = None
+) -> Endpoint:
+    """Return an endpoint; `needed` is an example whose one field must be given."""
     method, path = route.split()
     [found] = [service.methods_by_name[rpc] for service in _SERVICES if rpc in service.methods_by_name]
-    return Endpoint(method, path, found, summary, query, needed, example)
+    return Endpoint(method, path, found, summary, query, next(iter(needed or ()), ""), needed or example)
 
 
-def _of_agent(route: str, rpc: str, summary: str, *query: Parameter, needed: str = "", example: Any = None) -> Endpoint:
+def _of_agent(route: str, rpc: str, summary: str, *query: Parameter, **body: Json) -> Endpoint:
     """Return an endpoint of one agent of one model; the path of `route` is relative to the agent's."""
     method, _, path = route.partition(" ")
-    route = f"{method} /v1/agents/{{agent}}{path}"
-    return _endpoint(route, rpc, summary, _MODEL, *query, needed=needed, example=example)
+    return _endpoint(f"{method} /v1/agents/{{agent}}{path}", rpc, summary, _MODEL, *query, **body)
 
 
 ENDPOINTS: Final = (
@@ -140,38 +128,17 @@ ENDPOINTS: Final = (
         "DeleteAgent",
         "Erase an agent for good",
         Parameter("model", "key.model_id", "The agent's model; this or all_models is required."),
-        Parameter("all_models", "", "true: the agent's memories on all models."),
-        Parameter("allow_missing", "allow_missing", "true: 200 where there is nothing to delete."),
+        Parameter("all_models", "", "true: the agent's memories on all models.", bool),
+        Parameter("allow_missing", "allow_missing", "true: 200 where there is nothing to delete.", bool),
     ),
-    _of_agent("POST /generate", "Generate", "Run a turn", example={"append": _QUESTION, "max_tokens": 50}),
-    _of_agent(
-        "POST /prefill",
-        "Prefill",
-        "Let an agent take context in",
-        example={"append": {"text": "The key is in the cellar."}},
-    ),
-    _of_agent(
-        "POST /fork",
-        "ForkAgent",
-        "Make a second agent with the same memory",
-        needed="new_agent_id",
-        example={"new_agent_id": "polo"},
-    ),
-    _of_agent(
-        "POST /trim",
-        "TrimAgent",
-        "Drop the ledger's tokens from a position on",
-        needed="keep_tokens",
-        example={"keep_tokens": 4},
-    ),
-    _of_agent(
-        "POST /probe", "ProbeAgent", "What a prompt would reuse, without any effect", example={"append": _QUESTION}
-    ),
+    _of_agent("POST /generate", "Generate", "Run a turn", example={**_QUESTION, "max_tokens": 50}),
+    _of_agent("POST /prefill", "Prefill", "Let an agent take context in", example=_CONTEXT),
+    _of_agent("POST /fork", "ForkAgent", "Make a second agent with the same memory", needed={"new_agent_id": "polo"}),
+    _of_agent("POST /trim", "TrimAgent", "Drop the ledger's tokens from a position on", needed={"keep_tokens": 4}),
+    _of_agent("POST /probe", "ProbeAgent", "What a prompt would reuse, without any effect", example=_QUESTION),
     _of_agent("POST /prefetch", "PrefetchAgent", "Bring an agent's KV into the pool", example={"tier": "hot"}),
     _of_agent("POST /evict", "EvictAgent", "Drop an agent's KV from a tier", example={"tier": "hot"}),
-    _of_agent(
-        "PUT /pin", "PinAgent", "Keep an agent's KV on disk, or let it go", needed="pinned", example={"pinned": True}
-    ),
+    _of_agent("PUT /pin", "PinAgent", "Keep an agent's KV on disk, or let it go", needed={"pinned": True}),
     _of_agent(
         "PUT /ttl",
         "SetAgentTtl",
@@ -182,35 +149,21 @@ ENDPOINTS: Final = (
         "PUT /context-policy",
         "SetContextPolicy",
         "What happens when the memory outgrows the context",
-        needed="context_policy",
-        example={"context_policy": "summarize"},
+        needed={"context_policy": "summarize"},
     ),
     _of_agent("GET /turns", "ListTurns", "Read a memory, oldest turn first", _TEXT, *_PAGE),
     _of_agent("GET /snapshots", "ListSnapshots", "List snapshots, newest first", *_PAGE),
-    _of_agent(
-        "POST /snapshots",
-        "CreateSnapshot",
-        "Name the agent's present state",
-        needed="name",
-        example={"name": "before"},
-    ),
+    _of_agent("POST /snapshots", "CreateSnapshot", "Name the agent's present state", needed={"name": "before"}),
     _of_agent("POST /snapshots/{name}/restore", "RestoreSnapshot", "Go back to a snapshot", example={}),
     _of_agent("DELETE /snapshots/{name}", "DeleteSnapshot", "Forget a snapshot"),
     _of_agent("GET /export", "ExportAgent", "The agent as one safetensors file"),
     _of_agent("POST /import", "ImportAgent", "Make an agent of such a file"),
-    _endpoint(
-        "PUT /v1/turn-hints",
-        "SetTurnHints",
-        "In how many steps agents speak next",
-        needed="hints",
-        example={"hints": [_HINT]},
-    ),
+    _endpoint("PUT /v1/turn-hints", "SetTurnHints", "In how many steps agents speak next", needed={"hints": [_HINT]}),
     _endpoint(
         "POST /v1/generations/abort",
         "Abort",
         "End the turn with this Idempotency-Key",
-        needed="request_id",
-        example={"request_id": "0d6e1c7e"},
+        needed={"request_id": "0d6e1c7e"},
     ),
 )
 """A new RPC over REST is one entry here; its example is tried by a test."""
@@ -224,8 +177,9 @@ def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
     further: dict[str, Any] = {}
     if endpoint.rpc.name == "Generate":
         further[STREAM] = (bool, Field(False, description="Answer with server-sent events."))
-    name = endpoint.rpc.input_type.name
-    return body_model(endpoint.rpc.input_type, name, without=endpoint.bound, needed=endpoint.needed, **further)
+    bound = {path.partition(".")[0] for path in endpoint.fields.values()}
+    without = {*bound, "request_id"} if endpoint.is_turn else bound
+    return contract_model(endpoint.rpc.input_type, without, endpoint.needed, **further)
 
 
 @cache

@@ -7,7 +7,7 @@ is there. `namespace` is never there: it is the caller's. Between this and messa
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 
@@ -77,26 +77,30 @@ class ContractModel(Strict):
         return schema
 
 
-def body_model(
-    descriptor: Descriptor,
-    name: str,
-    *,
-    without: frozenset[str] = frozenset(),
-    needed: str = "",
-    **further: Any,
+def contract_model(
+    descriptor: Descriptor, without: Collection[str] = (), needed: str = "", **further: Any
 ) -> type[ContractModel]:
-    """Return a model of a request's body: the message but for the fields in `without`; `needed` must be given.
+    """Return a model of a message but for the fields in `without`; `needed` must be given.
 
     `further` are fields that the contract does not have, as pydantic.create_model takes them.
     """
-    fields = [field for field in descriptor.fields if field.name not in without]
-    return _model(name, fields, needed, further)
+    shown = [field for field in descriptor.fields if not is_hidden(field) and field.name not in without]
+    definitions: dict[str, Any] = {field.name: _field(field, needed=field.name == needed) for field in shown}
+    made: type[ContractModel] = create_model(
+        descriptor.name, __base__=ContractModel, __module__=__name__, **definitions, **further
+    )
+    groups: dict[str, tuple[str, ...]] = {}
+    for field in shown:
+        if (oneof := oneof_of(field)) is not None:
+            groups[oneof.name] = (*groups.get(oneof.name, ()), field.name)
+    made.oneofs = tuple(groups.values())
+    return made
 
 
 @cache
 def message_model(descriptor: Descriptor) -> type[ContractModel]:
     """Return the model of a whole message."""
-    return _model(descriptor.name, descriptor.fields)
+    return contract_model(descriptor)
 
 
 def is_hidden(field: FieldDescriptor) -> bool:
@@ -119,24 +123,6 @@ def oneof_of(field: FieldDescriptor) -> OneofDescriptor | None:
     """Return the oneof that the field is an arm of; none for proto3's optional fields."""
     oneof: OneofDescriptor | None = field.containing_oneof
     return None if oneof is None or oneof.name.startswith("_") else oneof
-
-
-def _model(
-    name: str,
-    fields: Iterable[FieldDescriptor],
-    needed: str = "",
-    further: Mapping[str, Any] | None = None,
-) -> type[ContractModel]:
-    shown = [field for field in fields if not is_hidden(field)]
-    definitions: dict[str, Any] = {field.name: _field(field, needed=field.name == needed) for field in shown}
-    definitions |= further or {}
-    made: type[ContractModel] = create_model(name, __base__=ContractModel, __module__=__name__, **definitions)
-    groups: dict[str, tuple[str, ...]] = {}
-    for field in shown:
-        if (oneof := oneof_of(field)) is not None:
-            groups[oneof.name] = (*groups.get(oneof.name, ()), field.name)
-    made.oneofs = tuple(groups.values())
-    return made
 
 
 def _field(field: FieldDescriptor, *, needed: bool) -> tuple[Any, Any]:

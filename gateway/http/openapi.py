@@ -10,7 +10,6 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final, Literal, NamedTuple
 
-from google.protobuf.descriptor import FieldDescriptor
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import BaseRoute, Route
@@ -53,14 +52,11 @@ WRITE_ERRORS: Final = (*READ_ERRORS, 408, 409, 413, 415)
 """What a call with a body may end with besides."""
 
 
-_Dialect = Literal["openai", "anthropic"]
-
-
 class Operation(NamedTuple):
     """One route with one method. `answers` are the schemas of status 200 by media type.
 
     `body` is the model or the media type of what is sent, `example` one of it; `errors` are the statuses of errors, in
-    the shape of `dialect`; `further` are responses with other statuses.
+    the shape of `dialect`, but for those that `further` has a schema for.
     """
 
     summary: str
@@ -70,21 +66,11 @@ class Operation(NamedTuple):
     example: Json | None = None
     parameters: tuple[Json, ...] = ()
     errors: tuple[int, ...] = READ_ERRORS
-    dialect: _Dialect = "openai"
+    dialect: Literal["openai", "anthropic"] = "openai"
     further: Mapping[int, Json] = {}
 
 
-def _turn(summary: str, tag: str, example: Json, answer: Json = ANY, dialect: _Dialect = "openai") -> Operation:
-    """Return a route that runs turns: JSON, or events where `stream` asks for them."""
-    return Operation(
-        summary,
-        tag,
-        {JSON: answer, EVENTS: EVENT},
-        example=example,
-        parameters=(AGENT, MEMORY, IDEMPOTENCY_KEY, TEMPLATE_TIME, HISTORY),
-        errors=(*WRITE_ERRORS, 529) if dialect == "anthropic" else WRITE_ERRORS,
-        dialect=dialect,
-    )
+_NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 
 def _header(name: str, what: str, schema: Json) -> Json:
@@ -120,31 +106,35 @@ TEMPLATE_TIME: Final = _header(
     _ascii(64),
 )
 
-_HELLO: Final = [{"role": "user", "content": "The colour of the boat is green."}]
+_TURN: Final = Operation(
+    "",
+    "OpenAI",
+    {JSON: ANY, EVENTS: EVENT},
+    parameters=(AGENT, MEMORY, IDEMPOTENCY_KEY, TEMPLATE_TIME, HISTORY),
+    errors=WRITE_ERRORS,
+)
+"""A route that runs turns: JSON, or events where `stream` asks for them."""
+
+_ANTHROPIC: Final[Any] = {"tag": "Anthropic", "dialect": "anthropic", "errors": (*WRITE_ERRORS, 529)}
+_CHAT: Final = {"model": "demo", "messages": [{"role": "user", "content": "The colour of the boat is green."}]}
+_NOT_SERVED: Final = Operation("Not served: says what to do", "OpenAI", {}, errors=(*GUARD_ERRORS, 404))
 
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
-    ("POST", "/v1/chat/completions"): _turn(
-        "Complete a chat", "OpenAI", {"model": "demo", "messages": _HELLO}, CHAT_COMPLETION
+    ("POST", "/v1/chat/completions"): _TURN._replace(
+        summary="Complete a chat", example=_CHAT, answers={JSON: CHAT_COMPLETION, EVENTS: EVENT}
     ),
-    ("POST", "/v1/completions"): _turn("Complete a text", "OpenAI", {"model": "demo", "prompt": "The boat is"}),
-    ("POST", "/v1/responses"): _turn("Answer", "OpenAI", {"model": "demo", "input": "Where is the boat?"}),
-    **{
-        (method, "/v1/responses/{id}"): Operation(
-            "Not served: says what to do", "OpenAI", {}, errors=(*GUARD_ERRORS, 404)
-        )
-        for method in ("GET", "POST", "DELETE")
-    },
-    ("POST", "/v1/messages"): _turn(
-        "Answer messages", "Anthropic", {"model": "demo", "max_tokens": 64, "messages": _HELLO}, dialect="anthropic"
+    ("POST", "/v1/completions"): _TURN._replace(
+        summary="Complete a text", example={"model": "demo", "prompt": "The boat is"}
+    ),
+    ("POST", "/v1/responses"): _TURN._replace(
+        summary="Answer", example={"model": "demo", "input": "Where is the boat?"}
+    ),
+    **{(method, "/v1/responses/{id}"): _NOT_SERVED for method in ("GET", "POST", "DELETE")},
+    ("POST", "/v1/messages"): _TURN._replace(
+        summary="Answer messages", example={**_CHAT, "max_tokens": 64}, **_ANTHROPIC
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "Count the tokens of messages",
-        "Anthropic",
-        {JSON: TOKENS},
-        body=CountTokensRequest,
-        example={"model": "demo", "messages": _HELLO},
-        errors=(*WRITE_ERRORS, 529),
-        dialect="anthropic",
+        "Count the tokens of messages", answers={JSON: TOKENS}, body=CountTokensRequest, example=_CHAT, **_ANTHROPIC
     ),
     ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: MODELS}),
     ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: MODEL}),
@@ -159,8 +149,6 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
 
 
 _REF: Final = "#/components/schemas/{model}"
-_ERRORS: Final = {"openai": "Error", "anthropic": "AnthropicError"}
-_RETRIED: Final = (429, 503, 529)
 
 
 def document(routes: Iterable[BaseRoute]) -> Json:
@@ -224,19 +212,20 @@ def _rest(endpoint: Endpoint) -> Operation:
         answers,
         body,
         endpoint.example,
-        tuple(_query(endpoint, one) for one in endpoint.query) + ((IDEMPOTENCY_KEY,) if endpoint.is_turn else ()),
+        tuple(_query(one) for one in endpoint.query) + ((IDEMPOTENCY_KEY,) if endpoint.is_turn else ()),
         READ_ERRORS if body is None and endpoint.method == "GET" else WRITE_ERRORS,
     )
 
 
-def _query(endpoint: Endpoint, parameter: Parameter) -> Json:
-    schema: Json = {"type": "string", "minLength": 1, "maxLength": 256}
-    if parameter.field == "page_token":
-        schema = {"type": "string"}
-    elif (kind := endpoint.type_of(parameter)) == FieldDescriptor.TYPE_BOOL:
-        schema = {"type": "boolean"}
-    elif kind == FieldDescriptor.TYPE_INT32:
-        schema = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
+_QUERY: Final[Mapping[type, Json]] = {
+    str: _NAME,
+    int: {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
+    bool: {"type": "boolean"},
+}
+
+
+def _query(parameter: Parameter) -> Json:
+    schema = {"type": "string"} if parameter.field == "page_token" else _QUERY[parameter.kind]
     query = {"name": parameter.name, "in": "query", "required": parameter.required, "description": parameter.what}
     return {**query, "schema": schema}
 
@@ -255,10 +244,7 @@ def _schemas(operations: Iterable[Operation]) -> tuple[Mapping[Any, Json], Json]
 
 
 def _written(path: str, operation: Operation, refs: Mapping[Any, Json]) -> Json:
-    in_path = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 256}}
-        for name in re.findall(r"{(\w+)}", path)
-    ]
+    in_path = [{"name": name, "in": "path", "required": True, "schema": _NAME} for name in re.findall(r"{(\w+)}", path)]
     content = {
         media: {"schema": refs[answer, "serialization"] if isinstance(answer, type) else answer}
         for media, answer in operation.answers.items()
@@ -269,35 +255,29 @@ def _written(path: str, operation: Operation, refs: Mapping[Any, Json]) -> Json:
         "parameters": [*in_path, *operation.parameters],
         "responses": {"200": {"description": "OK", "content": content}, **_failures(operation)},
     }
-    if operation.body is not None:
-        written["requestBody"] = {"required": True, "content": _body(operation, refs)}
+    if isinstance(operation.body, str):
+        written["requestBody"] = {"required": True, "content": {operation.body: {"schema": {}}}}
+    elif operation.body is not None:
+        body = {"schema": refs[operation.body, "validation"], "example": operation.example}
+        written["requestBody"] = {"required": True, "content": {JSON: body}}
     if path in OPEN:
         written["security"] = []
     return written
 
 
-def _body(operation: Operation, refs: Mapping[Any, Json]) -> Json:
-    if isinstance(operation.body, str):
-        return {operation.body: {"schema": {}}}
-    content: Json = {"schema": refs[operation.body, "validation"]}
-    if operation.example is not None:
-        content["example"] = operation.example
-    return {JSON: content}
+_PHRASES: Final = {499: "The turn was aborted", 529: "Overloaded"}
+_RETRY_AFTER: Final = {
+    "Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}
+}
 
 
 def _failures(operation: Operation) -> Json:
-    shape = {"$ref": _REF.format(model=_ERRORS[operation.dialect])}
-    failures: Json = {}
-    for status in sorted({*operation.errors, *operation.further}):
-        schema = operation.further.get(status, shape)
-        failures[str(status)] = {"description": _phrase(status), "content": {JSON: {"schema": schema}}}
-        if status in _RETRIED:
-            what = {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}
-            failures[str(status)]["headers"] = {"Retry-After": what}
-    return failures
-
-
-def _phrase(status: int) -> str:
-    if status == 499:
-        return "The turn was aborted"
-    return "Overloaded" if status == 529 else HTTPStatus(status).phrase
+    shape = {"$ref": _REF.format(model="AnthropicError" if operation.dialect == "anthropic" else "Error")}
+    return {
+        str(status): {
+            "description": _PHRASES.get(status) or HTTPStatus(status).phrase,
+            "content": {JSON: {"schema": operation.further.get(status, shape)}},
+            **({"headers": _RETRY_AFTER} if status in (429, 503, 529) else {}),
+        }
+        for status in sorted({*operation.errors, *operation.further})
+    }

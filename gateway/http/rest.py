@@ -9,12 +9,10 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
 import grpc
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
@@ -33,13 +31,7 @@ from gateway.api.transcoding import read_json, to_json
 from gateway.edge.authorization import authorize_namespace
 from gateway.edge.callers import caller
 from gateway.http.middleware import log_fields
-from gateway.http.requests import (
-    check_percent_encoding,
-    limited,
-    parsed_body,
-    percent_decoded,
-    request_id,
-)
+from gateway.http.requests import check_percent_encoding, limited, parsed_body, percent_decoded, request_id
 from gateway.http.responses import StreamedResponse, until_disconnect
 from gateway.http.turns import Turns, answer
 
@@ -126,17 +118,16 @@ def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
             raise InvalidArgument("query", f"has a parameter that is none of {', '.join(known) or 'none'}")
         if name in values:
             raise InvalidArgument(name, "is given more than once")
-        values[name] = _value(endpoint, known[name], text)
+        values[name] = _value(known[name], text)
     endpoint.check(values)
     return values
 
 
 def fill_parameters(message: Message, endpoint: Endpoint, values: Values) -> None:
     """Set the fields that `values` mean."""
-    fields = {**endpoint.path_parameters, **{parameter.name: parameter.field for parameter in endpoint.query}}
     for name, value in values.items():
-        if fields[name]:
-            *outer, last = fields[name].split(".")
+        if name in endpoint.fields:
+            *outer, last = endpoint.fields[name].split(".")
             target: Any = message
             for part in outer:
                 target = getattr(target, part)
@@ -154,13 +145,12 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         raise InvalidArgument("query", f"has more than {_MOST_PARAMETERS} parameters") from None
 
 
-def _value(endpoint: Endpoint, parameter: Parameter, text: str) -> str | int | bool:
-    kind = endpoint.type_of(parameter)
-    if kind == FieldDescriptor.TYPE_BOOL:
+def _value(parameter: Parameter, text: str) -> str | int | bool:
+    if parameter.kind is bool:
         if text not in ("true", "false"):
             raise InvalidArgument(parameter.name, "must be true or false")
         return text == "true"
-    if kind == FieldDescriptor.TYPE_INT32:
+    if parameter.kind is int:
         if not _INTEGER.fullmatch(text) or int(text) not in _INT32:
             raise InvalidArgument(parameter.name, "must be a whole number of 32 bits")
         return int(text)
@@ -171,88 +161,65 @@ def _value(endpoint: Endpoint, parameter: Parameter, text: str) -> str | int | b
 
 def rest_routes(shared: Turns, max_import_bytes: int) -> list[Route]:
     """Return a route for each path of the table."""
-    served = [RestEndpoint(endpoint, shared, max_import_bytes) for endpoint in ENDPOINTS]
-    by_path = sorted(served, key=lambda one: one.endpoint.path)
-    return [
-        EncodedRoute(path, _ByMethod({one.endpoint.method: one for one in ones}))
-        for path, ones in groupby(by_path, key=lambda one: one.endpoint.path)
-    ]
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in ENDPOINTS:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [EncodedRoute(path, RestResource(served, shared, max_import_bytes)) for path, served in by_path.items()]
 
 
 class EncodedRoute(Route):
     """A route that matches the path as it was sent. Parts of it stay percent-encoded in `path_params`."""
 
-    def __init__(self, path: str, endpoint: "_ByMethod") -> None:
-        super().__init__(path, endpoint, methods=list(endpoint.served))
-        self.methods = set(endpoint.served)  # without the HEAD that GET brings along: an export is no small matter
+    def __init__(self, path: str, resource: "RestResource") -> None:
+        super().__init__(path, resource, methods=list(resource.served))
+        self.methods = set(resource.served)  # without the HEAD that GET brings along: an export is no small matter
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["type"] == "http":
-            raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode("ascii")
-            scope = {**scope, "path": raw.decode("latin-1")}
-        return super().matches(scope)
+        return super().matches({**scope, "path": scope["raw_path"].decode("latin-1")})
 
 
 @dataclass(frozen=True)
-class _ByMethod:
-    """What serves one path, by method."""
+class RestResource:
+    """The endpoints of one path, by method, as an ASGI application."""
 
-    served: "Mapping[str, RestEndpoint]"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.served[scope["method"]](scope, receive, send)
-
-
-@dataclass(frozen=True)
-class RestEndpoint:
-    """One endpoint as an ASGI application."""
-
-    endpoint: Endpoint
+    served: Mapping[str, Endpoint]
     shared: Turns
     max_import_bytes: int
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        endpoint, request = self.served[scope["method"]], Request(scope, receive)
         try:
-            values = given(self.endpoint, request.path_params, scope.get("query_string", b""))
+            values = given(endpoint, request.path_params, scope.get("query_string", b""))
             log_fields(scope, **{name: str(values[name]) for name in ("agent", "model") if name in values})
-            await self._serve(request, values, send)
+            await self._serve(endpoint, request, values, send)
         except InvalidArgument as error:
-            raise self.endpoint.renamed(error) from None
+            raise endpoint.renamed(error) from None
 
-    async def _serve(self, request: Request, values: Values, send: Send) -> None:
-        rpc = self.endpoint.rpc
+    async def _serve(self, endpoint: Endpoint, request: Request, values: Values, send: Send) -> None:
+        rpc, shared = endpoint.rpc, self.shared
         message: Any = GetMessageClass(rpc.input_type)()
-        if rpc.client_streaming:
-            fill_parameters(message, self.endpoint, values)
-            authorize_namespace(message, caller().namespace)
-            made = await take_file(self._call(), message, request, self.max_import_bytes)
-            await JSONResponse(to_json(made))(request.scope, request.receive, send)
-            return
-        streamed = await self._read(request, message) if self.endpoint.has_body else False
-        fill_parameters(message, self.endpoint, values)
-        if self.endpoint.is_turn:
+        call = upstream.stub(shared.channel, rpc, GetMessageClass(rpc.output_type).FromString)
+        streamed = await self._read(endpoint, request, message) if endpoint.has_body else False
+        fill_parameters(message, endpoint, values)
+        if endpoint.is_turn:
             message.request_id = request_id(request.headers)
         authorize_namespace(message, caller().namespace)
         if rpc.name == "Generate":
-            await answer(self.shared, request, send, exchange_of(message, streamed), agent=message.key.agent_id)
+            await answer(shared, request, send, exchange_of(message, streamed), agent=message.key.agent_id)
             return
         if rpc.server_streaming:
-            call = self._call()(message)
-            work = send_file(call, message.key.agent_id, send, self.shared.stall_limit)
+            work = send_file(call(message), message.key.agent_id, send, shared.stall_limit)
             await until_disconnect(request.receive, work)
             return
-        with self.shared.metrics.generation("http") if self.endpoint.is_turn else nullcontext():
-            response = await until_disconnect(request.receive, upstream.result(self._call()(message)))
+        if rpc.client_streaming:
+            response = await take_file(call, message, request, self.max_import_bytes)
+        else:
+            with shared.metrics.generation("http") if endpoint.is_turn else nullcontext():
+                response = await until_disconnect(request.receive, upstream.result(call(message)))
         await JSONResponse(to_json(response))(request.scope, request.receive, send)
 
-    async def _read(self, request: Request, message: Any) -> bool:
+    async def _read(self, endpoint: Endpoint, request: Request, message: Any) -> bool:
         """Set what the body has in `message`; return whether it asks for a stream."""
-        model, limit, without = model_of_body(self.endpoint), self.shared.max_body_bytes, frozenset({STREAM})
+        model, limit, without = model_of_body(endpoint), self.shared.max_body_bytes, frozenset({STREAM})
         body = await parsed_body(request, limit, lambda content: read_json(content, model, message, without))
         return getattr(body, STREAM, False)
-
-    def _call(self) -> Callable[..., Any]:
-        """Return the RPC, to be called with its request, if it is not a stream."""
-        rpc = self.endpoint.rpc
-        return upstream.stub(self.shared.channel, rpc, GetMessageClass(rpc.output_type).FromString)
