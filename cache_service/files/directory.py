@@ -11,11 +11,13 @@
 No name here comes from a caller's text: files are named by chain hashes in hex.
 """
 
+import json
 import logging
 import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +28,7 @@ from agentmem.identity import FileKind, FileName
 from agentmem.layout import ForeignDirectory
 from agentmem.logs import event
 from cache_service.files.directory_lock import DirectoryLock
-from cache_service.files.disk import Removal, open_private, open_regular, sync_directory
+from cache_service.files.disk import Removal, open_private, open_regular, sync_directory, write_private
 
 log = logging.getLogger(__name__)
 
@@ -116,11 +118,11 @@ class DataDirectory:
         folder = self.folder(name)
         if not folder.is_dir():
             if os.path.lexists(folder):
-                self._set_aside(folder)
+                self._move_away(folder)
             _make_private(folder)
         target = self.path(name)
         if target.is_dir():
-            self._set_aside(target)
+            self._move_away(target)
         staged.replace(target)
         self.removal.needed(target)
 
@@ -136,10 +138,18 @@ class DataDirectory:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _set_aside(self, path: Path) -> None:
+    def _move_away(self, path: Path) -> None:
         kept = self.quarantine / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}.stray"
         path.replace(kept)
         event(log, "moved aside what was in a file's place", logging.WARNING, path=str(path), now=str(kept))
+
+    def set_aside(self, name: FileName, kept: str, reason: str) -> None:
+        """Move a published file to quarantine/, as `kept`, with a note that says why. Raises OSError."""
+        target, note_path = self.quarantine_paths(kept)
+        self.path(name).replace(target)
+        size = target.lstat().st_size
+        note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
+        write_private(note_path, json.dumps(note).encode())
 
     def remove(self, names: Iterable[FileName]) -> int:
         """Delete published files whose rows are gone; how many of them the disk has kept for now."""
@@ -156,11 +166,9 @@ class DataDirectory:
             path.unlink()
         return len(staged)
 
-    def quarantined(self) -> Iterator[tuple[Path, int]]:
-        """All files in quarantine/ with their sizes, a note's bytes added to its file's."""
-        for path in self.quarantine.glob(f"*{SUFFIX}"):
-            _, note = self.quarantine_paths(path.name)
-            yield path, sum(each.stat().st_size for each in (path, note) if each.exists())
+    def quarantined(self) -> set[str]:
+        """The names of all files of KV in quarantine/."""
+        return {path.name for path in self.quarantine.glob(f"*{SUFFIX}")}
 
     def sweep_quarantine(self, known: Set[str]) -> None:
         """Delete files of KV and notes in quarantine/, but for the files of these names and their notes."""

@@ -11,7 +11,7 @@ from agentmem.blockfile import BlockFileError, BlockHeader
 from agentmem.identity import FileKind, FileName, Version
 from agentmem.validation import AgentKey
 from cache_service.files.disk import open_regular, sync
-from cache_service.files.references import FileRow
+from cache_service.files.references import FileOrigin, FileRow
 
 
 class Staged(NamedTuple):
@@ -48,6 +48,13 @@ class Published(NamedTuple):
     dropped: int
 
 
+def header_of(file: FileRow, origin: FileOrigin) -> BlockHeader:
+    """What the header of a file says that is what its row says."""
+    (kind, chain_hash), first, tokens, *_ = file
+    window = kind is FileKind.WINDOW
+    return BlockHeader(origin.fingerprint, origin.key.namespace, chain_hash, origin.parent, first, tokens, window)
+
+
 def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
     """Check a staged file against its description and bring it to the disk, mode 0600; its parent's chain hash.
 
@@ -64,17 +71,7 @@ def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
             raise BlockFileError("truncated", f"{size} bytes instead of {file.size_bytes}")
         prefix = os.pread(descriptor, blockfile.header_bytes(os.pread(descriptor, 8, 0)), 0)
         found, _ = blockfile.parse(prefix, size)
-        kind, chain_hash = file.name
-        wanted = BlockHeader(
-            fingerprint,
-            namespace,
-            chain_hash,
-            found.parent,
-            file.first_token,
-            file.token_count,
-            window=kind is FileKind.WINDOW,
-        )
-        blockfile.verify(found, wanted)
+        blockfile.verify(found, header_of(file, FileOrigin(AgentKey(namespace, "", ""), fingerprint, found.parent)))
         if len(found.parent) not in (0, len(found.chain_hash)):
             raise BlockFileError("header", "the parent is not a chain hash")
         os.fchmod(descriptor, 0o600)

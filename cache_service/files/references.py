@@ -292,12 +292,15 @@ def sizes(connection: sqlite3.Connection) -> dict[FileKind, int]:
     return {named(kind, b"").kind: size for kind, size in connection.execute("SELECT kind, bytes FROM usage")}
 
 
+def sums(connection: sqlite3.Connection) -> dict[FileKind, int]:
+    """Likewise, counted anew."""
+    statement = "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE kind = ?"
+    return {kind: connection.execute(statement, (kind,)).fetchone()[0] for kind in FileKind}
+
+
 def recount(connection: sqlite3.Connection) -> None:
     """Count the bytes of all published files anew; nothing is written where they are counted right."""
-    for kind in FileKind:
-        (size,) = connection.execute(
-            "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE kind = ?", (kind,)
-        ).fetchone()
+    for kind, size in sums(connection).items():
         connection.execute(
             "INSERT INTO usage (kind, bytes) VALUES (:kind, :size)"
             " ON CONFLICT (kind) DO UPDATE SET bytes = :size WHERE bytes != :size",

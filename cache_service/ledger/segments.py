@@ -209,11 +209,8 @@ def drop_unused(connection: sqlite3.Connection, segments: Iterable[int]) -> None
         segment: int | None = last
         while segment is not None:
             needed, parent = _needed(connection, segment)
-            if needed is not None:
-                shorten(connection, segment, needed)
-                break
-            connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
-            segment = parent
+            erase(connection, segment, needed)
+            segment = parent if needed is None else None
 
 
 def _needed(connection: sqlite3.Connection, segment: int) -> tuple[int | None, int | None]:
@@ -228,8 +225,14 @@ def _needed(connection: sqlite3.Connection, segment: int) -> tuple[int | None, i
     return (None, None) if row is None else row
 
 
-def shorten(connection: sqlite3.Connection, segment: int, tokens: int) -> None:
-    """Erase the end of a segment, which no head needs, from a token on. Its turn is not wholly there any more."""
+def erase(connection: sqlite3.Connection, segment: int, tokens: int | None) -> None:
+    """Erase the end of a segment, which no head needs, from a token on, or (None) all of it.
+
+    Its turn is not wholly there any more.
+    """
+    if tokens is None:
+        connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
+        return
     row = connection.execute(
         "SELECT generated_tokens, text, offsets FROM segments WHERE id = ? AND tokens > ?", (segment, tokens)
     ).fetchone()

@@ -5,27 +5,18 @@ from the ledger alone. A file may be named wrongly only through a fault of softw
 """
 
 import sqlite3
-from typing import NamedTuple
 
 from agentmem import blockfile
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT
-from agentmem.identity import FileKind, FileName, Uint32
+from agentmem.identity import FileName, Uint32
 from cache_service.checksums import LedgerDamaged
+from cache_service.files import references
+from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger import segments
 from cache_service.ledger.segments import Head
 from cache_service.offline import tree
 from cache_service.offline.findings import Finding, Report
 from cache_service.offline.tree import Holder
-
-
-class Named(NamedTuple):
-    """A file's row, as far as its name goes; `end` is the position behind its last token."""
-
-    name: FileName
-    fingerprint: str
-    namespace: str
-    parent: bytes
-    end: int
 
 
 class Names:
@@ -43,15 +34,16 @@ class Names:
             chain = self._chains[fingerprint, namespace] = [NO_PARENT, *names]
         return chain
 
-    def has(self, file: Named) -> bool:
+    def has(self, row: FileRow, origin: FileOrigin) -> bool:
         """Whether the file is named by this ledger's tokens."""
-        if not 0 < file.end <= len(self._token_ids):
+        end = row.first_token + row.token_count
+        if not 0 < end <= len(self._token_ids):
             return False
-        first = (file.end - 1) // BLOCK_TOKENS
-        parent = self.chain(file.fingerprint, file.namespace)[first]
-        tokens = self._token_ids[first * BLOCK_TOKENS : file.end]
-        expected = blockfile.chain_hash(file.fingerprint, file.namespace, parent, tokens)
-        return (expected, parent) == (file.name.chain_hash, file.parent)
+        first = (end - 1) // BLOCK_TOKENS
+        parent = self.chain(origin.fingerprint, origin.key.namespace)[first]
+        tokens = self._token_ids[first * BLOCK_TOKENS : end]
+        expected = blockfile.chain_hash(origin.fingerprint, origin.key.namespace, parent, tokens)
+        return (expected, parent) == (row.name.chain_hash, origin.parent)
 
 
 def foreign(connection: sqlite3.Connection, report: Report) -> dict[FileName, tuple[str, ...]]:
@@ -70,27 +62,25 @@ def foreign(connection: sqlite3.Connection, report: Report) -> dict[FileName, tu
         try:
             states = [Names(segments.read(connection, head).token_ids) for head in _states(connection, holder) if files]
         except (LedgerDamaged, ValueError, IndexError) as error:
-            report(_unreadable(holder, error))
+            problem = f"its ledger cannot be read ({type(error).__name__})"
+            consequence, repair = "its turns fail until it is deleted", "delete the agent, or recover"
+            report(Finding("ledger", holder.where, problem, consequence, repair, (holder.agent,)))
             continue
-        is_certain = _is_published(connection, holder)
-        for file in files:
-            if any(names.has(file) for names in states):
-                right.add(file.name)
+        is_certain = holder.snapshot is None and holder.published == holder.version
+        for row, origin in files:
+            if any(names.has(row, origin) for names in states):
+                right.add(row.name)
             elif is_certain:
-                wrong.setdefault(file.name, set()).add(holder.agent)
+                wrong.setdefault(row.name, set()).add(holder.agent)
     return {name: tuple(sorted(agents)) for name, agents in wrong.items() if name not in right}
 
 
-def _referred(connection: sqlite3.Connection, holder: Holder) -> list[Named]:
-    table, column, value = (
-        ("refs", "uid", holder.uid) if holder.snapshot is None else ("snapshot_refs", "snapshot", holder.snapshot)
-    )
+def _referred(connection: sqlite3.Connection, holder: Holder) -> list[tuple[FileRow, FileOrigin]]:
+    table, column, value = holder.refs
     rows = connection.execute(
-        f"SELECT kind, chain_hash, fingerprint, namespace, parent, first_token + token_count FROM {table}"
-        f" JOIN files USING (kind, chain_hash) WHERE {column} = ?",
-        (value,),
+        f"SELECT {references.COLUMNS} FROM {table} JOIN files USING (kind, chain_hash) WHERE {column} = ?", (value,)
     )
-    return [Named(FileName(FileKind(kind), chain_hash), *rest) for kind, chain_hash, *rest in rows]
+    return [*map(references.described, rows)]
 
 
 def _states(connection: sqlite3.Connection, holder: Holder) -> list[Head]:
@@ -103,20 +93,4 @@ def _states(connection: sqlite3.Connection, holder: Holder) -> list[Head]:
         " JOIN snapshots AS s ON s.uid = a.uid AND s.version = a.published_version WHERE a.uid = :uid",
         {"uid": holder.uid},
     )
-    return [Head(holder.head, holder.tokens, holder.text_bytes, holder.turns), *(Head(*row) for row in rows)]
-
-
-def _is_published(connection: sqlite3.Connection, holder: Holder) -> bool:
-    (published,) = connection.execute("SELECT published_version FROM agents WHERE uid = ?", (holder.uid,)).fetchone()
-    return holder.snapshot is None and bool(published == holder.version)
-
-
-def _unreadable(holder: Holder, error: Exception) -> Finding:
-    return Finding(
-        "ledger",
-        holder.where,
-        f"its ledger cannot be read ({type(error).__name__})",
-        "its turns fail until it is deleted",
-        "delete the agent, or recover",
-        (holder.agent,),
-    )
+    return [holder.head, *(Head(*row) for row in rows)]

@@ -1,17 +1,23 @@
-"""All checks of a data directory, in the order in which one can rely on another."""
+"""All checks of a data directory, in the order in which one can rely on another; and mending what they found.
+
+No ledger is ever changed by that: of segments only what no head stands on is erased. A row goes before its file moves,
+as everywhere in the store: a crash in between leaves an orphan, which the next check or start removes.
+"""
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from agentmem.identity import FileKind, FileName
+from agentmem.identity import FileKind
 from cache_service.files import quarantine, references
 from cache_service.files.directory import DataDirectory
+from cache_service.files.disk import sync_directory
 from cache_service.offline import chains, database, files, ledgers
 from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Mend, Report
-from cache_service.offline.opening import alone, find, reading
-from cache_service.offline.repair import mend
-from cache_service.tiers import quotas
+from cache_service.offline.opening import alone, reading, writing
+from cache_service.tiers import eviction, quotas
 from cache_service.tiers.quotas import Usage
 
 
@@ -39,7 +45,7 @@ def check(root: Path, repair: bool = False) -> Checked:
     would make good files look like orphans. So is one that is lost. Nothing is written but by a repair.
     """
     try:
-        directory = find(root)
+        directory = database.find(root)
     except LedgerLost as error:
         directory = DataDirectory(root)
         with alone(directory):
@@ -75,6 +81,28 @@ def check(root: Path, repair: bool = False) -> Checked:
     return Checked(findings, mended, *counts)
 
 
+def mend(directory: DataDirectory, findings: Sequence[Finding]) -> list[Finding]:
+    """Mend all that can be mended; the findings that are no more. Hold the directory's lock.
+
+    Raises OSError, sqlite3.Error: run it again when the cause is gone.
+    Modes come first: a file that its owner may not read cannot be moved aside with what is in it known.
+    """
+    mended = [finding for finding in findings if finding.mend]
+    mends = [finding.mend for finding in mended if finding.mend]
+    for each in mends:
+        each.mode()
+    with writing(directory.database) as connection:
+        for each in mends:
+            each.rows(connection)
+        references.recount(connection)
+        quotas.recount(connection)
+    directory.quarantine.mkdir(mode=0o700, exist_ok=True)
+    for each in mends:
+        each.files()
+    sync_directory(directory.quarantine)
+    return mended
+
+
 def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
     agents, published = connection.execute("SELECT (SELECT count(*) FROM agents), count(*) FROM files").fetchone()
     return agents, published, len(quarantine.files(connection))
@@ -82,23 +110,20 @@ def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 def _check_counters(connection: sqlite3.Connection, report: Report) -> None:
     """Report sums that are not those of the files, and files that are said to be evicted and are there."""
-    counted = references.sizes(connection)
-    for kind in FileKind:
-        (size,) = connection.execute(
-            "SELECT coalesce(sum(size_bytes), 0) FROM files WHERE kind = ?", (kind,)
-        ).fetchone()
-        if counted.get(kind) != size:
-            report(
-                Finding(
-                    "usage",
-                    f"table usage, kind {kind:d}",
-                    f"counts {counted.get(kind)} bytes of files that have {size}",
-                    "KV is evicted too early or too late, until the store is started again",
-                    "count them",
-                    mend=Mend("recount"),
-                )
-            )
-    _check_namespaces(connection, report)
+    kinds, of_kinds = references.sizes(connection), references.sums(connection)
+    spaces, of_spaces = quotas.of_all(connection), quotas.sums(connection)
+    counters = [
+        (f"usage, kind {kind:d}", kinds.get(kind), of_kinds[kind], "KV is evicted too early or too late")
+        for kind in FileKind
+    ] + [
+        (f"namespaces, {each}, {what}", kept, found, "the namespace's quota is kept wrongly")
+        for each in sorted(spaces.keys() | of_spaces.keys())
+        for what, kept, found in zip(Usage._fields, spaces.get(each, (0, 0)), of_spaces.get(each, (0, 0)), strict=True)
+    ]
+    for where, kept, found, consequence in counters:
+        if kept != found:
+            problem, consequence = f"counts {kept} bytes, not {found}", f"{consequence}, until the next start"
+            report(Finding("usage", f"table {where}", problem, consequence, "count them", mend=Mend()))
     evicted = connection.execute(
         "SELECT kind, chain_hash, a.namespace, a.agent_id, a.model_id FROM evicted JOIN files USING (kind, chain_hash)"
         " JOIN agents AS a USING (uid)"
@@ -112,23 +137,6 @@ def _check_counters(connection: sqlite3.Connection, report: Report) -> None:
                 "once it is missing for another reason, a turn reports that it was evicted",
                 "forget that it was",
                 ("/".join(key),),
-                Mend("forget evicted", name=FileName(FileKind(kind), chain_hash)),
+                Mend(rows=partial(eviction.forget, uid="", names=[references.named(kind, chain_hash)])),
             )
         )
-
-
-def _check_namespaces(connection: sqlite3.Connection, report: Report) -> None:
-    counted, sums = quotas.of_all(connection), quotas.sums(connection)
-    for namespace in sorted(counted.keys() | sums.keys()):
-        kept, found = (each.get(namespace, Usage(0, 0)) for each in (counted, sums))
-        if kept != found:
-            report(
-                Finding(
-                    "usage",
-                    f"table namespaces, {namespace}",
-                    f"counts {kept.kv} bytes of KV and {kept.ledger} of ledgers, not {found.kv} and {found.ledger}",
-                    "the namespace's quota is kept wrongly, until the store is started again",
-                    "count them",
-                    mend=Mend("recount"),
-                )
-            )

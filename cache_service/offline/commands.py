@@ -16,13 +16,16 @@ from typing import Any, TypeVar
 import click
 
 from cache_service.offline.check import Checked, check
-from cache_service.offline.findings import CannotCheck, Finding
-from cache_service.offline.opening import alone, find, writing
-from cache_service.offline.recover import Recovered, RecoveredAgent, recover
+from cache_service.offline.database import find
+from cache_service.offline.findings import CannotCheck
+from cache_service.offline.opening import alone, writing
+from cache_service.offline.recover import Recovered, recover
+from cache_service.offline.states import RecoveredAgent
 from cache_service.offline.usage import Usage, usage
 from cache_service.tiers import objects
 
 _T = TypeVar("_T")
+_TEXTS = ("what", "where", "problem", "consequence", "repair")
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 
@@ -57,8 +60,7 @@ def du_command(directory: Path, as_json: bool) -> None:
     """Add up what DIR holds, by kind and agent, also while a store is using it."""
     found = _done(lambda: usage(directory.expanduser()))
     if as_json:
-        agents = [{**agent.key._asdict(), **_without_key(asdict(agent))} for agent in found.agents]
-        click.echo(json.dumps({**asdict(found), "agents": agents}, indent=2))
+        click.echo(json.dumps(_with_agents(found), indent=2))
     else:
         _write_usage(found)
 
@@ -74,8 +76,7 @@ def recover_command(directory: Path, new_directory: Path, as_json: bool) -> None
     """
     recovered = _done(lambda: recover(directory.expanduser(), new_directory.expanduser()))
     if as_json:
-        agents = [{**agent.key._asdict(), **_without_key(asdict(agent))} for agent in recovered.agents]
-        click.echo(json.dumps({**asdict(recovered), "agents": agents, "whole": recovered.is_whole}, indent=2))
+        click.echo(json.dumps({**_with_agents(recovered), "whole": recovered.is_whole}, indent=2))
     else:
         _write_recovered(recovered, new_directory)
     sys.exit(0 if recovered.is_whole else 1)
@@ -116,18 +117,24 @@ def _check_dict(checked: Checked) -> dict[str, Any]:
         "agents": checked.agents,
         "files": checked.published,
         "quarantined": checked.quarantined,
-        "findings": [_finding_dict(finding, finding in checked.mended) for finding in checked.findings],
+        "findings": [
+            {
+                **{
+                    name: _printable(getattr(each, name))
+                    for name in ("what", "where", "problem", "consequence", "repair")
+                },
+                "agents": list(each.agents),
+                "repairable": each.mend is not None,
+                "repaired": each in checked.mended,
+            }
+            for each in checked.findings
+        ],
     }
 
 
-def _finding_dict(finding: Finding, mended: bool) -> dict[str, Any]:
-    texts = ("what", "where", "problem", "consequence", "repair")
-    return {
-        **{name: _printable(getattr(finding, name)) for name in texts},
-        "agents": list(finding.agents),
-        "repairable": finding.mend is not None,
-        "repaired": mended,
-    }
+def _with_agents(found: Usage | Recovered) -> dict[str, Any]:
+    agents = [{**agent.key._asdict(), **asdict(agent)} for agent in found.agents]
+    return {**asdict(found), "agents": [{name: each[name] for name in each if name != "key"} for each in agents]}
 
 
 def _write_check(checked: Checked, repair: bool) -> None:
@@ -190,10 +197,6 @@ def _fate(agent: RecoveredAgent) -> str:
     if agent.lost_files:
         fate += f" ({agent.lost_files} more were damaged, and are computed again)"
     return f"{fate}; lost snapshots: {', '.join(agent.lost_snapshots)}" if agent.lost_snapshots else fate
-
-
-def _without_key(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "key"}
 
 
 def _printable(text: str) -> str:

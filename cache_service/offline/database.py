@@ -8,13 +8,12 @@ new, whatever a first start that was interrupted, or a worker's writing, has lef
 
 import shlex
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cache_service.files.directory import FOLDERS, DataDirectory
 from cache_service.ledger import schema
-from cache_service.offline.findings import Finding, Report
+from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Report
+from cache_service.offline.opening import reading
 
 _MOST = 20
 _WAS_USED = (
@@ -27,6 +26,22 @@ _WAS_USED = (
 
 class DatabaseDamaged(Exception):
     """store.db is lost, or SQLite cannot read all of it; the message says how to recover what is readable."""
+
+
+def find(root: Path) -> DataDirectory:
+    """The data directory `root`. Raises CannotCheck if it is none, or of a newer or an older program; LedgerLost."""
+    directory = DataDirectory(root)
+    try:
+        if lost := lost_by_names(directory):
+            raise LedgerLost(lost)
+        if not directory.database.is_file():
+            raise CannotCheck(f"{directory.root} has no store.db; name a store's data directory (its --data)")
+        schema.refuse_newer(directory.database)
+        if schema.is_older(directory.database):
+            raise CannotCheck(f"an older agentmem made {directory.root}; start the store once, which brings it along")
+    except (OSError, schema.SchemaTooNew, schema.ForeignDatabase) as error:
+        raise CannotCheck(f"cannot open {directory.root}: {error}") from error
+    return directory
 
 
 def refuse_damaged(directory: DataDirectory) -> None:
@@ -44,7 +59,7 @@ def refuse_damaged(directory: DataDirectory) -> None:
     lost = lost_by_names(directory)
     if not lost and path.exists():
         try:
-            with looking(path) as connection:
+            with reading(path, is_ours=True) as connection:
                 problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
                 if problems == ["ok"]:
                     lost = lost_by_rows(directory, connection)
@@ -86,15 +101,6 @@ def lost_by_rows(directory: DataDirectory, connection: sqlite3.Connection) -> st
         return _beside_files(directory, "lacks its tables")
     (used,) = connection.execute(_WAS_USED).fetchone()
     return "" if used else _beside_files(directory, "is new")
-
-
-@contextmanager
-def looking(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write, for who holds the directory's lock."""
-    wal = path.with_name(f"{path.name}-wal")
-    nothing_beside = "" if wal.exists() and wal.stat().st_size else "&immutable=1"  # else SQLite makes a WAL to read it
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{nothing_beside}", uri=True)) as connection:
-        yield connection
 
 
 def recovery(path: Path) -> str:

@@ -3,26 +3,24 @@
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from agentmem import blockfile
-from agentmem.blockfile import BlockFileError, BlockHeader
-from agentmem.identity import FileKind, FileName
+from agentmem.blockfile import BlockFileError
+from agentmem.identity import FileName
 from cache_service.files import quarantine, references
 from cache_service.files.directory import DataDirectory, is_disposable
 from cache_service.files.disk import open_regular
+from cache_service.files.publication import header_of
 from cache_service.files.references import FileOrigin, FileRow
 from cache_service.offline.findings import Finding, Mend, Report
 from cache_service.offline.tree import ALL_REFS
 
 _RECOMPUTED = "a turn that needs it computes its tokens again from the ledger"
 _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent said"
-
-
-def published(connection: sqlite3.Connection) -> Iterator[tuple[FileRow, FileOrigin]]:
-    """All rows of published files."""
-    return map(references.described, connection.execute(f"SELECT {references.COLUMNS} FROM files"))
 
 
 def check_published(
@@ -32,27 +30,33 @@ def check_published(
 
     `foreign` are files whose names the ledgers of these agents do not have. Every byte is read.
     """
-    for row, origin in published(connection):
+    for each in connection.execute(f"SELECT {references.COLUMNS} FROM files"):
+        row, origin = references.described(each)
         path = directory.path(row.name)
         where = str(path.relative_to(directory.root))
         users = _users(connection, row.name)
         try:
             problem = file_problem(path, row, origin)
         except FileNotFoundError:
-            mend = Mend("drop row", where, row.name)
-            report(
-                Finding("missing file", where, "the file of a row is gone", _RECOMPUTED, "drop the row", users, mend)
-            )
+            problem, mend = "the file of a row is gone", Mend(rows=partial(references.forget, names=[row.name]))
+            report(Finding("missing file", where, problem, _RECOMPUTED, "drop the row", users, mend))
             continue
         what = problem.partition(":")[0]
         if not problem and row.name in foreign:
             what, users = "chain hash", foreign[row.name]
             problem = "its chain hash is not that of the ledger's tokens there"
         if problem:
-            mend = Mend("quarantine", where, row.name)
-            report(
-                Finding(what, where, problem, f"it is refused when loaded; {_RECOMPUTED}", "quarantine it", users, mend)
-            )
+            consequence, mend = f"it is refused when loaded; {_RECOMPUTED}", _quarantining(directory, row.name, what)
+            report(Finding(what, where, problem, consequence, "quarantine it", users, mend))
+
+
+def _quarantining(directory: DataDirectory, name: FileName, reason: str) -> Mend:
+    kept = directory.new_quarantine_name(name)
+
+    def change(connection: sqlite3.Connection) -> None:
+        quarantine.add(connection, references.namespace_of(connection, name) or "", name, kept)
+
+    return Mend(rows=change, files=partial(directory.set_aside, name, kept, reason))
 
 
 def file_problem(path: Path, row: FileRow, origin: FileOrigin) -> str:
@@ -70,17 +74,7 @@ def file_problem(path: Path, row: FileRow, origin: FileOrigin) -> str:
         try:
             data = file.read()
             found, _ = blockfile.parse(data, size)
-            chain_hash, window = row.name.chain_hash, row.name.kind is FileKind.WINDOW
-            wanted = BlockHeader(
-                origin.fingerprint,
-                origin.key.namespace,
-                chain_hash,
-                origin.parent,
-                row.first_token,
-                row.token_count,
-                window,
-            )
-            blockfile.verify(found, wanted)
+            blockfile.verify(found, header_of(row, origin))
         except OSError as error:
             return f"unreadable: {error.strerror}"
         except BlockFileError as error:
@@ -90,23 +84,20 @@ def file_problem(path: Path, row: FileRow, origin: FileOrigin) -> str:
 
 def check_strays(directory: DataDirectory, connection: sqlite3.Connection, report: Report) -> None:
     """Report files without a row, in quarantine/ too, what is left in staging/, and quarantined rows without a file."""
-    rows = {directory.path(row.name) for row, _ in published(connection)}
+    rows = {*map(directory.path, references.all_names(connection))}
     for folder in ("blocks", "windows"):
         for path in sorted((directory.root / folder).rglob("*")):
-            if path not in rows and not _is_folder(path):
+            if path not in rows and (path.is_symlink() or not path.is_dir()):
                 report(_stray(directory, path, "orphan", "no row knows the file"))
-    for path in _entries(directory.staging):
+    for path in sorted(directory.staging.glob("*")):
         report(_stray(directory, path, "staging", "a publication that was never finished has left it"))
     kept = quarantine.files(connection)
-    known = {path for file in kept for path in directory.quarantine_paths(file)}
-    for path in _entries(directory.quarantine):
-        if path not in known:
-            report(_stray(directory, path, "orphan", "no row knows the file"))
+    for path in sorted({*directory.quarantine.glob("*")} - {*chain(*map(directory.quarantine_paths, kept))}):
+        report(_stray(directory, path, "orphan", "no row knows the file"))
     for file in sorted(kept):
-        path, _ = directory.quarantine_paths(file)
-        if not path.exists():
-            where = str(path.relative_to(directory.root))
-            mend = Mend("drop quarantined row", file)
+        if not directory.quarantine_paths(file)[0].exists():
+            where = f"{directory.quarantine.name}/{file}"
+            mend = Mend(rows=partial(quarantine.forget, files=[file]))
             report(Finding("missing file", where, "a quarantined file is gone", "none", "drop the row", mend=mend))
 
 
@@ -123,8 +114,13 @@ def check_modes(directory: DataDirectory, report: Report) -> None:
             problem = f"mode {stat.S_IMODE(found):04o} instead of {wanted:04o}"
             open_to_others = "other users of this machine may read what agents were told"
             consequence = open_to_others if found & 0o077 else "the store may not be able to use it"
-            mend = Mend("mode", where, mode=wanted)
+            mend = Mend(mode=partial(_set_mode, path, wanted))
             report(Finding("mode", where, problem, consequence, f"set mode {wanted:04o}", mend=mend))
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    with suppress(FileNotFoundError):  # SQLite's WAL, gone since
+        path.chmod(mode)
 
 
 def _users(connection: sqlite3.Connection, name: FileName) -> tuple[str, ...]:
@@ -140,12 +136,4 @@ def _stray(directory: DataDirectory, path: Path, what: str, problem: str) -> Fin
     where = str(path.relative_to(directory.root))
     if not is_disposable(path):
         return Finding(what, where, "not a file that the store makes", "takes up disk", "move it away")
-    return Finding(what, where, problem, _LEAKED, "remove it", mend=Mend("remove", where))
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+    return Finding(what, where, problem, _LEAKED, "remove it", mend=Mend(files=partial(path.unlink, missing_ok=True)))

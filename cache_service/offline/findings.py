@@ -1,24 +1,20 @@
 """What a check found: one fault, what follows from it, and how it is mended."""
 
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentmem.identity import FileName
+
+def _nothing(*_: object) -> None: ...
 
 
 class Mend(NamedTuple):
-    """What `--repair` does about a fault; see `repair`."""
+    """What `--repair` does about a fault: first modes, then all rows in one transaction, then files."""
 
-    how: str
-    """ "quarantine", "drop row", "drop quarantined row", "remove", "mode", "erase", "recount" or "forget evicted"."""
-    path: str = ""
-    """Of the file or directory, in the data directory."""
-    name: FileName | None = None
-    mode: int = 0
-    segment: int = 0
-    tokens: int | None = None
-    """To how many tokens the segment is cut; None: all of it goes."""
+    mode: Callable[[], None] = _nothing
+    rows: Callable[[sqlite3.Connection], object] = _nothing
+    files: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """The ledgers: whether each segment holds together, continues its parent, and every head counts what its chain has."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import chain
 
 import numpy as np
 
 from cache_service import checksums
+from cache_service.ledger.segments import EMPTY, Head, erase
 from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import Finding, Mend, Report
 from cache_service.offline.tree import Holder, Segment, Tree
@@ -17,42 +20,51 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
     Raises sqlite3.DatabaseError.
     """
     tree = Tree(connection)
+    for where, problem, agents in chain(_of_rows(connection, tree), _of_heads(connection, tree)):
+        report(_finding(where, problem, agents))
+    for segment, needed in tree.unheld():
+        stands = "no agent, snapshot or turn stands on it"
+        report(
+            Finding(
+                "unerased",
+                f"segment {segment.id}",
+                f"{stands if needed is None else f'only {needed} of its tokens are needed'}; the rest should be erased",
+                "what a deleted agent or branch said may still be in the database",
+                "erase it",
+                mend=Mend(rows=partial(erase, segment=segment.id, tokens=needed)),
+            )
+        )
+
+
+def _of_rows(connection: sqlite3.Connection, tree: Tree) -> Iterator[tuple[str, str, tuple[str, ...] | None]]:
+    """Where a row of a segment or of any other table is damaged, how, and whose it is; None: a run's."""
     users = tree.users()
     for segment in tree.segments.values():
-        problem = content_problem(connection, segment) or parent_problem(connection, segment, tree.segments)
-        if problem:
-            report(_finding(f"segment {segment.id}", problem, users.get(segment.id, ())))
+        if problem := content_problem(connection, segment) or parent_problem(connection, segment, tree.segments):
+            yield f"segment {segment.id}", problem, users.get(segment.id, ())
     for table, row in checksums.damaged(connection):
-        where, problem = f"table {table}, row {row}", "it is not what was written: its checksum differs"
-        if table.startswith("workflow"):
-            report(_finding_of_run(where, problem))
-            continue
         agents = users.get(row, ()) if table == "segments" else _owner(connection, table, row)
-        report(_finding(where, problem, agents))
-    for row in _torn_runs(connection):
-        problem = "it does not have the payload and the events that it counts"
-        report(_finding_of_run(f"table workflow_records, row {row}", problem))
-    versions: dict[str, int] = {}
+        yield f"table {table}, row {row}", "it is not what was written: its checksum differs", agents
+    for (row,) in connection.execute(f"SELECT id FROM workflow_records WHERE {TORN}"):
+        yield f"table workflow_records, row {row}", "it does not have the payload and the events that it counts", None
+
+
+def _of_heads(connection: sqlite3.Connection, tree: Tree) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """How agents and snapshots contradict their segments, and each other."""
+    versions = {holder.uid: holder.version for holder in tree.holders if holder.snapshot is None}
     for holder in tree.holders:
-        if problem := head_problem(connection, holder, tree.segments):
-            report(_finding(holder.where, problem, (holder.agent,)))
+        problems = [head_problem(connection, holder.head, holder.key.namespace, tree.segments)]
         if holder.snapshot is None:
-            versions[holder.uid] = holder.version
-            for problem in turn_problems(connection, holder, tree.segments):
-                report(_finding(holder.where, problem, (holder.agent,)))
+            problems += turn_problems(connection, holder, tree.segments)
         elif holder.version > versions[holder.uid]:
-            problem = f"it is of version {holder.version}, but the agent is at {versions[holder.uid]}"
-            report(_finding(holder.where, problem, (holder.agent,)))
-    _check_unheld(tree, report)
+            problems.append(f"it is of version {holder.version}, but the agent is at {versions[holder.uid]}")
+        yield from ((holder.where, problem, (holder.agent,)) for problem in problems if problem)
 
 
-def _torn_runs(connection: sqlite3.Connection) -> list[int]:
-    """Row ids of records of runs that lack parts."""
-    return [row[0] for row in connection.execute(f"SELECT id FROM workflow_records WHERE {TORN}")]
-
-
-def _owner(connection: sqlite3.Connection, table: str, row: int) -> tuple[str, ...]:
-    """The agent that a row of agents, snapshots or turns is of."""
+def _owner(connection: sqlite3.Connection, table: str, row: int) -> tuple[str, ...] | None:
+    """The agent that a row of agents, snapshots or turns is of; None for a run's."""
+    if table.startswith("workflow"):
+        return None
     found = connection.execute(
         f"SELECT namespace, agent_id, model_id FROM agents WHERE uid = (SELECT uid FROM {table} WHERE rowid = ?)",
         (row,),
@@ -79,40 +91,37 @@ def content_problem(connection: sqlite3.Connection, segment: Segment) -> str:
     return ""
 
 
-def parent_problem(connection: sqlite3.Connection, segment: Segment, segments: dict[int, Segment]) -> str:
+def parent_problem(connection: sqlite3.Connection, segment: Segment, segments: Mapping[int, Segment]) -> str:
     """How a segment fails to continue its parent's chain; "" if it does."""
-    turns = segment.turns - (not segment.is_cut)
-    if segment.parent is None:
-        stands_at = (segment.parent_tokens, segment.parent_bytes, turns)
-        return "" if stands_at == (0, 0, 0) else f"the first of its chain, but stands after {_place(*stands_at)}"
-    parent = segments.get(segment.parent)
+    head = Head(segment.parent_id, segment.parent_tokens, segment.parent_bytes, segment.turns - (not segment.is_cut))
+    if head.segment is None:
+        return "" if head == EMPTY else f"the first of its chain, but stands after {_place(head)}"
+    parent = segments.get(head.segment)
     if parent is None or parent.id >= segment.id:
-        return f"its parent, segment {segment.parent}, is not there"
-    if parent.namespace != segment.namespace:
-        return "its parent is another namespace's"
+        return f"its parent, segment {head.segment}, is not there"
     if segment.parent_tokens and parent.tokenizer_hash != segment.tokenizer_hash:
         return "its tokens are of another tokenizer than its parent's"
-    return _cut_problem(connection, parent, segment.parent_tokens, segment.parent_bytes, turns)
+    return head_problem(connection, head, segment.namespace, segments)
 
 
-def head_problem(connection: sqlite3.Connection, holder: Holder, segments: dict[int, Segment]) -> str:
-    """How an agent's or a snapshot's counters differ from its chain; "" if they do not."""
-    head = segments.get(holder.head)
-    if head is None:
-        return f"its head, segment {holder.head}, is not there"
-    if head.namespace != holder.key.namespace:
-        return f"its head, segment {holder.head}, is another namespace's"
-    return _cut_problem(connection, head, holder.tokens, holder.text_bytes, holder.turns)
+def head_problem(connection: sqlite3.Connection, head: Head, namespace: str, segments: Mapping[int, Segment]) -> str:
+    """How the counters of a head in a namespace differ from its chain; "" if they do not."""
+    last = segments.get(head.segment or 0)
+    if last is None:
+        return f"segment {head.segment}, which it continues, is not there"
+    if last.namespace != namespace:
+        return f"segment {head.segment}, which it continues, is another namespace's"
+    wanted = cut_place(connection, last, head.tokens)
+    if wanted is None:
+        return f"it counts {head.tokens} tokens, which is not within segment {last.id}"
+    return "" if head == wanted else f"it counts {_place(head)}, but its chain has {_place(wanted)}"
 
 
-def turn_problems(connection: sqlite3.Connection, agent: Holder, segments: dict[int, Segment]) -> Iterator[str]:
+def turn_problems(connection: sqlite3.Connection, agent: Holder, segments: Mapping[int, Segment]) -> Iterator[str]:
     """How the turns that an agent can replay, and what is published of it, contradict the agent and its segments."""
-    newest, published = connection.execute(
-        "SELECT (SELECT max(version) FROM turns WHERE uid = :uid), published_version FROM agents WHERE uid = :uid",
-        {"uid": agent.uid},
-    ).fetchone()
-    if max(newest or 0, published) > agent.version:
-        yield f"it is at version {agent.version}, but has turns or KV of version {max(newest or 0, published)}"
+    (newest,) = connection.execute("SELECT max(version) FROM turns WHERE uid = ?", (agent.uid,)).fetchone()
+    if (last := max(newest or 0, agent.published)) > agent.version:
+        yield f"it is at version {agent.version}, but has turns or KV of version {last}"
     rows = connection.execute("SELECT version, segment FROM turns WHERE uid = ? AND segment IS NOT NULL", (agent.uid,))
     for version, number in rows:
         segment = segments.get(number)
@@ -125,71 +134,32 @@ def turn_problems(connection: sqlite3.Connection, agent: Holder, segments: dict[
         yield f"{strange} of its turns are another namespace's"
 
 
-def cut_place(connection: sqlite3.Connection, segment: Segment, tokens: int) -> tuple[int, int, int] | None:
-    """Tokens, bytes of text and turns of the chain up to the `tokens`-th token, in `segment`; None if it isn't there.
+def cut_place(connection: sqlite3.Connection, segment: Segment, tokens: int) -> Head | None:
+    """The chain up to the `tokens`-th token, in `segment`; None if it isn't there.
 
-    What `ledger.cut` and, for the root, `ledger.empty` say.
+    What `segments.cut` and, for the root, `segments.empty` say.
     """
     kept = tokens - segment.parent_tokens
     if kept == segment.tokens:
-        return tokens, segment.parent_bytes + segment.text_bytes, segment.turns
-    if kept == 0 and segment.parent is None:
-        return 0, 0, 0
+        return Head(segment.id, tokens, segment.parent_bytes + segment.text_bytes, segment.turns)
+    if kept == 0 and segment.parent_id is None:
+        return Head(segment.id, 0, 0, 0)
     if not 0 < kept < segment.tokens:
         return None
     (data,) = connection.execute(
         "SELECT substr(offsets, ?, 4) FROM segments WHERE id = ?", (4 * kept - 3, segment.id)
     ).fetchone()
-    return tokens, segment.parent_bytes + int.from_bytes(data, "little"), segment.turns - (not segment.is_cut)
+    text_bytes = segment.parent_bytes + int.from_bytes(data, "little")
+    return Head(segment.id, tokens, text_bytes, segment.turns - (not segment.is_cut))
 
 
-def _cut_problem(connection: sqlite3.Connection, segment: Segment, tokens: int, text_bytes: int, turns: int) -> str:
-    """How a place in a chain differs from what its segments say, `segment` being the last one kept."""
-    wanted = cut_place(connection, segment, tokens)
-    if wanted is None:
-        return f"it counts {tokens} tokens, which is not within segment {segment.id}"
-    if (tokens, text_bytes, turns) != wanted:
-        return f"it counts {_place(tokens, text_bytes, turns)}, but its chain has {_place(*wanted)}"
-    return ""
+def _finding(where: str, problem: str, agents: tuple[str, ...] | None) -> Finding:
+    consequence, what = f"what {', '.join(agents or ()) or 'nobody'} remembers may be wrong from there on", "agent"
+    if agents is None:
+        consequence, what = "that run of a workflow cannot be resumed or looked at", "run"
+    repair = f"delete the {what}, or go on without what is damaged: agentmem store recover copies the rest"
+    return Finding("ledger", where, problem, consequence, repair, agents or ())
 
 
-def _check_unheld(tree: Tree, report: Report) -> None:
-    for segment, needed in tree.unheld():
-        what = (
-            "no agent, snapshot or turn stands on it" if needed is None else f"only {needed} of its tokens are needed"
-        )
-        report(
-            Finding(
-                "unerased",
-                f"segment {segment.id}",
-                f"{what}, so the rest should have been erased",
-                "what a deleted agent or branch said may still be in the database",
-                "erase it",
-                mend=Mend("erase", segment=segment.id, tokens=needed),
-            )
-        )
-
-
-def _finding(where: str, problem: str, agents: tuple[str, ...]) -> Finding:
-    return Finding(
-        "ledger",
-        where,
-        problem,
-        f"what {', '.join(agents) or 'nobody'} remembers may be wrong from there on",
-        "delete the agent, or go on without what is damaged: agentmem store recover copies the rest",
-        agents,
-    )
-
-
-def _finding_of_run(where: str, problem: str) -> Finding:
-    return Finding(
-        "ledger",
-        where,
-        problem,
-        "that run of a workflow cannot be resumed or looked at",
-        "delete the run, or go on without it: agentmem store recover copies the rest",
-    )
-
-
-def _place(tokens: int, text_bytes: int, turns: int) -> str:
-    return f"{tokens} tokens, {text_bytes} bytes and {turns} turns"
+def _place(head: Head) -> str:
+    return f"{head.tokens} tokens, {head.text_bytes} bytes and {head.turns} turns"

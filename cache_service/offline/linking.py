@@ -9,7 +9,8 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from agentmem import blockfile
@@ -18,12 +19,11 @@ from agentmem.identity import FileKind, FileName
 from agentmem.validation import AgentKey
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory
-from cache_service.files.disk import open_regular, sync, sync_directory
+from cache_service.files.disk import open_private, open_regular, sync, sync_directory
 from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger import segments
-from cache_service.ledger.segments import Head
 from cache_service.offline import tree
-from cache_service.offline.chains import Named, Names
+from cache_service.offline.chains import Names
 from cache_service.offline.files import file_problem
 
 _File = tuple[FileRow, FileOrigin]
@@ -36,46 +36,40 @@ def link(
 
     A file is a hard link where that is possible; nothing in the old directory changes, not even a mode.
     """
-    by_parent: dict[tuple[str, bytes], list[_File]] = {}
-    for file in files:
-        by_parent.setdefault((file[1].key.namespace, file[1].parent), []).append(file)
-    fingerprints = {file[1].fingerprint for found in by_parent.values() for file in found}
+    by_parent: defaultdict[tuple[str, str, bytes], list[_File]] = defaultdict(list)
+    for row, origin in files:
+        by_parent[origin.fingerprint, origin.key.namespace, origin.parent].append((row, origin))
+    fingerprints = {fingerprint for fingerprint, _, _ in by_parent}
     taken: dict[FileName, bool] = {}
-    found: dict[AgentKey, tuple[set[FileName], set[FileName]]] = {}
+    found: defaultdict[AgentKey, dict[FileName, bool]] = defaultdict(dict)
     for holder in tree.holders(connection):
-        whole, lost = found.setdefault(holder.key, (set(), set()))
-        head = Head(holder.head, holder.tokens, holder.text_bytes, holder.turns)
-        names = Names(segments.read(connection, head).token_ids)
-        for row, origin in _named(names, holder.key.namespace, fingerprints, by_parent):
-            if row.name not in taken:
-                taken[row.name] = take(source, target, row, origin)
+        namespace, names = holder.key.namespace, Names(segments.read(connection, holder.head).token_ids)
+        for place in ((each, namespace, parent) for each in fingerprints for parent in names.chain(each, namespace)):
+            for row, origin in by_parent.get(place, ()):
+                if not names.has(row, origin):
+                    continue
+                if row.name not in taken:
+                    taken[row.name] = _take(source, target, connection, row, origin)
+                found[holder.key][row.name] = taken[row.name]
                 if taken[row.name]:
-                    references.add(connection, row, origin, time.time_ns())
-            (whole if taken[row.name] else lost).add(row.name)
-            if taken[row.name]:
-                _refer(connection, holder, row.name)
-    for folder in {target.folder(name) for name, is_there in taken.items() if is_there}:
+                    table, column, value = holder.refs
+                    insert = f"INSERT OR IGNORE INTO {table} ({column}, kind, chain_hash) VALUES (?, ?, ?)"
+                    connection.execute(insert, (value, *row.name))
+    _sync(target, taken)
+    return {key: (sum(whole.values()), len(whole) - sum(whole.values())) for key, whole in found.items()}
+
+
+def _sync(target: DataDirectory, names: Iterable[FileName]) -> None:
+    """Make directories durable to which files of these names were taken over."""
+    for folder in {target.folder(name) for name in names}:
         sync_directory(folder)
         sync_directory(folder.parent)
-    return {key: (len(whole), len(lost)) for key, (whole, lost) in found.items()}
 
 
-def _named(
-    names: Names, namespace: str, fingerprints: Iterable[str], by_parent: dict[tuple[str, bytes], list[_File]]
-) -> Iterator[_File]:
-    """The files that a ledger's tokens name."""
-    for fingerprint in fingerprints:
-        for parent in names.chain(fingerprint, namespace):
-            for row, origin in by_parent.get((namespace, parent), ()):
-                end = row.first_token + row.token_count
-                if origin.fingerprint == fingerprint and names.has(
-                    Named(row.name, fingerprint, namespace, parent, end)
-                ):
-                    yield row, origin
-
-
-def take(source: DataDirectory, target: DataDirectory, row: FileRow, origin: FileOrigin) -> bool:
-    """Link or copy one file; whether it is what its row says."""
+def _take(
+    source: DataDirectory, target: DataDirectory, connection: sqlite3.Connection, row: FileRow, origin: FileOrigin
+) -> bool:
+    """Link or copy one file, and add its row; whether it is what that says."""
     old, new = source.path(row.name), target.path(row.name)
     new.parent.mkdir(mode=0o700, exist_ok=True)
     try:
@@ -87,6 +81,7 @@ def take(source: DataDirectory, target: DataDirectory, row: FileRow, origin: Fil
             return False
     try:
         if not file_problem(new, row, origin):
+            references.add(connection, row, origin, time.time_ns())
             return True
     except FileNotFoundError:
         return False
@@ -97,10 +92,7 @@ def take(source: DataDirectory, target: DataDirectory, row: FileRow, origin: Fil
 def _copy(old: Path, new: Path) -> bool:
     """Copy a regular file that can be read; False if there is none."""
     try:
-        with (
-            open(open_regular(old), "rb") as source,
-            open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as target,
-        ):
+        with open(open_regular(old), "rb") as source, open_private(new) as target:
             shutil.copyfileobj(source, target)
             target.flush()
             sync(target.fileno())
@@ -111,27 +103,12 @@ def _copy(old: Path, new: Path) -> bool:
     return True
 
 
-def _refer(connection: sqlite3.Connection, holder: tree.Holder, name: FileName) -> None:
-    table, column, value = (
-        ("refs", "uid", holder.uid) if holder.snapshot is None else ("snapshot_refs", "snapshot", holder.snapshot)
-    )
-    connection.execute(f"INSERT OR IGNORE INTO {table} ({column}, kind, chain_hash) VALUES (?, ?, ?)", (value, *name))
-
-
 def link_unclaimed(source: DataDirectory, target: DataDirectory, connection: sqlite3.Connection) -> int:
     """Take over all files that are what their headers say; how many."""
-    folders = set()
-    files = 0
-    for name in source.published():
-        found = _described(source, name)
-        if found is not None and take(source, target, *found):
-            references.add(connection, *found, time.time_ns())
-            folders.add(target.folder(name))
-            files += 1
-    for folder in folders:
-        sync_directory(folder)
-        sync_directory(folder.parent)
-    return files
+    described = filter(None, (_described(source, name) for name in source.published()))
+    taken = [row.name for row, origin in described if _take(source, target, connection, row, origin)]
+    _sync(target, taken)
+    return len(taken)
 
 
 def _described(source: DataDirectory, name: FileName) -> tuple[FileRow, FileOrigin] | None:

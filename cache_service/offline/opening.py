@@ -9,27 +9,9 @@ from pathlib import Path
 from cache_service import checksums
 from cache_service.files.directory import DataDirectory
 from cache_service.files.directory_lock import DirectoryLock
-from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew, is_older, refuse_newer
-from cache_service.offline.database import lost_by_names
-from cache_service.offline.findings import CannotCheck, LedgerLost
+from cache_service.offline.findings import CannotCheck
 
 _WRITING = ("synchronous = FULL", "secure_delete = ON", "recursive_triggers = ON", "temp_store = MEMORY")
-
-
-def find(root: Path) -> DataDirectory:
-    """The data directory `root`. Raises CannotCheck if it is none, or of a newer or an older program; LedgerLost."""
-    directory = DataDirectory(root)
-    try:
-        if lost := lost_by_names(directory):
-            raise LedgerLost(lost)
-        if not directory.database.is_file():
-            raise CannotCheck(f"{directory.root} has no store.db; name a store's data directory (its --data)")
-        refuse_newer(directory.database)
-        if is_older(directory.database):
-            raise CannotCheck(f"an older agentmem made {directory.root}; start the store once, which brings it along")
-    except (OSError, SchemaTooNew, ForeignDatabase) as error:
-        raise CannotCheck(f"cannot open {directory.root}: {error}") from error
-    return directory
 
 
 @contextmanager
@@ -53,19 +35,19 @@ def alone(directory: DataDirectory, *, creates: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def reading(path: Path, *, beside: bool = True) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write. A store may be running; what it commits meanwhile is not seen.
+def reading(path: Path, *, beside: bool = True, is_ours: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection that cannot write. A store may be running, unless it `is_ours`; what it commits is not seen.
 
     SQLite makes files to read a log that no process has open, `beside` the database. Raises CannotCheck where there is
     such a log and they may not be made, or cannot, on a disk that cannot be written to.
     """
     options, log = "mode=ro", path.with_name(f"{path.name}-wal")
-    if not beside or not os.access(path.parent, os.W_OK):
+    if is_ours or not beside or not os.access(path.parent, os.W_OK):
         if not log.exists() or not log.stat().st_size:
             options += "&immutable=1"  # else SQLite makes files beside it
         elif not beside:
             raise CannotCheck("its store was killed; the next start takes in what its log holds")
-        elif not path.with_name(f"{path.name}-shm").exists():
+        elif not is_ours and not path.with_name(f"{path.name}-shm").exists():
             raise CannotCheck(
                 f"{path.parent} cannot be written to, and SQLite cannot read {log.name} there; copy the directory to"
                 " another disk, and name the copy"

@@ -5,46 +5,26 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentmem.errors import AgentmemError
-from agentmem.validation import AgentKey
 from cache_service import checksums
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
+from cache_service.files.disk import open_private
 from cache_service.ledger.database import Database
 from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew, refuse_newer
 from cache_service.offline import linking, states
 from cache_service.offline.database import lost_by_names, lost_by_rows
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.opening import alone, writing
-from cache_service.offline.states import Kept
+from cache_service.offline.states import RecoveredAgent
 from cache_service.offline.transfer import transfer
 from cache_service.tiers import quotas
 
 _COPY = "store.db-damaged"
 _CHUNK, _PAGE = 1 << 20, 4096
-
-
-@dataclass(frozen=True)
-class RecoveredAgent:
-    """What became of one agent. Tokens and turns are those of the state that was recovered, and of the one it had."""
-
-    key: AgentKey
-    state: str
-    """ "whole", "in part" or "gone"."""
-    tokens: int = 0
-    turns: int = 0
-    had_tokens: int | None = None
-    """None: not known any more."""
-    had_turns: int | None = None
-    lost_snapshots: tuple[str, ...] = ()
-    is_made_again: bool = False
-    """Whether its row was lost, and made again without its label, pin and times to live."""
-    files: int = 0
-    lost_files: int = 0
-    """Files that are gone or damaged; their tokens are computed again."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +121,14 @@ def _rebuild(
         return Recovered([], 0, [], unclaimed_files)
     found = transfer(damaged, connection)
     kept = states.keep_newest(connection, found.links)
-    gone = states.remove_contradictory(connection)
     files = linking.link(source, target, connection, found.files)
     quotas.recount(connection)
     (records,) = connection.execute("SELECT count(*) FROM workflow_records").fetchone()
-    agents = [_told(each, each.key in gone, each.key in found.made, *files.get(each.key, (0, 0))) for each in kept]
-    agents += [RecoveredAgent(key, "gone") for key in found.lost]
+    agents = [RecoveredAgent(key, "gone") for key in found.lost]
+    for each in kept:
+        whole, lost = files.get(each.key, (0, 0))
+        made = each.key in found.made and each.state != "gone"
+        agents.append(replace(each, is_made_again=made, files=whole, lost_files=lost))
     if found.damaged and not records and all(agent.state == "gone" for agent in agents):
         raise CannotCheck("nothing can be recovered: no ledger of the database holds together")
     return Recovered(sorted(agents, key=lambda agent: agent.key), records, found.damaged)
@@ -160,33 +142,11 @@ def _is_lost(source: DataDirectory, damaged: sqlite3.Connection) -> bool:
         return False
 
 
-def _told(kept: Kept, is_gone: bool, is_made_again: bool, files: int, lost_files: int) -> RecoveredAgent:
-    if is_gone or kept.tokens is None:
-        return RecoveredAgent(
-            kept.key, "gone", 0, 0, kept.had_tokens, kept.had_turns, lost_snapshots=kept.lost_snapshots
-        )
-    return RecoveredAgent(
-        kept.key,
-        "whole" if kept.is_whole else "in part",
-        kept.tokens,
-        kept.turns,
-        kept.had_tokens,
-        kept.had_turns,
-        kept.lost_snapshots,
-        is_made_again,
-        files,
-        lost_files,
-    )
-
-
 def _copy_readable(source: Path, target: Path) -> None:
     """Copy a file, with zeros where the disk cannot read it; nothing if it is not there."""
     if not source.exists():
         return
-    with (
-        open(source, "rb", buffering=0) as old,
-        open(target, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as new,
-    ):
+    with open(source, "rb", buffering=0) as old, open_private(target) as new:
         size = os.fstat(old.fileno()).st_size
         for start in range(0, size, _CHUNK):
             length = min(_CHUNK, size - start)

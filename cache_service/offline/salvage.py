@@ -6,7 +6,8 @@ goes on is searched for, and the ids in between are tried one by one. What hangs
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 Row = tuple[Any, ...]
@@ -61,7 +62,8 @@ class Salvaged:
             step *= 2
             if first + step > _LAST_ID:
                 return None
-        return _smallest(self._is_readable, failing + 1, first + step)
+        ids = range(failing + 1, first + step)
+        return ids.start + bisect_left(ids, True, key=self._is_readable)
 
     def _is_readable(self, first: int) -> bool:
         try:
@@ -69,11 +71,3 @@ class Salvaged:
         except sqlite3.DatabaseError:
             return False
         return True
-
-
-def _smallest(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Where `holds` begins to hold, by bisection; it holds at `high`."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low

@@ -4,83 +4,96 @@ Works on a new database into which rows were copied, and leaves in it what is wh
 """
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from agentmem.validation import AgentKey
-from cache_service.ledger import segments as ledger
+from cache_service.ledger.segments import EMPTY, Head, erase
 from cache_service.offline import ledgers, tree
 from cache_service.offline.findings import Finding
 from cache_service.offline.transfer import Link
 from cache_service.offline.tree import Holder, Segment, Tree
 
 
-class Kept(NamedTuple):
-    """What is left of an agent. `tokens` and `turns` are those of the state that is left, None where it is gone."""
+@dataclass(frozen=True)
+class RecoveredAgent:
+    """What became of one agent. Tokens and turns are those of the state that was recovered, and of the one it had."""
 
     key: AgentKey
-    tokens: int | None
-    turns: int
-    had_tokens: int
-    had_turns: int
-    lost_snapshots: tuple[str, ...]
+    state: str
+    """ "whole", "in part" or "gone"."""
+    tokens: int = 0
+    turns: int = 0
+    had_tokens: int | None = None
+    """None: not known any more."""
+    had_turns: int | None = None
+    lost_snapshots: tuple[str, ...] = ()
+    is_made_again: bool = False
+    """Whether its row was lost, and made again without its label, pin and times to live."""
+    files: int = 0
+    lost_files: int = 0
+    """Files that are gone or damaged; their tokens are computed again."""
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing of it is lost but perhaps snapshots."""
-        return self.tokens == self.had_tokens
 
-
-def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> list[Kept]:
+def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> list[RecoveredAgent]:
     """Give every agent the newest state that holds together, and drop what does not. Foreign keys are not enforced.
 
-    `links` are the places of segments whose content is lost.
+    `links` are the places of segments whose content is lost. What is left is checked once more, and agents that
+    contradict themselves are gone.
     """
     segments = tree.segments(connection)
     good = set(_good(connection, segments))
-    known = {**links, **{number: Link(each.parent, each.parent_tokens) for number, each in segments.items()}}
-    lost: dict[str, list[str]] = {}
-    for snapshot in list(tree.snapshots(connection)):
-        if snapshot.head not in good or ledgers.head_problem(connection, snapshot, segments):
+    known = {**links, **{number: Link(each.parent_id, each.parent_tokens) for number, each in segments.items()}}
+    holders = tree.holders(connection)
+    lost: defaultdict[str, list[str]] = defaultdict(list)
+    for snapshot in holders:
+        if snapshot.snapshot is not None and not _holds(connection, snapshot, segments, good):
             connection.execute("DELETE FROM snapshots WHERE id = ?", (snapshot.snapshot,))
-            lost.setdefault(snapshot.uid, []).append(snapshot.name)
+            lost[snapshot.uid].append(snapshot.name)
     _drop_turns(connection, good)
     kept = []
-    for agent in list(tree.agents(connection)):
-        tokens, turns = _keep_newest_of(connection, agent, segments, good, known)
-        kept.append(Kept(agent.key, tokens, turns, agent.tokens, agent.turns, tuple(lost.get(agent.uid, ()))))
+    for agent in holders:
+        if agent.snapshot is None:
+            head = _keep_newest_of(connection, agent, segments, good, known)
+            state = "gone" if head is None else "whole" if head.tokens == agent.head.tokens else "in part"
+            _, tokens, _, turns = head or EMPTY
+            had = agent.head.tokens, agent.head.turns
+            kept.append(RecoveredAgent(agent.key, state, tokens, turns, *had, tuple(lost[agent.uid])))
     connection.executemany("DELETE FROM segments WHERE id = ?", [(number,) for number in segments.keys() - good])
     _drop_strangers(connection)
-    return kept
+    gone = _drop_contradictory(connection)
+    return [replace(each, state="gone", tokens=0, turns=0) if each.key in gone else each for each in kept]
 
 
-def remove_contradictory(connection: sqlite3.Connection) -> set[AgentKey]:
-    """Check all ledgers once more, and delete the agents that contradict themselves; these agents."""
+def _drop_contradictory(connection: sqlite3.Connection) -> set[AgentKey]:
+    """Check all ledgers, and delete the agents that contradict themselves; these agents."""
     findings: list[Finding] = []
     ledgers.check(connection, findings.append)
     wrong = {name for finding in findings for name in finding.agents}
-    gone = set()
-    for agent in list(tree.agents(connection)):
-        if agent.agent in wrong:
-            connection.execute("DELETE FROM agents WHERE uid = ?", (agent.uid,))
-            gone.add(agent.key)
+    gone = {each.uid: each.key for each in tree.holders(connection) if each.agent in wrong}
+    connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in gone])
     _drop_strangers(connection)
-    return gone
+    return {*gone.values()}
 
 
-def _good(connection: sqlite3.Connection, segments: dict[int, Segment]) -> Iterator[int]:
+def _good(connection: sqlite3.Connection, segments: Mapping[int, Segment]) -> Iterator[int]:
     """Segments that hold together, as do all those that they stand on."""
     good: set[int] = set()
-    for number in sorted(segments):
-        segment = segments[number]
-        stands = segment.parent is None or segment.parent in good
+    for number, segment in sorted(segments.items()):
         if (
-            stands
+            (segment.parent_id is None or segment.parent_id in good)
             and not ledgers.content_problem(connection, segment)
             and not ledgers.parent_problem(connection, segment, segments)
         ):
             good.add(number)
             yield number
+
+
+def _holds(connection: sqlite3.Connection, holder: Holder, segments: Mapping[int, Segment], good: set[int]) -> bool:
+    """Whether a head stands on what is good, and counts what that has."""
+    problem = ledgers.head_problem(connection, holder.head, holder.key.namespace, segments)
+    return holder.head.segment in good and not problem
 
 
 def _drop_turns(connection: sqlite3.Connection, good: set[int]) -> None:
@@ -93,33 +106,32 @@ def _drop_turns(connection: sqlite3.Connection, good: set[int]) -> None:
 def _keep_newest_of(
     connection: sqlite3.Connection,
     agent: Holder,
-    segments: dict[int, Segment],
+    segments: Mapping[int, Segment],
     good: set[int],
     links: Mapping[int, Link],
-) -> tuple[int | None, int]:
-    """The agent's tokens and turns from now on; None if it had to be deleted."""
+) -> Head | None:
+    """The agent's head from now on; None if it had to be deleted."""
     (newest,) = connection.execute("SELECT max(version) FROM turns WHERE uid = ?", (agent.uid,)).fetchone()
-    if agent.head in good and not ledgers.head_problem(connection, agent, segments) and (newest or 0) <= agent.version:
+    if _holds(connection, agent, segments, good) and (newest or 0) <= agent.version:
         connection.execute("UPDATE agents SET published_version = version WHERE uid = ?", (agent.uid,))
-        return agent.tokens, agent.turns
+        return agent.head
     for number, tokens in (*_beginnings(agent, links), *_earlier(connection, agent)):
         place = ledgers.cut_place(connection, segments[number], tokens) if number in good else None
-        if place is not None and place[0] > 0:
+        if place is not None and place.tokens > 0:
             version = max(agent.version, newest or 0) + 1
             connection.execute(
                 "UPDATE agents SET version = ?, published_version = ?, head_segment = ?, tokens = ?, text_bytes = ?,"
                 " turns = ?, messages = 0, message_hash = x'' WHERE uid = ?",
-                (version, version, number, *place, agent.uid),
+                (version, version, *place, agent.uid),
             )
-            return place[0], place[2]
+            return place
     connection.execute("DELETE FROM agents WHERE uid = ?", (agent.uid,))
-    return None, 0
+    return None
 
 
 def _beginnings(agent: Holder, links: Mapping[int, Link]) -> Iterator[tuple[int, int]]:
     """The segments of the agent's chain, newest first, each with the position up to which it counts."""
-    number: int | None = agent.head
-    tokens = agent.tokens
+    number, tokens, *_ = agent.head
     while number is not None:
         yield number, tokens
         link = links.get(number)
@@ -145,7 +157,4 @@ def _drop_strangers(connection: sqlite3.Connection) -> None:
         connection.execute(f"DELETE FROM {table} WHERE uid NOT IN (SELECT uid FROM agents)")
     while unheld := list(Tree(connection).unheld()):
         for segment, needed in unheld:
-            if needed is None:
-                connection.execute("DELETE FROM segments WHERE id = ?", (segment.id,))
-            else:
-                ledger.shorten(connection, segment.id, needed)
+            erase(connection, segment.id, needed)

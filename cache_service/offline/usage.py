@@ -1,18 +1,20 @@
 """What takes up the disk: bytes by agent and by kind, and what deleting each agent would give back."""
 
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentmem.identity import FileKind
 from agentmem.validation import AgentKey
+from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
+from cache_service.offline.database import find
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.ledgers import cut_place
-from cache_service.offline.opening import find, reading
+from cache_service.offline.opening import reading
 from cache_service.offline.tree import ALL_REFS, Tree
+from cache_service.tiers import quotas
 
 _Name = tuple[int, bytes]
 
@@ -65,23 +67,22 @@ class _Files:
 
     def __init__(self, directory: DataDirectory, connection: sqlite3.Connection) -> None:
         self.sizes: dict[_Name, int] = {}
-        self.totals = Counter({"blocks": 0, "windows": 0})
-        self.namespaces: Counter[str] = Counter()
-        self._computed: dict[AgentKey, set[_Name]] = {}
+        self._computed: defaultdict[AgentKey, set[_Name]] = defaultdict(set)
         for kind, chain_hash, size, *key in connection.execute(
             "SELECT kind, chain_hash, size_bytes, namespace, agent_id, model_id FROM files"
         ):
             self.sizes[kind, chain_hash] = size
-            self._computed.setdefault(AgentKey(*key), set()).add((kind, chain_hash))
-            self.totals["blocks" if kind == FileKind.BLOCK else "windows"] += size
-            self.namespaces[key[0]] += size
-        self._refs: dict[str, set[_Name]] = {}
+            self._computed[AgentKey(*key)].add((kind, chain_hash))
+        self._refs: defaultdict[str, set[_Name]] = defaultdict(set)
         for uid, kind, chain_hash in connection.execute(ALL_REFS):
-            self._refs.setdefault(uid, set()).add((kind, chain_hash))
+            self._refs[uid].add((kind, chain_hash))
         self._referring = Counter(name for names in self._refs.values() for name in names)
-        self._quarantined = _quarantined(directory, connection)
-        for key, _, size in self._quarantined:
-            self.namespaces[key.namespace] += size
+        self._quarantined = [
+            (AgentKey(*key), (kind, chain_hash), _size(*directory.quarantine_paths(file)))
+            for file, kind, chain_hash, *key in connection.execute(
+                "SELECT file, kind, chain_hash, namespace, agent_id, model_id FROM quarantined"
+            )
+        ]
 
     @property
     def unowned(self) -> int:
@@ -89,10 +90,9 @@ class _Files:
 
     def of(self, uid: str, key: AgentKey) -> tuple[int, int, int]:
         """Bytes of an agent's KV that are only its, that are others', too, and that are in quarantine."""
-        refs = self._refs.get(uid, set())
+        refs, computed = self._refs[uid], self._computed[key]
         mine = refs & self.sizes.keys()
         own = {name for name in mine if self._referring[name] == 1}
-        computed = self._computed.get(key, set())
         own |= {name for name in computed if not self._referring[name]}
         aside = sum(
             size
@@ -103,59 +103,32 @@ class _Files:
 
 
 def _usage(directory: DataDirectory, connection: sqlite3.Connection) -> Usage:
-    files, tree = _Files(directory, connection), Tree(connection)
-    namespaces, agents = files.namespaces, []
-    place: dict[int, str] = {}
+    files, tree, agents = _Files(directory, connection), Tree(connection), []
     for agent in (holder for holder in tree.holders if holder.snapshot is None):
         own, shared, aside = files.of(agent.uid, agent.key)
-        records = _records(connection, agent.uid)
-        standing = tree.stands_on(agent.uid)
-        ledger = records + sum(tree.segments[segment].bytes for segment in standing)
+        answered = "SELECT coalesce(sum(length(record)), 0) FROM turns WHERE uid = ?"
+        (records,) = connection.execute(answered, (agent.uid,)).fetchone()
+        ledger = records + sum(tree.segments[segment].bytes for segment in tree.stands_on(agent.uid))
         frees = own + aside + records + _freed(connection, tree, agent.uid)
         agents.append(AgentUsage(agent.key, own, shared, ledger, aside, frees))
-        namespaces[agent.key.namespace] += records
-        place.update(dict.fromkeys(standing, agent.key.namespace))
-    for segment, namespace in place.items():
-        namespaces[namespace] += tree.segments[segment].bytes
-    namespaces.update(_runs(connection))
-    agents.sort(key=lambda agent: (-agent.frees, agent.key))
-    totals = files.totals
-    totals["quarantine"] = size_of(directory.quarantine) if directory.quarantine.is_dir() else 0
-    totals["staging"] = size_of(directory.staging) if directory.staging.is_dir() else 0
-    totals["database"] = sum(
-        path.stat().st_size for path in (directory.database, directory.root / "store.db-wal") if path.exists()
-    )
-    return Usage(agents, files.unowned, dict(totals), dict(sorted(namespaces.items())))
+    totals = {f"{kind.name.lower()}s": size for kind, size in references.sizes(connection).items()}
+    for folder in (directory.quarantine, directory.staging):
+        totals[folder.name] = size_of(folder) if folder.is_dir() else 0
+    totals["database"] = _size(directory.database, directory.root / "store.db-wal")
+    namespaces = {namespace: found.total for namespace, found in sorted(quotas.sums(connection).items())}
+    return Usage(sorted(agents, key=lambda agent: (-agent.frees, agent.key)), files.unowned, totals, namespaces)
 
 
 def _freed(connection: sqlite3.Connection, tree: Tree, uid: str) -> int:
     """Bytes of segments that an agent's deletion erases, wholly or at their ends."""
     freed = 0
-    for segment, needed in tree.left_by(uid):
+    for segment, needed in tree.unheld(uid):
         freed += segment.bytes
         place = None if needed is None else cut_place(connection, segment, segment.parent_tokens + needed)
         if needed is not None and place is not None:
-            freed -= 8 * needed + place[1] - segment.parent_bytes
+            freed -= 8 * needed + place.text_bytes - segment.parent_bytes
     return freed
 
 
-def _records(connection: sqlite3.Connection, uid: str) -> int:
-    """Bytes of what was answered in the agent's turns."""
-    return int(connection.execute("SELECT total(length(record)) FROM turns WHERE uid = ?", (uid,)).fetchone()[0])
-
-
-def _runs(connection: sqlite3.Connection) -> dict[str, int]:
-    """Bytes of the records of workflow runs, by namespace."""
-    rows = connection.execute("SELECT namespace, sum(bytes + length(summary)) FROM workflow_records GROUP BY namespace")
-    return dict(rows)
-
-
-def _quarantined(directory: DataDirectory, connection: sqlite3.Connection) -> list[tuple[AgentKey, _Name, int]]:
-    """Whose each quarantined file is, what it was named, and its bytes with its note's."""
-    found = []
-    for file, kind, chain_hash, *key in connection.execute(
-        "SELECT file, kind, chain_hash, namespace, agent_id, model_id FROM quarantined"
-    ):
-        size = sum(path.stat().st_size for path in directory.quarantine_paths(file) if path.exists())
-        found.append((AgentKey(*key), (kind, chain_hash), size))
-    return found
+def _size(*paths: Path) -> int:
+    return sum(path.stat().st_size for path in paths if path.exists())

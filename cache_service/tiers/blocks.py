@@ -6,10 +6,8 @@ in between leaves a file without a row, which `reconcile` deletes at the next st
 """
 
 import asyncio
-import json
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -25,7 +23,7 @@ from agentmem.tracing import Threads
 from agentmem.validation import AgentKey
 from cache_service.files import quarantine, references
 from cache_service.files.directory import DataDirectory
-from cache_service.files.disk import disk_errors, write_private
+from cache_service.files.disk import disk_errors
 from cache_service.files.publication import Publication, Published, Staged, verify
 from cache_service.files.references import Dropped, FileOrigin, FileRow
 from cache_service.ledger import agents
@@ -70,7 +68,7 @@ class BlockStore:
             self._database.write_blocking(partial(references.forget, names=missing))
         known = self._database.read_blocking(quarantine.files)
         self._directory.sweep_quarantine(known)
-        if lost := known - {path.name for path, _ in self._directory.quarantined()}:
+        if lost := known - self._directory.quarantined():
             self._database.write_blocking(partial(quarantine.forget, files=lost))
         self._warm.start()
         event(
@@ -259,7 +257,6 @@ class BlockStore:
         self._directory.place(staged, name)
 
     def _quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
-        path = self._directory.path(name)
         if not self._directory.has(name):
             self._database.write_blocking(partial(references.forget, names=[name], namespace=namespace))
             return
@@ -269,12 +266,8 @@ class BlockStore:
             return
         self._metrics.quarantined(reason)
         event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
-        target, note_path = self._directory.quarantine_paths(kept)
         try:
-            path.replace(target)
-            size = target.stat().st_size
-            note = {"reason": reason, "time": time.time(), "size_bytes": size, "kind": name.kind.name.lower()}
-            write_private(note_path, json.dumps(note).encode())
+            self._directory.set_aside(name, kept, reason)
         except FileNotFoundError:
             return
         except OSError as error:  # it is out of use, which is what counts

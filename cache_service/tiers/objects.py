@@ -86,9 +86,8 @@ def begin_uploads(connection: sqlite3.Connection, limit: int) -> list[Object]:
 
     An object that is still to be deleted is not uploaded again before it is gone.
     """
-    columns = ", ".join(f"f.{column}" for column in COLUMNS.split(", "))
     rows = connection.execute(
-        f"SELECT {columns} FROM uploads AS u JOIN files AS f USING (kind, chain_hash) WHERE NOT EXISTS"
+        f"SELECT {COLUMNS} FROM uploads AS u JOIN files AS f USING (kind, chain_hash) WHERE NOT EXISTS"
         " (SELECT 1 FROM object_deletions AS d"
         " WHERE d.kind = f.kind AND d.chain_hash = f.chain_hash AND d.digest = f.digest)"
         " ORDER BY u.last, u.id LIMIT ?",

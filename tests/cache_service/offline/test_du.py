@@ -57,7 +57,8 @@ async def test_kinds_agents_and_namespaces_add_up(filled: Path) -> None:
     assert agents["bob"].quarantined == found.totals["quarantine"] > 0
     assert found.totals["blocks"] + found.totals["windows"] + found.totals["quarantine"] == kv_bytes(filled)
     assert sum(agent.ledger for agent in found.agents) == ledger_bytes(filled)
-    assert found.namespaces == {"default": kv_bytes(filled) + ledger_bytes(filled)}
+    notes = sum(path.stat().st_size for path in filled.rglob("*.reason.json"))
+    assert found.namespaces == {"default": kv_bytes(filled) - notes + ledger_bytes(filled)}, "as its quota counts them"
     assert found.totals["staging"] == 0 and found.totals["database"] == (filled / "store.db").stat().st_size
     assert everything(filled) == before
 
@@ -77,7 +78,8 @@ async def test_deletion_gives_back_what_was_promised_of_branches(data: Path, nam
     found = {agent.key.agent_id: agent for agent in usage(data).agents}
     assert found["bob"].kv_own > 0 < found["ada"].kv_shared == found["eve"].kv_shared
     assert found["idle"].kv_own == 0 < found["cut"].frees
-    assert sum(usage(data).namespaces.values()) == kv_bytes(data) + ledger_bytes(data)
+    notes = sum(path.stat().st_size for path in data.rglob("*.reason.json"))
+    assert sum(usage(data).namespaces.values()) == kv_bytes(data) - notes + ledger_bytes(data)
     async with running(data) as store:
         before = kv_bytes(data) + ledger_bytes(data)
         await store.delete(kv.key(name))
