@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import grpc
 import pytest
 
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.tiers.limits import DiskLimits
 from tests.faults.shim import VERBS, Action, Control, Kind, Slot
@@ -129,6 +131,7 @@ async def undisturbed(bench: Bench) -> Course:
     slot.arm()
     await scenario.act(victim)
     await settled(victim)
+    await written(victim)
     operations = slot.operations()
     slot.disarm()
     after = await view(victim)
@@ -138,6 +141,17 @@ async def undisturbed(bench: Bench) -> Course:
 async def settled(store: Store) -> None:
     """Wait until files that nobody needs any more are gone."""
     await store.cache.StageBlocks(pb.StageBlocksRequest(namespace="default"))
+
+
+async def written(store: Store) -> None:
+    """Wait until the writer of the ledger has done what is queued, also where it has been acknowledged too early.
+
+    A write of an agent that is not there waits for its turn, and changes no file.
+    """
+    nobody = types_pb2.AgentKey(namespace="default", agent_id="nobody", model_id="none")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await store.agents.PinAgent(agent_pb2.PinAgentRequest(key=nobody))
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def until_stopped(call: Awaitable[object], slot: Slot) -> bool:
