@@ -5,7 +5,6 @@ same with the contract's names; Anthropic's is {"type": "error", "error": {"type
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,65 +27,57 @@ _TYPES: Final[dict[int, tuple[str | None, str | None]]] = {
 }
 """By HTTP status: OpenAI's type and Anthropic's. None: by the class of the status."""
 
-_COMMON: Final = {
-    "tool_calls": "tools",
-    "key.model_id": "model",
-    "model_id": "model",
-    "key.agent_id": "X-Agent-ID",
-    "template_time": "X-Agent-Template-Time",
-    "request_id": "Idempotency-Key",
-    "memory_mode": "X-Agent-Memory",
-}
-_OPENAI: Final[dict[str, str | None]] = {
-    **_COMMON,
-    "json_schema": "response_format",
-    "messages.template_arguments_json": "chat_template_kwargs",
-    "body": None,
-    "request": None,
-}
-_RESPONSES: Final = {
-    "tool_calls": "tools",
-    "messages": "input",
-    "append": "input",
-    "max_tokens": "max_output_tokens",
-    "json_schema": "text.format",
-}
-_ANTHROPIC: Final = {**_COMMON, "label": "metadata.user_id", "json_schema": "output_config.format.schema"}
+_Names = tuple[tuple[str, str | None], ...]
+"""Patterns of the contract's fields, and the caller's names for them; None: nothing of the caller's. The first counts.
 
+Where positions in the contract's messages are not those of the request's, they are left out.
+"""
 
-def _openai_name(field: str) -> str | None:
-    if field in _OPENAI:
-        return _OPENAI[field]
-    field = re.sub(r"^messages\.messages", "messages", field.removeprefix("sampling."))
-    return re.sub(r"^messages\.tools_json", "tools", field).removesuffix("_json")
-
-
-def _completions_name(field: str) -> str | None:
-    return "prompt" if _outermost(field) == "token_ids" else _openai_name(field)
-
-
-def _responses_name(field: str) -> str | None:
-    # Positions in the contract's messages are not those of the input's items.
-    if ".tools_json" in field:
-        return f"tools{field.partition('.tools_json')[2]}"
-    return _RESPONSES.get(_outermost(field)) or _openai_name(field)
-
-
-def _anthropic_name(field: str) -> str:
-    # Positions in the contract's messages are not those of the request's.
-    named = _ANTHROPIC.get(field) or re.sub(r"^messages\.messages\b.*", "messages", field.removeprefix("sampling."))
-    return re.sub(r"^stop(?=$|\[)", "stop_sequences", named.replace("messages.tools_json", "tools"))
-
-
-def _outermost(field: str) -> str:
-    return re.split(r"[.\[]", field, maxsplit=1)[0]
+_COMMON: Final[_Names] = (
+    ("tool_calls$", "tools"),
+    (r"(key\.)?model_id$", "model"),
+    (r"key\.agent_id$", "X-Agent-ID"),
+    ("template_time$", "X-Agent-Template-Time"),
+    ("request_id$", "Idempotency-Key"),
+    ("memory_mode$", "X-Agent-Memory"),
+    (r"(append\.)?messages\.tools_json", "tools"),
+    (r"sampling\.", ""),
+)
+_OPENAI: Final[_Names] = (
+    *_COMMON,
+    ("json_schema$", "response_format"),
+    (r"messages\.template_arguments_json$", "chat_template_kwargs"),
+    (r"messages\.(messages.*?)(_json)?$", r"\1"),
+    ("(body|request)$", None),
+)
+_RESPONSES: Final[_Names] = (
+    *_COMMON,
+    (r"(messages|append)\b.*", "input"),
+    ("max_tokens$", "max_output_tokens"),
+    (r"json_schema\b.*", "text.format"),
+    *_OPENAI,
+)
+_ANTHROPIC: Final[_Names] = (
+    *_COMMON,
+    ("label$", "metadata.user_id"),
+    ("json_schema$", "output_config.format.schema"),
+    (r"messages\.messages\b.*", "messages"),
+    (r"stop(?=$|\[)", "stop_sequences"),
+)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How OpenAI's endpoints and REST report errors. `name` gives the caller's name for a field of the contract."""
+    """How OpenAI's endpoints and REST report errors."""
 
-    name: Callable[[str], str | None]
+    names: _Names = ()
+
+    def name(self, field: str) -> str | None:
+        """Return the caller's name for a field of the contract."""
+        for pattern, name in self.names:
+            if re.match(pattern, field):
+                return name if name is None else re.sub(pattern, name, field, count=1)
+        return field
 
     def status(self, error: errors.AgentmemError) -> int:
         """Return the HTTP status of `error`."""
@@ -133,11 +124,11 @@ class AnthropicDialect(Dialect):
         return {**body, "request_id": request_id} if request_id else body
 
 
-OPENAI: Final = Dialect(_openai_name)
-COMPLETIONS: Final = Dialect(_completions_name)
-RESPONSES: Final = Dialect(_responses_name)
-REST: Final = Dialect(str)
-ANTHROPIC: Final = AnthropicDialect(_anthropic_name)
+OPENAI: Final = Dialect(_OPENAI)
+COMPLETIONS: Final = Dialect(((r"token_ids\b.*", "prompt"), *_OPENAI))
+RESPONSES: Final = Dialect(_RESPONSES)
+REST: Final = Dialect()
+ANTHROPIC: Final = AnthropicDialect(_ANTHROPIC)
 
 _ENDPOINTS: Final = {"/v1/completions": COMPLETIONS, "/v1/responses": RESPONSES}
 _REST_PATHS: Final = ("/v1/agents", "/v1/turn-hints", "/v1/generations/")
