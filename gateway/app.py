@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,24 +66,17 @@ class Gateway:
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._uvicorn = _Uvicorn(_uvicorn_config(self.http.app, settings, self._tls))
-        self._watching: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._serving: asyncio.Task[None] | None = None
-        self._exposition: MetricsServer | None = None
-        self.addresses: dict[str, str] = {}
 
     async def start(self) -> None:
         """Listen on all addresses. Raises AddressError where one cannot be had."""
         settings = self._settings
         http = _bind(parse_address(settings.http))
-        try:
+        with ExitStack() as undo:
+            undo.callback(http.close)
             self._exposition = MetricsServer(settings.metrics, self.metrics.registry)
+            undo.callback(self._exposition.stop)
             await self._grpc.start()
-        except BaseException:
-            http.close()
-            if self._exposition is not None:
-                await asyncio.to_thread(self._exposition.stop)
-            raise
+            undo.pop_all()
         self._serving = asyncio.create_task(self._uvicorn.serve([http]))
         await self._peers.look()
         self._looking = asyncio.create_task(self._peers.watch())
@@ -95,23 +88,18 @@ class Gateway:
         if self._tls is not None:
             self.addresses["tls"] = "on"
         elif settings.public:
-            event(
-                log,
-                "keys and prompts travel in clear text; set --tls-cert and --tls-key, or put a TLS proxy in front",
-                logging.WARNING,
-                **settings.public,
-            )
+            clear = "keys and prompts travel in clear text; set --tls-cert and --tls-key, or put a TLS proxy in front"
+            event(log, clear, logging.WARNING, **settings.public)
         await asyncio.to_thread(_publish, self._address_file, self.addresses)
         self._watching = asyncio.create_task(self._watch())
-        fields: dict[str, Any] = dict(self.addresses)
-        event(log, "listening", worker=settings.worker_target, store=settings.store_target, **fields)
+        peers = {"worker": settings.worker_target, "store": settings.store_target}
+        event(log, "listening", logging.INFO, **self.addresses, **peers)
 
     async def stop(self) -> None:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
         self.http.draining = True
-        if self._looking is not None:
-            self._peers.stop()
-            await asyncio.wait({self._looking})
+        self._peers.stop()
+        await asyncio.wait({self._looking})
         await self._grpc.set_serving(False)
         event(log, "draining", grace=self._settings.grace)
         self._address_file.unlink(missing_ok=True)
@@ -119,19 +107,15 @@ class Gateway:
         await asyncio.gather(
             self._runs.stop(self._settings.grace),  # runs go on where they were when they are asked for again
             self._grpc.stop(self._settings.grace),
-            *([self._serving] if self._serving else ()),
+            self._serving,
         )
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
+        self._watching.cancel()
+        await asyncio.wait({self._watching})
         await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
-        if self._exposition is not None:
-            await asyncio.to_thread(self._exposition.stop)
+        await asyncio.to_thread(self._exposition.stop)
 
     async def watched(self) -> None:
         """Raise what ends the watch for revoked keys, or that of the peers: nothing may be served without them."""
-        assert self._watching is not None
-        assert self._looking is not None
         ended, _ = await asyncio.wait({self._watching, self._looking}, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             task.result()

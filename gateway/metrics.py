@@ -1,6 +1,5 @@
 """The gateway's metrics, in a registry of their own."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -45,16 +44,16 @@ class GatewayMetrics:
             ["door"],
             registry=self.registry,
         )
-        self._agents = Counter(
+        self.agents_resolved = Counter(
             "agentmem_gateway_agents_resolved_total",
             "Turns over HTTP by how they came to their agent: named, retried, continued, forked, new, none.",
             ["how"],
             registry=self.registry,
         )
-        self._workflows = Gauge(
+        self.workflows_running = Gauge(
             "agentmem_gateway_workflows_running", "Workflow runs that go on in this gateway.", registry=self.registry
         )
-        self._workflows_ended = Counter(
+        self.workflows_ended = Counter(
             "agentmem_gateway_workflows_ended_total",
             "Workflow runs that ended here, by how: succeeded, failed, cancelled, interrupted.",
             ["state"],
@@ -64,34 +63,16 @@ class GatewayMetrics:
             self._running.labels(door)
             self._latency.labels(door)
         for how in ("named", "retried", "continued", "forked", "new", "none"):
-            self._agents.labels(how)
+            self.agents_resolved.labels(how)
         for state in ("succeeded", "failed", "cancelled", "interrupted"):
-            self._workflows_ended.labels(state)
+            self.workflows_ended.labels(state)
 
     def http_answered(self, route: str, method: str, code: int) -> None:
         """Count one HTTP answer. `route` is a route's pattern."""
         self._http.labels(route, method if method in _METHODS else "other", str(code)).inc()
 
-    def agent_resolved(self, how: str) -> None:
-        """Count a request that has its agent, or none; `how` is one of the words in the metric's help."""
-        self._agents.labels(how).inc()
-
     @contextmanager
     def generation(self, door: str) -> Iterator[None]:
         """Count a generation over "http" or "grpc" as running during the block, and by how long it took."""
-        began = time.monotonic()
-        self._running.labels(door).inc()
-        try:
+        with self._running.labels(door).track_inprogress(), self._latency.labels(door).time():
             yield
-        finally:
-            self._running.labels(door).dec()
-            self._latency.labels(door).observe(time.monotonic() - began)
-
-    def workflow_began(self) -> None:
-        """Count a workflow run that goes on here, from its beginning or from where it was."""
-        self._workflows.inc()
-
-    def workflow_ended(self, state: str) -> None:
-        """Count a run's end, or interruption; `state` is one of the words in the metric's help."""
-        self._workflows.dec()
-        self._workflows_ended.labels(state).inc()

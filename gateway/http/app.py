@@ -1,9 +1,9 @@
 """The HTTP server as one ASGI application: routes and middleware."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -38,6 +38,20 @@ from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 
+_CORS: Final[Any] = {
+    "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+    "allow_headers": ["*"],
+    "expose_headers": [
+        "x-request-id",
+        "request-id",
+        "traceparent",
+        AGENT_HEADER.lower(),
+        WARNING_HEADER.lower(),
+        "retry-after",
+    ],
+}
+"""Browsers send no cookies or client certificates along (no credentials): a page has a key, and sends it itself."""
+
 
 class HttpServer:
     """The routes. `draining` set to True makes /readyz say no, before the listener closes."""
@@ -56,15 +70,10 @@ class HttpServer:
         self._unready = unready
         self.draining = False
         finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
-        turns = Turns(
-            channel=channel,
-            finder=finder,
-            max_body_bytes=settings.max_body_bytes,
-            stall_limit=settings.stall_limit,
-            keep_alive=settings.keep_alive,
-            metrics=metrics,
-        )
-        models = ModelEndpoints(channel)
+        turns, models = Turns(channel, finder, settings, metrics), ModelEndpoints(channel)
+        origins = settings.cors_origin  # CORS is outermost, so that web pages can read errors, too
+        # Web pages are shut out of a server that only this machine reaches, and that asks for no keys.
+        local = settings.keys is None and "http" not in settings.public
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
@@ -75,19 +84,17 @@ class HttpServer:
                 Route("/v1/messages/count_tokens", CountEndpoint(turns), methods=["POST"]),
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
-                *rest_routes(turns, settings.max_import_bytes),
+                *rest_routes(turns),
                 Route(ALIVE, self._alive),
                 Route(READY, self._ready),
                 Route(METRICS, self._metrics_page),
                 Route("/openapi.json", self._openapi),
             ],
             middleware=[
-                *_cors(settings.cors_origin),
+                *([Middleware(CORSMiddleware, allow_origins=origins, **_CORS)] if origins else []),
                 Middleware(AccessLogMiddleware, metrics=metrics),
-                *_hosts(settings),
-                Middleware(
-                    RequestLimits, max_header_bytes=settings.max_header_bytes, body_timeout=settings.body_timeout
-                ),
+                *([Middleware(KnownHosts, allowed=settings.allowed_host)] if local else []),
+                Middleware(RequestLimits, settings=settings),
                 Middleware(Authentication, authenticator=authenticator, admission=admission),
             ],
             exception_handlers={AgentmemError: error_page, HTTPException: error_page},
@@ -156,35 +163,3 @@ async def _kept_response(_: Request) -> Response:
         "only POST /v1/responses is served; what is kept of a response is the agent's memory, which "
         "previous_response_id goes on from",
     )
-
-
-def _hosts(settings: GatewaySettings) -> list[Middleware]:
-    """Return what shuts web pages out of a server that only this machine reaches, and that asks for no keys."""
-    if settings.keys is not None or "http" in settings.public:
-        return []
-    return [Middleware(KnownHosts, allowed=settings.allowed_host)]
-
-
-def _cors(origins: Sequence[str]) -> list[Middleware]:
-    """Return what lets web pages of `origins` call, none by default. Outermost, so that they can read errors, too.
-
-    Browsers may not send cookies or client certificates along (no credentials): a page has a key, and sends it itself.
-    """
-    if not origins:
-        return []
-    return [
-        Middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
-            allow_headers=["*"],
-            expose_headers=[
-                "x-request-id",
-                "request-id",
-                "traceparent",
-                AGENT_HEADER.lower(),
-                WARNING_HEADER.lower(),
-                "retry-after",
-            ],
-        )
-    ]

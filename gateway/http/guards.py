@@ -20,6 +20,7 @@ from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 from gateway.http.connections import SURPLUS
 from gateway.http.middleware import OPEN, ErrorPage, log_fields
+from gateway.settings import GatewaySettings
 
 _REFUSAL: Final = (
     "without keys this gateway answers to localhost and loopback addresses only, and the request's Host header names "
@@ -41,7 +42,7 @@ class KnownHosts:
         self._allowed = frozenset(name.lower() for name in allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN:
+        if scope["path"] not in OPEN:
             asked = Headers(scope=scope).get("host")
             if asked is not None and not is_loopback(name := asked_host(asked)) and name not in self._allowed:
                 raise HTTPException(421, _REFUSAL)
@@ -54,22 +55,19 @@ class RequestLimits:
     A body may keep its reader waiting for `body_timeout` seconds, and for one more with each 16 KiB that came.
     """
 
-    def __init__(self, app: ASGIApp, max_header_bytes: int, body_timeout: float) -> None:
+    def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
         self._app = app
-        self._max_header_bytes = max_header_bytes
-        self._body_timeout = body_timeout
+        self._max_header_bytes = settings.max_header_bytes
+        self._body_timeout = settings.body_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        if scope.get("state", {}).get(SURPLUS) and scope["path"] not in OPEN:
+        if scope["state"].get(SURPLUS) and scope["path"] not in OPEN:
             busy = ErrorPage(Unavailable("all connections of this gateway are taken; try again"), scope)
             busy.headers["connection"] = "close"
             await busy(scope, receive, send)
             return
         # The server's own limit is for headers that are incomplete when it looks; these may have come at once.
-        size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+        size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) for name, value in scope["headers"])
         if size > self._max_header_bytes:
             raise HTTPException(431, f"the headers are larger than {self._max_header_bytes} bytes", _CLOSE)
@@ -113,7 +111,7 @@ class Authentication:
         self._admission = admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        if scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
         who = self._authenticator.authenticate(_credential(Headers(scope=scope)))

@@ -139,9 +139,6 @@ class AccessLogMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         trace = tracing.received((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         within = trace
         if scope["path"] not in PROBES:  # the route is known only at the end

@@ -159,12 +159,12 @@ def _value(parameter: Parameter, text: str) -> str | int | bool:
     return check_text(parameter.name, text)
 
 
-def rest_routes(shared: Turns, max_import_bytes: int) -> list[Route]:
+def rest_routes(shared: Turns) -> list[Route]:
     """Return a route for each path of the table."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [EncodedRoute(path, RestResource(served, shared, max_import_bytes)) for path, served in by_path.items()]
+    return [EncodedRoute(path, RestResource(served, shared)) for path, served in by_path.items()]
 
 
 class EncodedRoute(Route):
@@ -184,7 +184,6 @@ class RestResource:
 
     served: Mapping[str, Endpoint]
     shared: Turns
-    max_import_bytes: int
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint, request = self.served[scope["method"]], Request(scope, receive)
@@ -208,11 +207,11 @@ class RestResource:
             await answer(shared, request, send, exchange_of(message, streamed), agent=message.key.agent_id)
             return
         if rpc.server_streaming:
-            work = send_file(call(message), message.key.agent_id, send, shared.stall_limit)
+            work = send_file(call(message), message.key.agent_id, send, shared.settings.stall_limit)
             await until_disconnect(request.receive, work)
             return
         if rpc.client_streaming:
-            response = await take_file(call, message, request, self.max_import_bytes)
+            response = await take_file(call, message, request, shared.settings.max_import_bytes)
         else:
             with shared.metrics.generation("http") if endpoint.is_turn else nullcontext():
                 response = await until_disconnect(request.receive, upstream.result(call(message)))
@@ -220,6 +219,6 @@ class RestResource:
 
     async def _read(self, endpoint: Endpoint, request: Request, message: Any) -> bool:
         """Set what the body has in `message`; return whether it asks for a stream."""
-        model, limit, without = model_of_body(endpoint), self.shared.max_body_bytes, frozenset({STREAM})
+        model, limit, without = model_of_body(endpoint), self.shared.settings.max_body_bytes, frozenset({STREAM})
         body = await parsed_body(request, limit, lambda content: read_json(content, model, message, without))
         return getattr(body, STREAM, False)

@@ -38,6 +38,7 @@ from gateway.http.requests import (
 from gateway.http.responses import EventStream, ReaderStalled, until_disconnect
 from gateway.identity import Finder, How, Memory, Wanted
 from gateway.metrics import GatewayMetrics
+from gateway.settings import GatewaySettings
 
 _LOOKS = 3
 """How often an agent is looked for that has always gone on meanwhile, before the request gets one of its own."""
@@ -47,13 +48,11 @@ _Schema = TypeVar("_Schema", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Turns:
-    """What all endpoints share. The limits are as in GatewaySettings."""
+    """What all endpoints share."""
 
     channel: grpc.aio.Channel
     finder: Finder
-    max_body_bytes: int
-    stall_limit: float
-    keep_alive: float
+    settings: GatewaySettings
     metrics: GatewayMetrics
 
 
@@ -75,7 +74,9 @@ class TurnEndpoint(Generic[_Schema]):
         log_fields(scope, agent=agent)
         incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
         exchange = await parsed_body(
-            request, self.shared.max_body_bytes, lambda body: self.translate(parse_body(body, self.schema), incoming)
+            request,
+            self.shared.settings.max_body_bytes,
+            lambda body: self.translate(parse_body(body, self.schema), incoming),
         )
         for each in exchange.turns:
             each.template_time = moment
@@ -142,7 +143,7 @@ class _Run:
                         if memory.guessed and look < _LOOKS:
                             continue
                         raise
-                    self.shared.metrics.agent_resolved(memory.how)
+                    self.shared.metrics.agents_resolved.labels(memory.how).inc()
                     self.exchange.answer.agent_id = memory.agent_id
                     log_fields(self.request.scope, agent=memory.agent_id)
                     headers = {AGENT_HEADER: quote(memory.agent_id, safe="")} if memory.agent_id else {}
@@ -175,10 +176,10 @@ class _Run:
     async def _answer(self, events: Events, headers: dict[str, str]) -> None:
         answer = self.exchange.answer
         if self.exchange.streamed:
-            stream = EventStream(self.send, self.shared.stall_limit)
+            stream = EventStream(self.send, self.shared.settings.stall_limit)
             # The first event is there, so what refuses a request is an error page and not a broken stream.
             await stream.start(headers.items())
-            async with stream.kept_alive(self.shared.keep_alive):
+            async with stream.kept_alive(self.shared.settings.keep_alive):
                 await self._stream(events, stream)
             await stream.end()
         else:
@@ -242,7 +243,7 @@ class CountEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        limit = self.shared.max_body_bytes
+        limit = self.shared.settings.max_body_bytes
         asked = await parsed_body(request, limit, lambda body: parse_body(body, CountTokensRequest))
         log_fields(scope, model=asked.model)
         inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)

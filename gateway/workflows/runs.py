@@ -211,7 +211,7 @@ class Runs:
         run = Run(stored, definition, self._worker, write, check, self._slots)
         live = _Live(run, asyncio.create_task(_perform(who, run)))
         self._live[stored.key] = live
-        self._metrics.workflow_began()
+        self._metrics.workflows_running.inc()
         live.task.add_done_callback(lambda _: self._ended(run))
         return run
 
@@ -220,7 +220,8 @@ class Runs:
         del self._live[run.stored.key]
         run.log.close(interrupted())
         state = run.workflow.state if run.over else State.WORKFLOW_STATE_INTERRUPTED
-        self._metrics.workflow_ended(State.Name(state).removeprefix("WORKFLOW_STATE_").lower())
+        self._metrics.workflows_running.dec()
+        self._metrics.workflows_ended.labels(State.Name(state).removeprefix("WORKFLOW_STATE_").lower()).inc()
 
     async def _known(self, key: _Key) -> StoredRun | None:
         """Return a run, with its events unless it goes on here."""
