@@ -8,7 +8,7 @@ ledger/        the database: agents, and the ledgers that are their memories
 files/         files of KV and their rows
 checksums.py   finds rows that are not what was written
 offline/       what an operator does to a directory that no store serves
-doctor/        the store's checks for `agentmem doctor`
+doctor.py      the store's checks for `agentmem doctor`
 
 Imports go one way: rpc, tiers, ledger, files.
 """

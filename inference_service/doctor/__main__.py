@@ -2,14 +2,17 @@
 
 import os
 
-from agentmem.checkup import run, settings_of
+from agentmem.checkup import Checks, main
 from inference_service.doctor.hardware import mlx
 from inference_service.settings import WorkerSettings
 
-if __name__ == "__main__":
-    settings = settings_of(WorkerSettings, "worker")
-    if settings is not None and run({"MLX": mlx}):
-        from inference_service.doctor.checks import checks
 
-        run(checks(settings))
+def _with_mlx(settings: WorkerSettings) -> Checks:
+    from inference_service.doctor.checks import checks
+
+    return checks(settings)
+
+
+if __name__ == "__main__":
+    main(WorkerSettings, "worker", lambda _: {"MLX": mlx}, _with_mlx)
     os._exit(0)  # threads that wait for a device end with the process

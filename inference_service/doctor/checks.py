@@ -11,8 +11,8 @@ import mlx.core as mx
 import psutil
 from huggingface_hub import constants
 
-from agentmem.checkup import Checks, Finding, Findings, listens, ok, problem, warning
-from agentmem.errors import AgentmemError, FailedPrecondition
+from agentmem.checkup import Checks, Finding, Findings, listens, ok, problem, refused, warning
+from agentmem.errors import FailedPrecondition
 from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel, is_path
 from agentmem.settings import SettingsError
@@ -39,13 +39,13 @@ _INSTALL = "apt-get install libopenblas0-pthread; `agentmem up` then preloads it
 
 def checks(settings: WorkerSettings) -> Checks:
     """Return the checks: a check for each model, or one that says why none is registered."""
-    device: Checks = {"backend": backend, "matrix products": matrix_products, "memory": partial(memory, settings)}
+    checks: Checks = {"backend": backend, "matrix products": matrix_products, "memory": partial(memory, settings)}
     try:
         models = registry(settings.model, settings.adapter, settings.models)
     except SettingsError as error:
-        refused = problem(str(error), "mend --model, --adapter or the registry file as it says")
-        return {**device, "models": lambda: [refused]}
-    return {**device, **{f"model {each.model_id}": partial(_model, each, settings) for each in models.values()}}
+        wrong = refused(error)
+        return {**checks, "models": lambda: [wrong]}
+    return {**checks, **{f"model {each.model_id}": partial(_model, each, settings) for each in models.values()}}
 
 
 def backend() -> Findings:
@@ -72,32 +72,27 @@ def matrix_products() -> Findings:
     while (took := time.monotonic() - began) < _MOST_SECONDS:
         mx.eval(a @ b)
         done += 1
-    return [judge_products(2.0 * width**3 * done / took, on_cpu and sys.platform == "linux", _has_openblas())]
+    openblas = _has_openblas() if on_cpu and sys.platform == "linux" else None
+    return [judge_products(2.0 * width**3 * done / took, openblas)]
 
 
-def judge_products(flops: float, depends: bool, openblas: bool) -> Finding:
-    """Return what so many operations per second mean; `depends`: on the BLAS, and `openblas`: it is in this process."""
-    found, facts = f"{flops / 1e9:,.0f} GFLOP/s in float32", {"flops": round(flops), "openblas": openblas}
-    if not depends:
-        return ok(found, facts=facts)
-    slow = flops < _SLOW_CPU
-    if openblas and slow:
-        advice = "look what else runs on these cores; expect long prefills"
-        return warning(f"{found} with OpenBLAS, which is slow", advice, facts)
-    if openblas:
-        return ok(f"{found}, with OpenBLAS preloaded", facts=facts)
-    if slow:
-        return warning(f"{found}: the worker is several times as fast with OpenBLAS", _INSTALL, facts)
-    return ok(f"{found}, without OpenBLAS", _INSTALL, facts)
+def judge_products(flops: float, openblas: bool | None) -> Finding:
+    """Return what so many operations per second mean, with or without `openblas`; None: it makes no difference."""
+    found, facts = f"{flops / 1e9:,.0f} GFLOP/s in float32", {"flops": round(flops), "openblas": bool(openblas)}
+    match openblas, flops < _SLOW_CPU:
+        case True, True:
+            advice = "look what else runs on these cores; expect long prefills"
+            return warning(f"{found} with OpenBLAS, which is slow", advice, facts)
+        case False, True:
+            return warning(f"{found}: the worker is several times as fast with OpenBLAS", _INSTALL, facts)
+        case False, False:
+            return ok(f"{found}, without OpenBLAS", _INSTALL, facts)
+    return ok(f"{found}, with OpenBLAS preloaded" if openblas else found, facts=facts)
 
 
 def _has_openblas() -> bool:
     """Return whether OpenBLAS is loaded into this process; NumPy brings one for itself alone. Linux."""
-    try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    files = (Path(line.split()[-1]) for line in maps.splitlines())
+    files = (Path(each.path) for each in psutil.Process().memory_maps())
     return any(file.name.startswith("libopenblas") and not file.parent.name.endswith(".libs") for file in files)
 
 
@@ -141,12 +136,11 @@ def container_bytes(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/s
 
 
 def _model(model: RegisteredModel, settings: WorkerSettings) -> Findings:
-    """Check that the model's files are here, that it can run with quantized KV, and how many agents fit."""
-    try:
-        here = is_directory(model.source) or is_path(model.source) or cached(model.source) is not None
-    except AgentmemError as error:
-        return [problem(error.message, "look at the spelling, or give a directory")]
-    if here:
+    """Check that the model's files are here, that it can run with quantized KV, and how many agents fit.
+
+    Raise AgentmemError for what cannot be opened.
+    """
+    if is_directory(model.source) or is_path(model.source) or cached(model.source) is not None:
         return [asyncio.run(_opened(model, settings))]
     where = f"it is not whole in {constants.HF_HUB_CACHE}"
     if settings.offline or constants.is_offline_mode():
@@ -163,10 +157,6 @@ async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:
     loader = Loader(engine, settings, TurnHints())
     try:
         return _fitting(model, await loader.info(model), loader)
-    except FailedPrecondition as error:
-        return problem(error.message, "fetch its files again, or take a model of another kind")
-    except AgentmemError as error:
-        return problem(error.message, "look at its files")
     finally:
         loader.stop()
         await engine.stop(_END_SECONDS)
@@ -179,14 +169,8 @@ def _fitting(model: RegisteredModel, info: ModelInfo, loader: Loader) -> Finding
     tokens = min(TYPICAL_TOKENS, info.context_length)
     pool, agent = sizes.pool_bytes(info.geometry), agent_bytes(info.geometry, info.context_length)
     agents = agents_that_fit(sizes.space, info.geometry, tokens)
-    facts = {
-        "weight_bytes": needs.weight_bytes,
-        "activation_bytes": needs.activation_bytes,
-        "pool_bytes": pool,
-        "batch_bytes": sizes.batch_bytes,
-        "agent_bytes": agent,
-        "agents": agents,
-    }
+    facts = {"weight_bytes": needs.weight_bytes, "activation_bytes": needs.activation_bytes}
+    facts |= {"pool_bytes": pool, "batch_bytes": sizes.batch_bytes, "agent_bytes": agent, "agents": agents}
     smaller = "take a smaller or quantized model, or"
     try:
         make_room(model.model_id, needs, (), loader.limits)
@@ -197,6 +181,5 @@ def _fitting(model: RegisteredModel, info: ModelInfo, loader: Loader) -> Finding
     found = f"{parts}, pool {byte_size(pool)}: {agents:,} hot agents of {tokens:,} tokens, {byte_size(agent)} each"
     if agents:
         return ok(found, facts=facts)
-    return warning(
-        f"{found}: each turn has to restore its agent", f"{smaller} set pool_bytes in [worker] higher", facts
-    )
+    slow = f"{found}: each turn has to restore its agent"
+    return warning(slow, f"{smaller} set pool_bytes in [worker] higher", facts)

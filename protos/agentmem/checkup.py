@@ -14,7 +14,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter
+
+from agentmem.errors import AgentmemError
+from agentmem.layout import ForeignDirectory
 from agentmem.settings import ServiceSettings, SettingsError, load
+from agentmem.sockets import parse_address
 
 _Settings = TypeVar("_Settings", bound=ServiceSettings)
 
@@ -47,62 +52,75 @@ ok, warning, problem, unknown = (partial(Finding, state) for state in State)
 
 Findings = Iterable[Finding]
 Checks = Mapping[str, Callable[[], Findings]]
-"""Checks by name, in their order. A check may raise OSError."""
+"""Checks by name, in their order. What a check raises of OSError and of our own errors is a problem that it found."""
+
+_LINE: TypeAdapter[str | Finding] = TypeAdapter(str | Finding)
+
+
+def main(kind: type[_Settings], service: str, *groups: Callable[[_Settings], Checks]) -> None:
+    """Run the checks of a service with its settings from flags, environment and TOML, or say what is wrong with those.
+
+    A group of checks that finds a problem is the last.
+    """
+    os.umask(0o077)
+    try:
+        settings = load(kind)
+    except SettingsError as error:
+        wrong = refused(error)
+        run({f"{service} settings": lambda: [wrong]})
+    else:
+        all(run(checks(settings)) for checks in groups)
 
 
 def run(checks: Checks, write: Callable[[str], object] = lambda line: print(line, flush=True)) -> bool:  # noqa: T201
     """Run the checks in order, even where one fails, and write their lines. Return whether none found a problem."""
     well = True
     for name, check in checks.items():
-        write(json.dumps({"begun": name}))
-        for finding in _findings(check):
+        write(json.dumps(name))
+        for finding in findings(check):
             well = well and finding.state is not State.PROBLEM
             write(json.dumps(asdict(replace(finding, check=name))))
     return well
 
 
-def _findings(check: Callable[[], Findings]) -> Findings:
+def findings(check: Callable[[], Findings]) -> Findings:
+    """Yield what a check finds, and the error that it raises as a finding."""
     try:
         yield from check()
     except OSError as error:
         about = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         yield problem(about, "look at that file or device, and at its permissions")
+    except (AgentmemError, ForeignDirectory, SettingsError) as error:
+        yield refused(error)
     except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the others
         failed = f"the check itself failed: {type(error).__name__}: {error}"
         yield unknown(failed, "this is a mistake in Agentmem; report it with this line")
 
 
-def parse(line: str) -> str | Finding:
+def refused(error: Exception) -> Finding:
+    """Return the problem of an error whose message says what is wrong and, as a rule, after a semicolon what to do."""
+    found, _, advice = str(error).partition("; ")
+    return problem(found, advice or "mend what it names")
+
+
+def parse(line: bytes | str) -> str | Finding:
     """Return the name of the check that begins, or the finding, of a line of `run`. Raise ValueError for others."""
-    match json.loads(line):
-        case {"begun": str(check)}:
-            return check
-        case {"check": str(check), "state": str(state), "found": str(found), "advice": str(advice), "facts": facts}:
-            return Finding(State(state), found, advice, facts, check)
-    raise ValueError(f"{line!r} is no finding")
-
-
-def settings_of(kind: type[_Settings], service: str) -> _Settings | None:
-    """Return the settings of a service from flags, environment and TOML; where they are wrong, write that finding."""
-    os.umask(0o077)
-    try:
-        return load(kind)
-    except SettingsError as error:
-        wrong = problem(str(error), "mend the setting that it names: a flag, AGENTMEM_… or the TOML")
-        run({f"{service} settings": lambda: [wrong]})
-        return None
+    return _LINE.validate_json(line)
 
 
 def listens(target: str) -> bool:
-    """Return whether "unix:PATH" accepts connections, or is too busy to within a second."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(target.removeprefix("unix:"))
-        except (TimeoutError, BlockingIOError):
-            return True
-        except OSError:  # includes a path that is too long
-            return False
+    """Return whether "unix:PATH" or "host:port" accepts connections, or is too busy to within a second."""
+    try:
+        if target.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(1.0)
+                probe.connect(target.removeprefix("unix:"))
+        else:
+            socket.create_connection(parse_address(target), 1.0).close()
+    except (TimeoutError, BlockingIOError):
+        return True
+    except OSError:  # includes a path that is too long
+        return False
     return True
 
 

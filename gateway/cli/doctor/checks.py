@@ -1,16 +1,13 @@
 """The gateway's checks: versions, settings, limits, the run directory, what runs already, and ports."""
 
 import asyncio
-import http.client
-import json
 import os
 import platform
 import resource
-import socket
 import stat
 import tomllib
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -22,14 +19,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from agentmem import layout
-from agentmem.channels import connect
-from agentmem.checkup import Checks, Finding, Findings, listens, ok, problem, usable_directory, warning
+from agentmem.checkup import Checks, Finding, Findings, main, ok, problem, refused, usable_directory, warning
 from agentmem.settings import SettingsError, load
 from agentmem.sockets import MAX_SOCKET_PATH_BYTES, Address, parse_address
-from gateway import upstream
 from gateway.cli.text import Mistake
+from gateway.cli.top.metrics import Page
+from gateway.cli.top.sources import Service, read_page
 from gateway.cli.up.openblas import preload_here
-from gateway.cli.up.preflight import unbindable, wanted
+from gateway.cli.up.preflight import doors
+from gateway.cli.up.readiness import NAMES, gateway_addresses, unready
 from gateway.cli.up.settings import UpSettings, service_arguments
 from gateway.settings import GatewaySettings, check_files
 
@@ -42,7 +40,6 @@ _MOST = 6
 _SECONDS = 5.0
 """A machine that is busy is not broken, nor another program."""
 
-_PAGE_BYTES = 4 * 1024 * 1024
 _OWN_FILES, _FEW_FILES = 128, 512
 """What a process has open besides connections (libraries, logs, the database, files of KV), and a low limit."""
 
@@ -75,20 +72,15 @@ def checks(settings: UpSettings) -> Checks:
 def versions() -> Findings:
     """Check Python and libraries against what Agentmem requires, and against uv.lock where there is one."""
     try:
-        about, python = f"agentmem {metadata.version(_NAME)}", metadata.metadata(_NAME)["Requires-Python"]
+        ours = metadata.metadata(_NAME)
     except metadata.PackageNotFoundError:
         return [warning("agentmem is not installed, so what it needs is not known", "make setup, or pip install it")]
-    here, wrong = platform.python_version(), unmet("")
-    about = f"{about}, Python {here}"
-    if not Requirement(f"python{python}").specifier.contains(here, prereleases=True):
-        wrong = [f"Python {here} is not {python}", *wrong]
-    if wrong:
+    about = f"agentmem {ours['Version']}, Python {platform.python_version()}"
+    if wrong := unmet(""):
         return [problem(f"{about}: {_some(wrong)}", "make setup, or pip install --upgrade agentmem")]
-    try:
-        others = unlike(tomllib.loads(_LOCK.read_text(encoding="utf-8")), _installed())
-    except (OSError, ValueError):
+    if not _LOCK.is_file():
         return [ok(f"{about}, and all libraries are as they are asked for")]
-    if others:
+    if others := unlike(tomllib.loads(_LOCK.read_text(encoding="utf-8")), _installed()):
         return [warning(f"{about}; other versions than were tested: {_some(others)}", "make setup")]
     return [ok(f"{about}, and all libraries are as in uv.lock")]
 
@@ -98,8 +90,7 @@ def extras() -> Findings:
     with suppress(metadata.PackageNotFoundError):
         for name in sorted({*(metadata.metadata(_NAME).get_all("Provides-Extra") or ())} - _BACKENDS):
             if wrong := unmet(name):
-                wanting = f"{name} is not there: {_some(wrong)}"
-                yield ok(wanting, f"pip install 'agentmem[{name}]', if you want it")
+                yield ok(f"{name} is not there: {_some(wrong)}", f"pip install 'agentmem[{name}]', if you want it")
             else:
                 yield ok(f"{name} is there")
 
@@ -141,11 +132,8 @@ def _some(words: list[str]) -> str:
 
 
 def gateway_settings(settings: UpSettings) -> Findings:
-    """Check that the gateway would take its settings, and can read its files."""
-    try:
-        check_files(load(GatewaySettings, service_arguments(settings).gateway))
-    except SettingsError as error:
-        return [problem(str(error), "mend the setting or file that it names")]
+    """Check that the gateway would take its settings, and can read its files. Raise SettingsError."""
+    check_files(load(GatewaySettings, service_arguments(settings).gateway))
     return [ok("settings, keys and certificates can be read")]
 
 
@@ -156,13 +144,11 @@ def open_files(settings: UpSettings) -> Findings:
     except SettingsError:  # found by the check of the gateway's settings
         connections = 2 * GatewaySettings.model_fields["max_connections"].default
     soft, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], connections + _OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return [ok("any number" if soft == resource.RLIM_INFINITY else f"{soft:,} per process")]
     raised = (
-        f"ulimit -n {needed} before `agentmem up` (LimitNOFILE of a systemd unit, NumberOfFiles of a launchd plist)"
+        f"ulimit -n {needed} before `agentmem up` (LimitNOFILE in a systemd unit, NumberOfFiles in a launchd plist)"
     )
-    if soft == resource.RLIM_INFINITY:
-        return [ok("any number")]
-    if soft >= needed:
-        return [ok(f"{soft:,} per process")]
     if soft < _OWN_FILES:
         return [problem(f"{soft:,} per process: services cannot start with so few", raised)]
     fewer = f"{soft:,} per process: enough for {soft - _OWN_FILES:,} of {connections:,} connections"
@@ -199,27 +185,10 @@ def run_directory(directory: Path) -> Findings:
 
 
 async def running(run: Path) -> Running:
-    """Ask the services that listen in the run directory. A gateway is known by the addresses that it wrote there."""
-    unready: dict[str, str] = {}
-    for name, target, service in (
-        ("store", layout.store_socket(run), ""),
-        ("worker", layout.worker_socket(run), "agentmem.v1.InferenceService"),
-    ):
-        if listens(target):
-            unready[name] = await _unready(name, target, service)
-    try:
-        addresses = {str(door): str(at) for door, at in json.loads((run / layout.GATEWAY_FILE).read_text()).items()}
-        with socket.create_connection(parse_address(addresses["grpc"]), _SECONDS):
-            # With TLS it may ask for a client certificate; that it listens is enough then.
-            unready["gateway"] = "" if "tls" in addresses else await _unready("gateway", addresses["grpc"])
-        return Running(unready, addresses if "http" in addresses else {})
-    except (OSError, ValueError, AttributeError, KeyError):  # a gateway that was killed left the file
-        return Running(unready, {})
-
-
-async def _unready(name: str, target: str, service: str = "") -> str:
-    async with connect(target) as channel:
-        return await upstream.unready_reason(channel, service, _SECONDS, name)
+    """Ask the services that listen in the run directory."""
+    asked = {name: await unready(run, name, _SECONDS) for name in NAMES}
+    there = {name: reason for name, reason in asked.items() if reason is not None}
+    return Running(there, gateway_addresses(run) if "gateway" in there else {})
 
 
 def judge_running(found: Running) -> Finding:
@@ -228,12 +197,12 @@ def judge_running(found: Running) -> Finding:
     if not facts:
         return ok("no service of Agentmem runs on this run directory")
     waiting = [f"the {name} is not ready ({reason})" for name, reason in found.unready.items() if reason]
-    if absent := [name for name in ("store", "worker", "gateway") if name not in facts]:
-        there = f"{' and '.join(f'the {name}' for name in facts)} {'runs' if len(facts) == 1 else 'run'}"
-        some = "; ".join([f"{there}, and no {' and no '.join(absent)}", *waiting])
+    absent = [f"no {name} runs" for name in NAMES if name not in facts]
+    if absent:
+        some = ", ".join([*absent, *waiting, f"but there is the {' and the '.join(facts)}"])
         return warning(some, "start what is missing, or stop the rest before `agentmem up`", facts)
     if waiting:
-        return warning("; ".join(waiting), "wait if a model is being loaded; else read that service's log", facts)
+        return warning(", ".join(waiting), "wait if a model is being loaded; else read that service's log", facts)
     return ok(f"store, worker and gateway run and are ready, at http {found.addresses['http']}", facts=facts)
 
 
@@ -241,29 +210,20 @@ def ports(settings: UpSettings, found: Running) -> Findings:
     """Check that each port is free, or held by the Agentmem that runs on our run directory."""
     free: list[str] = []
     ours: list[str] = []
-    taken: dict[Address, str] = {}
     try:
-        for flag, address in wanted(settings):
-            if address.port == 0:
-                free.append(f"any ({flag.split()[0]})")
-            elif address in taken:
-                yield problem(f"{flag}: port {address.port} is that of {taken[address]}, too", "choose another port")
-            elif not (refused := unbindable(address)):
-                free.append(str(address.port))
+        for flag, address, refused_for in doors(settings):
+            if not refused_for:
+                free.append(str(address.port or f"any ({flag.split()[0]})"))
             elif _is_ours(address, settings, found):
                 ours.append(str(address.port))
             else:
-                cannot = f"{flag.partition(' (')[0]}: cannot listen on {address}: {refused}{_holder(address)}"
+                cannot = f"{flag.partition(' (')[0]}: cannot listen on {address}: {refused_for}{_holder(address)}"
                 yield problem(cannot, "choose another port, or end that program")
-            taken[address] = flag
     except Mistake as error:
-        yield problem(str(error), "choose another port")
-    if free:
-        yield ok(f"free: {', '.join(dict.fromkeys(free))}")
-    if ours:
-        unready = [name for name, reason in found.unready.items() if reason]
-        state = f"not ready: {', '.join(unready)}" if unready else "ready"
-        yield ok(f"held by the Agentmem that runs here, which is {state}: {', '.join(ours)}")
+        yield refused(error)
+    for what, held in (("free", free), ("held by the Agentmem that runs here", ours)):
+        if held:
+            yield ok(f"{what}: {', '.join(dict.fromkeys(held))}")
 
 
 def _is_ours(address: Address, settings: UpSettings, found: Running) -> bool:
@@ -271,14 +231,9 @@ def _is_ours(address: Address, settings: UpSettings, found: Running) -> bool:
     if str(address) in (found.addresses.get(door) for door in ("http", "grpc", "metrics")):
         return True
     behind = address.port - parse_address(settings.metrics).port if settings.metrics else 0
-    if {layout.WORKER_METRICS: "worker", layout.STORE_METRICS: "store"}.get(behind) not in found.unready:
-        return False
-    with closing(http.client.HTTPConnection(address.host, address.port, timeout=_SECONDS)) as connection:
-        try:
-            connection.request("GET", "/metrics")
-            return b"\nagentmem_build_info{" in connection.getresponse().read(_PAGE_BYTES)
-        except (OSError, http.client.HTTPException):
-            return False
+    services: dict[int, Service] = {layout.WORKER_METRICS: "worker", layout.STORE_METRICS: "store"}
+    service = services.get(behind)
+    return service in found.unready and isinstance(asyncio.run(read_page(service, str(address))), Page)
 
 
 def _holder(address: Address) -> str:
@@ -288,3 +243,7 @@ def _holder(address: Address) -> str:
             if each.status == psutil.CONN_LISTEN and each.pid and each.laddr and each.laddr.port == address.port:
                 return f" by process {each.pid}, {' '.join(psutil.Process(each.pid).cmdline())[:120]}"
     return ""
+
+
+if __name__ == "__main__":
+    main(UpSettings, "up", checks)

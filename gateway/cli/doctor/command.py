@@ -78,7 +78,7 @@ async def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -
         if quiet:
             waiting.stop()
         for service, module, given, environment in (
-            ("gateway", "gateway.cli.doctor", arguments, {}),
+            ("gateway", "gateway.cli.doctor.checks", arguments, {}),
             ("store", "cache_service.doctor", services.store, {}),
             ("worker", "inference_service.doctor", services.worker, preload_here().environment),
         ):
@@ -112,7 +112,7 @@ async def findings(
         try:
             while line := await asyncio.wait_for(process.stdout.readline(), SILENCE_SECONDS):
                 with suppress(ValueError):  # written by a library
-                    said = parse(line.decode("utf-8", "replace"))
+                    said = parse(line)
                     at = said if isinstance(said, str) else said.check
                     yield said
             ended = await asyncio.wait_for(process.wait(), SILENCE_SECONDS)
@@ -122,7 +122,7 @@ async def findings(
         else:
             if ended:
                 errors.seek(0)
-                last = (errors.read().decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+                last = errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2] or "it said nothing"
                 outcome = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
                 read = "read what it says; a crash in a library often means that its build is not for this machine"
                 yield unknown(f"the {service}'s checks ended here with {outcome}: {last}", read, check=at)
@@ -139,9 +139,7 @@ def combined(found: Sequence[Finding]) -> Iterator[Finding]:
     for each in found:
         if limit is not None and (needed := each.facts.get("agent_bytes", 0)) > limit:
             more = f"an agent of 4,096 tokens takes {byte_size(needed)}, and the store takes no more than"
-            raised = (
-                "raise warm_bytes in [store] of the TOML file (AGENTMEM_STORE_WARM_BYTES), or make room on the disk"
-            )
+            raised = "raise warm_bytes in [store] of the TOML (AGENTMEM_STORE_WARM_BYTES), or make room on the disk"
             yield problem(f"{more} {byte_size(limit)}", raised, check=each.check)
 
 
@@ -161,9 +159,10 @@ def print_report(to: Console, found: Sequence[Finding]) -> None:
         rows.append((Text(each.state.value, style=_STYLES[each.state]), each.check, said))
     to.print(table({"": LINE, "check": {**FOLD, "max_width": 24}, "found, and → what to do": FOLD}, rows))
     states = Counter(each.state for each in found)
-    faults = [counted(states[state], state.value) for state in (State.WARNING, State.PROBLEM)]
-    not_checked = [f"{states[State.UNKNOWN]} not checked"] if states[State.UNKNOWN] else []
-    to.print(Text(f"\n{', '.join([f'{states[State.OK]} ok', *faults, *not_checked])}", style="bold"))
+    sums = [f"{states[State.OK]} ok", *(counted(states[each], each.value) for each in (State.WARNING, State.PROBLEM))]
+    if states[State.UNKNOWN]:
+        sums.append(f"{states[State.UNKNOWN]} not checked")
+    to.print(Text(f"\n{', '.join(sums)}", style="bold"))
 
 
 def to_json(found: Sequence[Finding]) -> str:

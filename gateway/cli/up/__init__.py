@@ -4,6 +4,7 @@ command.py      the command: its checks, the services, and when each is ready
 settings.py     its settings, and the arguments of the three services
 preflight.py    what is checked before anything starts
 lock.py         one `agentmem up` per data directory
+readiness.py    which services run, and whether they are ready
 supervisor.py   starts services in order, restarts those that die, stops all
 openblas.py     whether OpenBLAS is preloaded into the worker
 """

@@ -1,31 +1,27 @@
 """`agentmem up`: the three services, kept running until Ctrl-C."""
 
 import asyncio
-import json
 import signal
-from collections.abc import Awaitable, Callable
 from contextlib import closing
-from pathlib import Path
+from functools import partial
 
 import click
 
 from agentmem import layout, logs
-from agentmem.channels import connect
 from agentmem.service import ServiceManager
 from agentmem.settings import SettingsError, load
 from agentmem.sockets import parse_address
-from gateway import upstream
 from gateway.cli.text import Mistake, say
 from gateway.cli.up.lock import UpLock, has_been_taken
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
+from gateway.cli.up.readiness import gateway_addresses, unready
 from gateway.cli.up.settings import UpSettings, service_arguments
 from gateway.cli.up.supervisor import Service, ServiceFailed, Supervisor
 from gateway.settings import GatewaySettings
 
+_LOADING = "loading the model"
 _PROBE_TIMEOUT = 2.0
-
-_Probe = Callable[[], Awaitable[bool]]
 
 
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -69,7 +65,7 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
     supervisor = Supervisor(services(settings), settings.grace + layout.END_SECONDS, say, [lock.fileno])
 
     def started() -> None:
-        addresses = _addresses(address_file)
+        addresses = gateway_addresses(settings.run_directory)
         lock.write(http=addresses["http"], grpc=addresses["grpc"])
         _announce(settings, addresses)
         manager.ready(f"serving, HTTP on {addresses['http']}, gRPC on {addresses['grpc']}")
@@ -83,47 +79,15 @@ def services(settings: UpSettings) -> list[Service]:
     arguments, run, blas = service_arguments(settings), settings.run_directory, preload_here()
     if blas.message:
         say(f"{blas.message}: {blas.advice}" if blas.advice else blas.message)
-    worker_ready = _serving(layout.worker_socket(run), "agentmem.v1.InferenceService")
+
+    async def ready(name: str) -> bool:
+        return await unready(run, name, _PROBE_TIMEOUT) == ""
+
     return [
-        Service("store", "cache_service", arguments.store, _serving(layout.store_socket(run))),
-        Service("worker", "inference_service", arguments.worker, worker_ready, blas.environment, "loading the model"),
-        Service("gateway", "gateway", arguments.gateway, _gateway_serving(run / layout.GATEWAY_FILE)),
+        Service("store", "cache_service", arguments.store, partial(ready, "store")),
+        Service("worker", "inference_service", arguments.worker, partial(ready, "worker"), blas.environment, _LOADING),
+        Service("gateway", "gateway", arguments.gateway, partial(ready, "gateway")),
     ]
-
-
-def _serving(target: str, service: str = "") -> _Probe:
-    async def ready() -> bool:
-        async with connect(target) as channel:
-            return not await upstream.unready_reason(channel, service, _PROBE_TIMEOUT)
-
-    return ready
-
-
-def _gateway_serving(address_file: Path) -> _Probe:
-    async def ready() -> bool:
-        addresses = _addresses(address_file)
-        if not addresses:
-            return False
-        if "tls" not in addresses:
-            return await _serving(addresses["grpc"])()
-        # It may ask for a client certificate, and have one for another name: that it listens is enough.
-        try:
-            async with asyncio.timeout(_PROBE_TIMEOUT):
-                _, writer = await asyncio.open_connection(*parse_address(addresses["grpc"]))
-        except (OSError, TimeoutError):
-            return False
-        writer.close()
-        return True
-
-    return ready
-
-
-def _addresses(address_file: Path) -> dict[str, str]:
-    try:
-        addresses: dict[str, str] = json.loads(address_file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return addresses
 
 
 def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:

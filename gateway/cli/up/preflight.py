@@ -34,29 +34,33 @@ def check(settings: UpSettings) -> None:
 
 def check_ports(settings: UpSettings) -> None:
     """Raise Mistake unless every port but 0 can be bound now, and none is wanted twice."""
-    taken: dict[Address, str] = {}
-    for flag, address in wanted(settings):
-        if address.port == 0:
-            continue
-        if address in taken:
-            raise Mistake(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another")
-        taken[address] = flag
-        if problem := unbindable(address):
+    for flag, address, problem in doors(settings):
+        if problem:
             raise Mistake(f"{flag}: cannot listen on {address}: {problem}; choose another port")
 
 
-def wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
-    """Yield the addresses that the services listen on, each with the flag that says so. Raises Mistake."""
+def doors(settings: UpSettings) -> Iterator[tuple[str, Address, str]]:
+    """Yield the flag of each address that the services listen on, the address, and why it cannot be had, "" if it can.
+
+    Raises Mistake for ports that cannot be had by all that want them, whoever has them now.
+    """
+    taken: dict[Address, str] = {}
+    for flag, address in _wanted(settings):
+        if address.port > _LAST_PORT:
+            raise Mistake(f"{flag}: the port must be at most {_LAST_PORT - 2}; choose another port")
+        if address.port and address in taken:
+            raise Mistake(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another port")
+        taken[address] = flag
+        yield flag, address, unbindable(address) if address.port else ""
+
+
+def _wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
     yield f"--http {settings.http}", parse_address(settings.http)
     yield f"--grpc {settings.grpc}", parse_address(settings.grpc)
-    if not settings.metrics:
-        return
-    first = parse_address(settings.metrics)
-    flag = f"--metrics {settings.metrics} (takes three ports in a row: gateway, worker, store)"
-    if first.port and first.offset(2).port > _LAST_PORT:
-        raise Mistake(f"{flag}: the port must be at most {_LAST_PORT - 2}")
-    for by in range(3):
-        yield flag, first.offset(by)
+    if settings.metrics:
+        flag = f"--metrics {settings.metrics} (takes three ports in a row: gateway, worker, store)"
+        for by in range(3):
+            yield flag, parse_address(settings.metrics).offset(by)
 
 
 def unbindable(address: Address) -> str:

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from agentmem.checkup import State
-from cache_service.doctor.checks import file_system
+from cache_service.doctor import file_system
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_mount_that_cannot_be_written_to(tmp_path: Path) -> None:
     mount = f"mount -t tmpfs -o ro tmpfs {tmp_path}"
-    look = "import pathlib; from cache_service.doctor.checks import file_system; "
+    look = "import pathlib; from cache_service.doctor import file_system; "
     look += f"print(*file_system(pathlib.Path('{tmp_path}/a')))"
     command = ["unshare", "-rm", "sh", "-c", f'{mount} || exit 77; exec {sys.executable} -c "$0"', look]
     told = subprocess.run(command, capture_output=True, text=True, check=False)

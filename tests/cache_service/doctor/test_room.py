@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.checkup import State
-from cache_service.doctor.checks import disk_space, judge_space
+from cache_service.doctor import disk_space, judge_space
 from cache_service.tiers.limits import GIB, DiskLimits
 
 sizes = st.integers(0, 1 << 50)

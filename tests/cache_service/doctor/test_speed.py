@@ -4,17 +4,17 @@ from pathlib import Path
 import pytest
 
 from agentmem.checkup import State
-from cache_service.doctor import checks
-from cache_service.doctor.checks import disk_speed, measure
+from cache_service import doctor
+from cache_service.doctor import disk_speed, measure
 
 
 def test_nothing_is_left_behind_and_nothing_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_MOST_SECONDS", 600.0)  # a busy disk is measured to the end, too
+    monkeypatch.setattr(doctor, "_MOST_SECONDS", 600.0)  # a busy disk is measured to the end, too
     names: list[list[str]] = []
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda *arguments: (names.append(os.listdir(tmp_path)), write(*arguments))[1])
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *arguments: (names.append(os.listdir(tmp_path)), write(*arguments))[1])
     assert min(measure(tmp_path, 2)) > 0
-    assert names == [[], []], "not even while it measures"
+    assert len(names) > 2 and not any(names), "not even while it measures"
     assert os.listdir(tmp_path) == []
 
 
@@ -41,7 +41,7 @@ def test_what_has_to_stay_free_is_not_taken(tmp_path: Path) -> None:
 def test_what_the_figures_mean(
     write: float, read: float, commit: float, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "measure", lambda *_: (write, read, commit))
+    monkeypatch.setattr(doctor, "measure", lambda *_: (write, read, commit))
     (found,) = disk_speed(tmp_path, 0)
     assert found.state is state and ("SSD" in found.advice) == (state is State.WARNING)
 

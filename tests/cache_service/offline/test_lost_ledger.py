@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.doctor import checks
+from cache_service import doctor
 from cache_service.ledger.database import Database
 from cache_service.offline.check import check
 from cache_service.offline.commands import main
@@ -83,7 +83,7 @@ async def test_check_and_doctor_say_the_same(data: Path, lose: Loss) -> None:
     lose(data)
     before = files(data)
     (finding,) = check(data, repair=True).findings
-    (told,) = checks.database(data, held=False)
+    (told,) = doctor.database(data, held=False)
     assert finding.what == "database" and finding.mend is None
     assert told.state == "problem" and told.found == finding.problem and told.advice == finding.repair
     assert "agentmem store recover" in finding.repair

@@ -37,9 +37,9 @@ def test_products_are_measured() -> None:
     ],
 )
 def test_what_the_figure_means_on_linux(flops: float, openblas: bool, state: State, advice: str) -> None:
-    found = judge_products(flops, depends=True, openblas=openblas)
+    found = judge_products(flops, openblas)
     assert found.state is state and advice in found.advice
 
 
 def test_elsewhere_it_is_only_told() -> None:
-    assert judge_products(1.0, depends=False, openblas=False).state is State.OK
+    assert judge_products(1.0, None).state is State.OK

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from agentmem import checkup
 from agentmem.checkup import Finding, State
 from inference_service.doctor.checks import checks
 from inference_service.settings import WorkerSettings
@@ -36,7 +37,7 @@ def findings(tmp_path: Path, *models: object, **settings: object) -> dict[str, F
     """By check. The data directory is not there, and is not made."""
     given = WorkerSettings(data=tmp_path / "data", model=[str(model) for model in models], **settings)  # type: ignore[arg-type]
     made = checks(given).items()
-    found = {name: finding for name, check in made if name.startswith("model") for finding in check()}
+    found = {name: finding for name, check in made if name.startswith("model") for finding in checkup.findings(check)}
     assert not (tmp_path / "data").exists()
     return found
 

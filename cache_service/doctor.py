@@ -1,4 +1,7 @@
-"""What can be known of a data directory and its disk without changing them."""
+"""The store's checks for `agentmem doctor`: `python -m cache_service.doctor`, with the flags of `agentmem-store`.
+
+They change neither the data directory nor its disk; a store may run on the directory meanwhile.
+"""
 
 import fcntl
 import os
@@ -8,7 +11,9 @@ import stat
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,13 +27,15 @@ from agentmem.checkup import (
     Findings,
     existing,
     listens,
+    main,
     ok,
     problem,
+    refused,
     unknown,
     usable_directory,
     warning,
 )
-from agentmem.layout import DATABASE, ForeignDirectory, refuse_foreign
+from agentmem.layout import DATABASE, refuse_foreign
 from agentmem.sizes import byte_size
 from cache_service.files import directory_lock, references
 from cache_service.files.directory import DataDirectory
@@ -46,26 +53,18 @@ _AHEAD_SECONDS = 60.0
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _FILE_SYSTEMS = {
     r"nfs4?|cifs|smb3|smbfs|afpfs|webdav|9p|ceph|glusterfs|lustre|beegfs|gpfs|afs"
-    r"|fuse\.(sshfs|s3|gcsfuse|rclone|glusterfs|ceph).*": (
-        warning,
+    r"|fuse\.(sshfs|s3|gcsfuse|rclone|glusterfs|ceph).*": warning(
         "locks and fsync of a network may not hold what they promise",
         "put --data on a disk of this machine; for KV elsewhere there is the store's --remote",
     ),
-    r"tmpfs|ramfs|devtmpfs": (
-        warning,
-        "all agents are lost at a reboot, and what they take is taken from memory",
-        "put --data on a disk",
+    r"tmpfs|ramfs|devtmpfs": warning(
+        "all agents are lost at a reboot, and what they take is taken from memory", "put --data on a disk"
     ),
-    r"vfat|msdos|exfat|fat|ntfs3?|fuseblk": (
-        problem,
+    r"vfat|msdos|exfat|fat|ntfs3?|fuseblk": problem(
         "it keeps no modes, so that others can read agents' memories",
         "put --data on a file system that has modes, such as ext4, XFS or APFS",
     ),
-    r"overlay|aufs|fuse\.fuse-overlayfs": (
-        warning,
-        "a container's own layer goes with it",
-        "mount a volume at --data",
-    ),
+    r"overlay|aufs|fuse\.fuse-overlayfs": warning("a container's own layer goes with it", "mount a volume at --data"),
 }
 """What kinds of file systems mean, by patterns of their names in lower case."""
 
@@ -80,30 +79,24 @@ _SLOW_COMMIT_SECONDS, _SLOW_WRITE, _SLOW_READ = 0.05, 50e6, 200e6
 def checks(settings: StoreSettings) -> Checks:
     """Return the checks of a directory that a store can use."""
     root = settings.data_directory
-
-    def held() -> bool:
-        return listens(settings.address) or directory_lock.is_held(root)
-
+    held = listens(settings.address) or directory_lock.is_held(root)
     return {
         "permissions": partial(permissions, root),
         "file system": partial(file_system, root),
-        "disk space": lambda: disk_space(root, settings.limits, held()),
+        "disk space": partial(disk_space, root, settings.limits, held),
         "disk speed": partial(disk_speed, root, settings.free_bytes_floor),
-        "database": lambda: database(root, held()),
+        "database": partial(database, root, held),
         "clock": partial(clock, root),
     }
 
 
 def data_directory(root: Path) -> Findings:
-    """Check whether a store can use the directory: it is this user's, or can be made, and holds nothing else."""
+    """Check whether a store can use the directory: it is this user's, or can be made. Raise ForeignDirectory."""
     if unusable := usable_directory(root, "--data"):
         return [unusable]
     if root.stat().st_mode & stat.S_ISVTX:
         return [problem(f"{root} is a shared directory", "choose a directory of its own as --data")]
-    try:
-        refuse_foreign(root)
-    except ForeignDirectory as error:
-        return [problem(str(error), "choose another --data; nothing there was touched")]
+    refuse_foreign(root)
     return [ok(str(root))]
 
 
@@ -146,10 +139,8 @@ def file_system(root: Path) -> Findings:
     where = f"{mount.fstype} at {mount.mountpoint}"
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return [problem(f"{where}, which is mounted read-only", "mount it for writing, or choose another --data")]
-    for pattern, (kind, meaning, advice) in _FILE_SYSTEMS.items():
-        if re.fullmatch(pattern, mount.fstype.lower()):
-            return [kind(f"{where}: {meaning}", advice)]
-    return [ok(where)]
+    meanings = (meaning for kind, meaning in _FILE_SYSTEMS.items() if re.fullmatch(kind, mount.fstype.lower()))
+    return [next((replace(each, found=f"{where}: {each.found}") for each in meanings), ok(where))]
 
 
 def disk_space(root: Path, limits: DiskLimits, held: bool) -> Findings:
@@ -189,10 +180,7 @@ def disk_speed(root: Path, floor: int) -> Findings:
     if spare < _CHUNK:
         little = f"too little room to measure it: {byte_size(free)} free, of which {byte_size(floor)} stay free"
         return [unknown(little, "make room on this disk, or put --data on another")]
-    try:
-        write, read, commit = measure(place, spare // _CHUNK)
-    except OSError as error:
-        return [problem(f"{place} cannot be written to: {error.strerror}", "mend that, or choose another --data")]
+    write, read, commit = measure(place, spare // _CHUNK)
     facts = {"write_bytes_per_second": write, "read_bytes_per_second": read, "commit_seconds": commit}
     speeds = f"writes {byte_size(round(write))}/s, reads {byte_size(round(read))}/s"
     effects = {
@@ -211,27 +199,31 @@ def measure(directory: Path, chunks: int) -> tuple[float, float, float]:
 
     The file has no name, so nothing can be left behind. Before it is read, the page cache is asked to drop it.
     """
-    chunk, written, read = os.urandom(_CHUNK), 0, 0  # random, since some file systems compress
+    chunk = os.urandom(_CHUNK)  # random, since some file systems compress
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         descriptor = file.fileno()
+
+        def write(at: int, size: int = _CHUNK) -> int:
+            written = os.pwrite(descriptor, chunk[:size], at)
+            sync(descriptor)
+            return written
+
         if hasattr(fcntl, "F_NOCACHE"):
             fcntl.fcntl(descriptor, fcntl.F_NOCACHE, 1)
-        began = time.monotonic()
-        while written < chunks * _CHUNK and time.monotonic() < began + _MOST_SECONDS:
-            written += os.write(descriptor, chunk)
-            sync(descriptor)
-        writing, commits = time.monotonic() - began, []
-        for _ in range(_COMMITS):
-            began = time.monotonic()
-            os.pwrite(descriptor, chunk[:_PAGE], written)
-            sync(descriptor)
-            commits.append(time.monotonic() - began)
+        written, writing = _timed(write, chunks * _CHUNK)
+        commits = [_timed(lambda at: write(written + at, _PAGE), _PAGE)[1] for _ in range(_COMMITS)]
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        began = time.monotonic()
-        while read < written and time.monotonic() < began + _MOST_SECONDS:
-            read += len(os.pread(descriptor, _CHUNK, read))
-        return written / writing, read / (time.monotonic() - began), statistics.median(commits)
+        read, reading = _timed(lambda at: len(os.pread(descriptor, _CHUNK, at)), written)
+    return written / writing, read / reading, statistics.median(commits)
+
+
+def _timed(transfer: Callable[[int], int], most: int) -> tuple[int, float]:
+    """Return the bytes that were transferred, of `most`, and the seconds that it took, at most about _MOST_SECONDS."""
+    began, done = time.monotonic(), 0
+    while done < most and time.monotonic() < began + _MOST_SECONDS:
+        done += transfer(done)
+    return done, time.monotonic() - began
 
 
 def database(root: Path, held: bool) -> Findings:
@@ -251,14 +243,10 @@ def database(root: Path, held: bool) -> Findings:
                 return [problem(lost, lost_recovery(path))]
             (agents,) = connection.execute("SELECT count(*) FROM agents").fetchone()
         counted = f"{agents:,} agent{'' if agents == 1 else 's'}"
-    except schema.SchemaTooNew as error:
-        return [problem(str(error), "install that agentmem, or choose another --data")]
-    except schema.ForeignDatabase as error:
-        return [problem(str(error), "choose another --data")]
-    except CannotCheck as error:
-        counted = str(error)
-    except sqlite3.OperationalError as error:
-        counted = f"it could not be read now ({error})"
+    except (schema.SchemaTooNew, schema.ForeignDatabase) as error:
+        return [refused(error)]
+    except (CannotCheck, sqlite3.OperationalError) as error:
+        counted = f"not read now: {error}"
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return [problem(f"{path} is damaged ({error})", recovery(path))]
     version, newest = page.user_version if page else 0, len(schema.MIGRATIONS)
@@ -274,3 +262,9 @@ def clock(root: Path) -> Findings:
         return [ok("nothing was written in the future")]
     wrong = f"{path} was written {ahead / 60:,.0f} minutes from now: times that are shown are wrong"
     return [warning(wrong, "set this machine's clock (timedatectl, or System Settings)")]
+
+
+if __name__ == "__main__":
+    main(
+        StoreSettings, "store", lambda given: {"data directory": partial(data_directory, given.data_directory)}, checks
+    )
