@@ -47,7 +47,7 @@ def doors(settings: UpSettings) -> Iterator[tuple[str, Address, str]]:
     taken: dict[Address, str] = {}
     for flag, address in _wanted(settings):
         if address.port > _LAST_PORT:
-            raise Mistake(f"{flag}: the port must be at most {_LAST_PORT - 2}; choose another port")
+            raise Mistake(f"{flag}: the port must be at most {_LAST_PORT - 2}")
         if address.port and address in taken:
             raise Mistake(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another port")
         taken[address] = flag
