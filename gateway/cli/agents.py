@@ -12,8 +12,8 @@ from rich.table import Table
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from gateway.api.reports import is_anonymous, short_name, tier_name
-from gateway.cli.client import Client, agent_argument, all_pages, client_options, retrying
+from gateway.api.reports import is_anonymous, tier_name
+from gateway.cli.client import Client, agent_argument, all_pages, client_options, group_options
 from gateway.cli.lazy import LazyGroup
 from gateway.cli.text import (
     FOLD,
@@ -24,7 +24,7 @@ from gateway.cli.text import (
     console,
     counted,
     described,
-    iso_time,
+    flattened,
     printable,
     table,
     write_json,
@@ -58,13 +58,13 @@ _all_option = click.option(
 
 @click.group(cls=LazyGroup, lazy=_FURTHER, invoke_without_command=True)
 @_all_option
-@client_options
-def agents(client: Client, everyone: bool) -> None:
+@group_options
+def agents(everyone: bool) -> None:
     """Show, branch, move or erase agents. Without a command: list them."""
     context = click.get_current_context()
     context.default_map = {"list": {"everyone": everyone}}
     if context.invoked_subcommand is None:
-        _list(client, "", everyone=everyone)
+        context.invoke(list_agents, everyone=everyone)
 
 
 @agents.command("list")
@@ -73,10 +73,6 @@ def agents(client: Client, everyone: bool) -> None:
 @client_options
 def list_agents(client: Client, model: str, everyone: bool) -> None:
     """List the agents."""
-    _list(client, model, everyone=everyone)
-
-
-def _list(client: Client, model: str, *, everyone: bool) -> None:
     found = client.ask(lambda channel: find(channel, model_id=model))
     shown = [agent for agent in found if everyone or not is_anonymous(agent.key.agent_id)]
     if client.as_json:
@@ -105,15 +101,11 @@ def show(client: Client, agent: str, model: str, text: bool) -> None:
     if not found:
         raise click.ClickException(NotFound("agent", agent).message)
     if client.as_json:
-        write_json(
-            [agent_dict(one) | ({"history": list(map(_turn_dict, said))} if text else {}) for one, said in found]
-        )
+        write_json([agent_dict(one) | ({"history": _history(said)} if text else {}) for one, said in found])
         return
     for one, said in found:
         rows = agent_dict(one).items()
-        console().print(
-            described((name.replace("_", " "), "" if value is None else str(value)) for name, value in rows)
-        )
+        console().print(described((name.replace("_", " "), str(value)) for name, value in rows if value is not None))
         for turn in said:
             click.echo(turn_text(turn))
 
@@ -127,13 +119,8 @@ def delete(client: Client, agent: str, model: str, yes: bool) -> None:
     """Erase an agent for good: what it was told, and its KV. A terminal is asked before."""
     if sys.stdin.isatty() and not yes:
         click.confirm(f"Erase {printable(agent)} on {model or 'all models'} for good?", abort=True)
-
-    async def question(channel: grpc.aio.Channel) -> agent_pb2.DeleteAgentResponse:
-        stub = agent_pb2_grpc.AgentServiceStub(channel)
-        request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(agent_id=agent, model_id=model))
-        return await retrying(lambda: stub.DeleteAgent(request))
-
-    gone = client.ask(question)
+    request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(agent_id=agent, model_id=model))
+    gone: agent_pb2.DeleteAgentResponse = client.call(agent_pb2_grpc.AgentServiceStub, "DeleteAgent", request)
     memories = "1 memory" if gone.deleted == 1 else f"{gone.deleted} memories"
     client.show(
         {"deleted": gone.deleted, "freed_bytes": gone.freed_bytes},
@@ -166,30 +153,13 @@ async def _turns(channel: grpc.aio.Channel, key: types_pb2.AgentKey) -> list[age
     return await all_pages(agent_pb2_grpc.AgentServiceStub(channel).ListTurns, request, "turns")
 
 
-def _turn_dict(turn: agent_pb2.Turn) -> dict[str, Any]:
-    return as_dict(turn) | {"text": turn.text.decode(errors="replace")}
+def _history(turns: Sequence[agent_pb2.Turn]) -> list[dict[str, Any]]:
+    return [as_dict(turn) | {"text": turn.text.decode(errors="replace")} for turn in turns]
 
 
 def agent_dict(agent: agent_pb2.Agent) -> dict[str, Any]:
     """Return an agent as --json writes it."""
-    return {
-        "agent_id": agent.key.agent_id,
-        "model_id": agent.key.model_id,
-        "uid": agent.version.uid,
-        "version": agent.version.version,
-        "tokens": agent.tokens,
-        "turns": agent.turns,
-        "context_remaining": agent.context_remaining if agent.HasField("context_remaining") else None,
-        "tier": tier_name(agent.tier),
-        "warm_bytes": agent.warm_bytes,
-        "text_bytes": agent.text_bytes,
-        "blocks": agent.blocks,
-        "pinned": agent.pinned,
-        "context_policy": short_name(types_pb2.ContextPolicy.DESCRIPTOR, agent.context_policy),
-        "template_time": agent.template_time or None,
-        "create_time": iso_time(agent.create_time),
-        "update_time": iso_time(agent.update_time),
-    }
+    return flattened(agent, "key", "version") | {"template_time": agent.template_time or None}
 
 
 def agents_table(found: Sequence[agent_pb2.Agent], now: datetime) -> Table:

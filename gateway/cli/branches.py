@@ -12,7 +12,19 @@ from agentmem.validation import automatic_snapshot
 from gateway.api.reports import short_name, tier_name
 from gateway.cli.agents import agent_dict, only_memory
 from gateway.cli.client import Client, agent_argument, all_pages, client_options, not_empty, retrying
-from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, console, counted, iso_time, printable, table, write_json
+from gateway.cli.text import (
+    FOLD,
+    LINE,
+    RIGHT,
+    as_dict,
+    console,
+    counted,
+    flattened,
+    iso_time,
+    printable,
+    table,
+    write_json,
+)
 from gateway.cli.turns import match_name
 
 _POLICIES = {
@@ -59,7 +71,7 @@ def snapshot(client: Client, agent: str, name: str, model: str) -> None:
     """Keep AGENT's present state under NAME."""
     made = _ask(client, agent, model, "CreateSnapshot", name=name).snapshot
     size = f"version {made.version.version}, {made.tokens:,} tokens"
-    client.show(_snapshot_dict(made), f"kept {printable(agent)} as {printable(name)}: {size}")
+    client.show(flattened(made, "key", "version"), f"kept {printable(agent)} as {printable(name)}: {size}")
 
 
 @click.command()
@@ -78,7 +90,7 @@ def snapshots(client: Client, agent: str, unwanted: str | None, model: str) -> N
         _ask(client, agent, model, "DeleteSnapshot", name=unwanted)
     kept = client.ask(question)
     if client.as_json:
-        write_json([_snapshot_dict(each) for each in kept])
+        write_json([flattened(each, "key", "version") for each in kept])
     elif kept:
         console().print(snapshots_table(kept))
     else:
@@ -138,9 +150,8 @@ def pin(client: Client, agent: str, model: str) -> None:
 @client_options
 def unpin(client: Client, agent: str, model: str) -> None:
     """Let AGENT's KV make room on disk again."""
-    client.show(
-        agent_dict(_ask(client, agent, model, "PinAgent", pinned=False).agent), f"{printable(agent)} is not pinned"
-    )
+    found = _ask(client, agent, model, "PinAgent", pinned=False).agent
+    client.show(agent_dict(found), f"{printable(agent)} is not pinned")
 
 
 @click.command()
@@ -178,16 +189,6 @@ def context_policy(client: Client, agent: str, policy: str, model: str) -> None:
     value = types_pb2.ContextPolicy.Value(f"CONTEXT_POLICY_{policy.upper()}")
     found = _ask(client, agent, model, "SetContextPolicy", context_policy=value).agent
     client.show(agent_dict(found), f"{printable(agent)} will {_POLICIES[policy]}")
-
-
-def _snapshot_dict(snapshot: agent_pb2.Snapshot) -> dict[str, Any]:
-    return {
-        "name": snapshot.name,
-        "version": snapshot.version.version,
-        "tokens": snapshot.tokens,
-        "automatic": snapshot.automatic,
-        "create_time": iso_time(snapshot.create_time),
-    }
 
 
 def snapshots_table(kept: list[agent_pb2.Snapshot]) -> Table:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import wraps
+from functools import reduce, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 import grpc
 from click.core import ParameterSource
+from google.protobuf.message import Message
 
 from agentmem import errors, layout
 from agentmem.channels import ClientTls, connect
@@ -62,6 +63,10 @@ class Client:
         except UnicodeError as error:
             raise click.ClickException("what was given is not well-formed UTF-8") from error
 
+    def call(self, stub: Callable[[grpc.aio.Channel], Any], rpc: str, request: Message) -> Any:
+        """Return the response of an RPC, asked for through outages. Raises as `ask`."""
+        return self.ask(lambda channel: retrying(lambda: getattr(stub(channel), rpc)(request)))
+
     def explain(self, error: grpc.aio.AioRpcError) -> str:
         """Return in one line what failed, and what to do."""
         if errors.is_unreachable(error):
@@ -85,19 +90,18 @@ class Client:
 
 
 def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a gateway's client; the command gets a Client as its parameter `client`.
-
-    Options of a group hold for its commands, unless these are given their own.
-    """
+    """Add the options of a gateway's client; the command gets a Client as its parameter `client`."""
 
     @wraps(command)
     def with_client(*args: Any, **kwargs: Any) -> Any:
         return command(*args, client=_client(click.get_current_context()), **kwargs)
 
-    decorated: Callable[..., Any] = with_client
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return group_options(with_client)
+
+
+def group_options(group: Callable[..., Any]) -> Callable[..., Any]:
+    """Add these options to a group: they hold for its commands, unless these are given their own."""
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), group)
 
 
 def _note(context: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -14,7 +14,7 @@ from agentmem.channels import closing_stream
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from gateway.api.reports import model_report
-from gateway.cli.client import Client, all_pages, client_options, not_empty, retrying
+from gateway.cli.client import Client, all_pages, client_options, group_options, not_empty, retrying
 from gateway.cli.model_tables import errors_of, models_table, print_model
 from gateway.cli.text import console, printable, write_json
 
@@ -26,6 +26,7 @@ _STAGES: Final = {
     "pool": "taking memory for KV",
     "ready": "ready",
 }
+_STUB: Final = model_pb2_grpc.ModelServiceStub
 _STEP: Final = 0.1
 """The share of a stage after which another line is written."""
 
@@ -38,21 +39,17 @@ _name_argument = click.argument(
 
 
 @click.group(invoke_without_command=True)
-@client_options
-def models(client: Client) -> None:
+@group_options
+def models() -> None:
     """Show, load or unload models. Without a command: list them, the default first."""
     if click.get_current_context().invoked_subcommand is None:
-        _list(client)
+        click.get_current_context().invoke(list_models)
 
 
 @models.command("list")
 @client_options
 def list_models(client: Client) -> None:
     """List the registered models, the default first."""
-    _list(client)
-
-
-def _list(client: Client) -> None:
     found = client.ask(registered)
     if client.as_json:
         write_json([model_dict(model) for model in found])
@@ -67,12 +64,7 @@ def _list(client: Client) -> None:
 @client_options
 def show(client: Client, name: str) -> None:
     """Show all of one model, loaded or not: what it is, and how the memory is divided. Without NAME the default."""
-
-    async def question(channel: grpc.aio.Channel) -> model_pb2.Model:
-        stub = model_pb2_grpc.ModelServiceStub(channel)
-        return (await retrying(lambda: stub.GetModel(model_pb2.GetModelRequest(model_id=name)))).model
-
-    model = client.ask(question)
+    model = client.call(_STUB, "GetModel", model_pb2.GetModelRequest(model_id=name)).model
     if client.as_json:
         write_json(model_dict(model))
     else:
@@ -90,11 +82,9 @@ def load(client: Client, name: str) -> None:
     """
 
     async def question(channel: grpc.aio.Channel) -> model_pb2.Model:
-        stub = model_pb2_grpc.ModelServiceStub(channel)
-
         async def attempt() -> model_pb2.Model:
             model = model_pb2.Model()
-            async with closing_stream(stub.LoadModel(model_pb2.LoadModelRequest(model_id=name))) as steps:
+            async with closing_stream(_STUB(channel).LoadModel(model_pb2.LoadModelRequest(model_id=name))) as steps:
                 with progress(name, as_json=client.as_json) as report:
                     async for step in steps:
                         report(step.stage, step.progress)
@@ -119,17 +109,11 @@ def unload(client: Client, name: str) -> None:
 
     With keys it takes one with admin = true.
     """
-
-    async def question(channel: grpc.aio.Channel) -> int:
-        stub = model_pb2_grpc.ModelServiceStub(channel)
-        gone = await retrying(lambda: stub.UnloadModel(model_pb2.UnloadModelRequest(model_id=name)))
-        return int(gone.freed_bytes)
-
     waiting = console(stderr=True).status(Text("its running requests end first; Ctrl-C leaves it loaded"))
     if not client.as_json:
         waiting.start()
     try:
-        freed = client.ask(question)
+        freed = client.call(_STUB, "UnloadModel", model_pb2.UnloadModelRequest(model_id=name)).freed_bytes
     finally:
         waiting.stop()
     unloaded = f"was unloaded, freed {byte_size(freed)}" if freed else "was not loaded"
@@ -138,8 +122,7 @@ def unload(client: Client, name: str) -> None:
 
 async def registered(channel: grpc.aio.Channel) -> list[model_pb2.Model]:
     """Return the registered models, the default first."""
-    stub = model_pb2_grpc.ModelServiceStub(channel)
-    return await all_pages(stub.ListModels, model_pb2.ListModelsRequest(), "models")
+    return await all_pages(_STUB(channel).ListModels, model_pb2.ListModelsRequest(), "models")
 
 
 def model_dict(model: model_pb2.Model) -> dict[str, Any]:

@@ -124,6 +124,14 @@ def as_dict(message: Message) -> dict[str, Any]:
     return fields
 
 
+def flattened(message: Message, *parts: str) -> dict[str, Any]:
+    """Return a message as `as_dict`, with the fields of some of its parts in the place of these parts."""
+    fields = {name: value for name, value in as_dict(message).items() if name not in parts}
+    for part in parts:
+        fields |= as_dict(getattr(message, part))
+    return fields
+
+
 def _value(field: Any, value: Any) -> Any:
     if not field.is_repeated:
         return _single(field, value)

@@ -49,7 +49,7 @@ def doors(settings: UpSettings) -> Iterator[tuple[str, Address, str]]:
         if address.port > _LAST_PORT:
             raise Mistake(f"{flag}: the port must be at most {_LAST_PORT - 2}")
         if address.port and address in taken:
-            raise Mistake(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another port")
+            raise Mistake(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another")
         taken[address] = flag
         yield flag, address, unbindable(address) if address.port else ""
 

@@ -9,7 +9,7 @@ import grpc
 from rich.table import Table
 
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
-from gateway.cli.client import Client, all_pages, client_options, not_empty, retrying
+from gateway.cli.client import Client, all_pages, client_options, group_options, not_empty
 from gateway.cli.text import (
     FOLD,
     LINE,
@@ -25,6 +25,7 @@ from gateway.cli.text import (
 )
 from gateway.cli.workflows.state import state_name
 
+_STUB = workflow_pb2_grpc.WorkflowServiceStub
 _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)
 _ID_WIDTH = 36
 """Letters of a UUID."""
@@ -35,21 +36,17 @@ _id_argument = click.argument(
 
 
 @click.group(invoke_without_command=True)
-@client_options
-def workflows(client: Client) -> None:
+@group_options
+def workflows() -> None:
     """Show, cancel or erase runs of workflows. Without a command: list them, the newest first."""
     if click.get_current_context().invoked_subcommand is None:
-        _list(client)
+        click.get_current_context().invoke(list_workflows)
 
 
 @workflows.command("list")
 @client_options
 def list_workflows(client: Client) -> None:
     """List the runs, the newest first."""
-    _list(client)
-
-
-def _list(client: Client) -> None:
     found = client.ask(find)
     if client.as_json:
         # Who takes part is not in a list.
@@ -65,14 +62,7 @@ def _list(client: Client) -> None:
 @client_options
 def show(client: Client, workflow_id: str) -> None:
     """Show how far a run is, and who takes part. `agentmem run --resume ID` shows what was said."""
-
-    async def question(channel: grpc.aio.Channel) -> workflow_pb2.Workflow:
-        stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
-        return (
-            await retrying(lambda: stub.GetWorkflow(workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)))
-        ).workflow
-
-    found = client.ask(question)
+    found = client.call(_STUB, "GetWorkflow", workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)).workflow
     if client.as_json:
         write_json(as_dict(found))
         return
@@ -96,13 +86,7 @@ def show(client: Client, workflow_id: str) -> None:
 @client_options
 def cancel(client: Client, workflow_id: str) -> None:
     """End a run. Turns that are running are dropped; what was said before stays."""
-
-    async def question(channel: grpc.aio.Channel) -> workflow_pb2.Workflow:
-        stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
-        request = workflow_pb2.CancelWorkflowRequest(workflow_id=workflow_id)
-        return (await retrying(lambda: stub.CancelWorkflow(request))).workflow
-
-    ended = client.ask(question)
+    ended = client.call(_STUB, "CancelWorkflow", workflow_pb2.CancelWorkflowRequest(workflow_id=workflow_id)).workflow
     if ended.state in _ENDED:
         line = f"{printable(workflow_id)} had ended: {state_name(ended)}"
     else:
@@ -118,20 +102,13 @@ def delete(client: Client, workflow_id: str, yes: bool) -> None:
     """Erase a run's record, with all that was said in it. Agents that persist stay. A terminal is asked before."""
     if sys.stdin.isatty() and not yes:
         click.confirm(f"Erase the record of {printable(workflow_id)} for good?", abort=True)
-
-    async def question(channel: grpc.aio.Channel) -> None:
-        stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
-        request = workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id)
-        await retrying(lambda: stub.DeleteWorkflow(request))
-
-    client.ask(question)
+    client.call(_STUB, "DeleteWorkflow", workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id))
     client.show({"workflow_id": workflow_id, "deleted": True}, f"erased the record of {printable(workflow_id)}")
 
 
 async def find(channel: grpc.aio.Channel) -> list[workflow_pb2.Workflow]:
     """Return all runs, the newest first."""
-    stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
-    return await all_pages(stub.ListWorkflows, workflow_pb2.ListWorkflowsRequest(), "workflows")
+    return await all_pages(_STUB(channel).ListWorkflows, workflow_pb2.ListWorkflowsRequest(), "workflows")
 
 
 def workflows_table(found: Sequence[workflow_pb2.Workflow], now: datetime) -> Table:
