@@ -75,12 +75,9 @@ def list_agents(client: Client, model: str, everyone: bool) -> None:
     """List the agents."""
     found = client.ask(lambda channel: find(channel, model_id=model))
     shown = [agent for agent in found if everyone or not is_anonymous(agent.key.agent_id)]
-    if client.as_json:
-        write_json([agent_dict(agent) for agent in shown])
-    elif shown:
-        console().print(agents_table(shown, datetime.now(UTC)))
-    elif not found:
-        click.echo("no agents yet; `agentmem chat NAME` makes one")
+    none = "no agents yet; `agentmem chat NAME` makes one"
+    if shown or not found or client.as_json:
+        client.show(list(map(agent_dict, shown)), agents_table(shown, datetime.now(UTC)) if shown else none)
     if hidden := len(found) - len(shown):
         click.echo(f"{counted(hidden, 'agent')} without a name not shown; --all shows them too", err=True)
 

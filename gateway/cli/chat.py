@@ -204,26 +204,21 @@ async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, te
     replays it where it was committed, and computes it again where it was not. If another client spoke to the agent
     first, a first turn is appended to that conversation.
     """
-    answer = Answer(lambda _: None)
-    if echo:
-        answer = Answer(partial(click.echo, nl=False), partial(click.secho, nl=False, dim=True))
+    answer = Answer(partial(click.echo, nl=False), partial(click.secho, nl=False, dim=True)) if echo else None
     try:
-        turn = await _generate(channel, conversation.request(text), answer, echo=echo)
+        turn = await _generate(channel, conversation.request(text), answer)
     except grpc.aio.AioRpcError as error:
         if not conversation.is_new or error.code() is not grpc.StatusCode.ABORTED:
             raise
         conversation.opened(known=True)
-        turn = await _generate(channel, conversation.request(text), answer, echo=echo)
+        turn = await _generate(channel, conversation.request(text), answer)
     conversation.is_new = False
     return turn
 
 
-async def _generate(
-    channel: grpc.aio.Channel, request: inference_pb2.GenerateRequest, answer: "Answer", *, echo: bool
-) -> Turn:
+async def _generate(channel: grpc.aio.Channel, request: inference_pb2.GenerateRequest, answer: "Answer | None") -> Turn:
     async def attempt() -> Turn:
         turn = Turn(request.key.agent_id)
-        answer.begin()
         call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)
         async with closing_stream(call) as events:
             async for event in events:
@@ -233,57 +228,39 @@ async def _generate(
                     case "delta":
                         turn.reasoning += event.delta.reasoning
                         turn.text += event.delta.text
-                        answer.think(event.delta.reasoning)
-                        answer.add(event.delta.text)
+                        if answer is not None:
+                            answer.show(turn.reasoning, turn.text)
                     case "finished":
                         turn.finished = event.finished
-        answer.end()
+        if answer is not None:
+            answer.show(turn.reasoning, turn.text, complete=True)
         return turn
 
-    return await retrying(
-        attempt, lambda why: report_outage(why, mid_line=echo and answer.is_mid_line), gateway_too=True
-    )
+    def outage(why: str) -> None:
+        report_outage(why, mid_line=answer is not None and answer.is_mid_line)
+
+    return await retrying(attempt, outage, gateway_too=True)
 
 
 class Answer:
-    """Writes an answer as it comes: `begin`, any number of `think` and `add`, `end`; all again if the stream broke.
+    """Writes an answer as it grows; all of it again, on a line of its own, where it is another after its stream broke.
 
-    Where the answer begins again as it did before, only what is new is written; where it does not, the whole of it is,
-    on a line of its own. What the model thinks is written by `write_reasoning`, a blank line above what it says; it is
-    left out where there is none.
+    What the model thinks is written by `write_reasoning`, a blank line above what it says.
     """
 
-    def __init__(self, write: Callable[[str], object], write_reasoning: Callable[[str], object] | None = None) -> None:
+    def __init__(self, write: Callable[[str], object], write_reasoning: Callable[[str], object]) -> None:
         self._write = write
         self._write_reasoning = write_reasoning
-        self._written = self._reasoning = self._text = ""
+        self._written = ""
 
     @property
     def is_mid_line(self) -> bool:
         """Whether the line that was written last is not ended."""
         return bool(self._written) and not self._written.endswith("\n")
 
-    def begin(self) -> None:
-        """Begin the answer, perhaps again."""
-        self._reasoning = self._text = ""
-
-    def think(self, reasoning: str) -> None:
-        """Go on with what the model thinks."""
-        if self._write_reasoning is not None:
-            self._reasoning += reasoning
-            self._catch_up()
-
-    def add(self, text: str) -> None:
-        """Go on with what it says."""
-        self._text += text
-        self._catch_up()
-
-    def end(self) -> None:
-        """Complete the answer."""
-        self._catch_up(complete=True)
-
-    def _catch_up(self, *, complete: bool = False) -> None:
-        whole = self._reasoning + ("\n\n" if self._reasoning and self._text else "") + self._text
+    def show(self, reasoning: str, text: str, *, complete: bool = False) -> None:
+        """Write what is new of the answer so far. One that begins again is waited for, until it is `complete`."""
+        whole = reasoning + ("\n\n" if reasoning and text else "") + text
         if whole == self._written or (self._written.startswith(whole) and not complete):
             return
         begin = len(self._written)
@@ -291,8 +268,8 @@ class Answer:
             begin = 0
             if self.is_mid_line:
                 self._write("\n")
-        thought, said = whole[begin : len(self._reasoning)], whole[max(begin, len(self._reasoning)) :]
-        if thought and self._write_reasoning is not None:
+        thought, said = whole[begin : len(reasoning)], whole[max(begin, len(reasoning)) :]
+        if thought:
             self._write_reasoning(printable(thought, keep="\n\t"))
         if said:
             self._write(printable(said, keep="\n\t"))

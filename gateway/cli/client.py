@@ -17,13 +17,14 @@ import click
 import grpc
 from click.core import ParameterSource
 from google.protobuf.message import Message
+from rich.console import ConsoleRenderable
 
 from agentmem import errors, layout
 from agentmem.channels import ClientTls, connect
 from agentmem.diagnostics import Diagnostic
 from agentmem.sockets import is_loopback, parse_address
 from gateway import retries
-from gateway.cli.text import Mistake, printable, write_json
+from gateway.cli.text import Mistake, console, printable, write_json
 
 PATIENCE: Final = 60.0
 """Seconds that a command waits for a worker that is starting again."""
@@ -81,12 +82,14 @@ class Client:
             return f"the gateway at {self.gateway} asks for a key; {how}"
         return errors.from_rpc(error).message
 
-    def show(self, data: object, line: str) -> None:
-        """Write `data` with --json, else `line`."""
+    def show(self, data: object, text: str | ConsoleRenderable) -> None:
+        """Write `data` with --json, else `text`, a line or more, or something that the console draws."""
         if self.as_json:
             write_json(data)
+        elif isinstance(text, str):
+            click.echo(text)
         else:
-            click.echo(line)
+            console().print(text)
 
 
 def client_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -38,16 +38,14 @@ def errors_of(found: Sequence[model_pb2.Model]) -> Iterator[str]:
             yield f"{printable(model.model_id)}: {printable(model.error)}"
 
 
-def print_model(console: Console, model: model_pb2.Model) -> None:
-    """Print all of one model."""
-    console.print(Text(printable(model.model_id), style="bold"))
-    console.print(described(about(model)))
+def described_model(model: model_pb2.Model) -> Group:
+    """Return all of one model."""
+    parts: list[RenderableType] = [Text(printable(model.model_id), style="bold"), described(about(model))]
     if model.HasField("memory"):
         loaded = model.state in (model_pb2.MODEL_STATE_LOADED, model_pb2.MODEL_STATE_DRAINING)
-        console.print()
-        console.print(Text("memory" if loaded else "memory, were it loaded beside the pinned models", style="bold"))
-        console.print(arithmetic(model.memory))
-        console.print(described(capacity(model.memory)))
+        title = "memory" if loaded else "memory, were it loaded beside the pinned models"
+        parts += ["", Text(title, style="bold"), arithmetic(model.memory), described(capacity(model.memory))]
+    return Group(*parts)
 
 
 def about(model: model_pb2.Model) -> Iterator[Row]:

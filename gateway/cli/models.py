@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 import grpc
+from rich.console import Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from gateway.api.reports import model_report
 from gateway.cli.client import Client, all_pages, client_options, group_options, not_empty, retrying
-from gateway.cli.model_tables import errors_of, models_table, print_model
+from gateway.cli.model_tables import described_model, errors_of, models_table
 from gateway.cli.text import console, printable, write_json
 
 _STAGES: Final = {
@@ -51,12 +52,7 @@ def models() -> None:
 def list_models(client: Client) -> None:
     """List the registered models, the default first."""
     found = client.ask(registered)
-    if client.as_json:
-        write_json([model_dict(model) for model in found])
-    else:
-        console().print(models_table(found))
-        for line in errors_of(found):
-            console().print(Text(line))
+    client.show(list(map(model_dict, found)), Group(models_table(found), *map(Text, errors_of(found))))
 
 
 @models.command()
@@ -65,10 +61,7 @@ def list_models(client: Client) -> None:
 def show(client: Client, name: str) -> None:
     """Show all of one model, loaded or not: what it is, and how the memory is divided. Without NAME the default."""
     model = client.call(_STUB, "GetModel", model_pb2.GetModelRequest(model_id=name)).model
-    if client.as_json:
-        write_json(model_dict(model))
-    else:
-        print_model(console(), model)
+    client.show(model_dict(model), described_model(model))
 
 
 @models.command()
@@ -94,11 +87,9 @@ def load(client: Client, name: str) -> None:
         return await retrying(attempt)
 
     model = client.ask(question)
-    if client.as_json:
-        write_json({"stage": "ready", "progress": 1.0, "model": model_dict(model)})
-        return
     hot = f"; {model.memory.agents_4k:,} agents of 4,096 tokens fit hot" if model.HasField("memory") else ""
-    console().print(Text(f"{printable(model.model_id)} is loaded: {byte_size(model.weight_bytes)} of weights{hot}"))
+    loaded = f"{printable(model.model_id)} is loaded: {byte_size(model.weight_bytes)} of weights{hot}"
+    client.show({"stage": "ready", "progress": 1.0, "model": model_dict(model)}, loaded)
 
 
 @models.command()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import click
 import grpc
+from rich.console import Group
 from rich.table import Table
 
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
@@ -16,12 +17,10 @@ from gateway.cli.text import (
     RIGHT,
     age,
     as_dict,
-    console,
     counted,
     described,
     printable,
     table,
-    write_json,
 )
 from gateway.cli.workflows.state import state_name
 
@@ -48,13 +47,10 @@ def workflows() -> None:
 def list_workflows(client: Client) -> None:
     """List the runs, the newest first."""
     found = client.ask(find)
-    if client.as_json:
-        # Who takes part is not in a list.
-        write_json([{k: v for k, v in as_dict(one).items() if k != "agents"} for one in found])
-    elif found:
-        console().print(workflows_table(found, datetime.now(UTC)))
-    else:
-        click.echo("no runs yet; `agentmem run FILE` starts one")
+    none = "no runs yet; `agentmem run FILE` starts one"
+    # Who takes part is not in a list.
+    data = [{name: value for name, value in as_dict(one).items() if name != "agents"} for one in found]
+    client.show(data, workflows_table(found, datetime.now(UTC)) if found else none)
 
 
 @workflows.command()
@@ -63,9 +59,6 @@ def list_workflows(client: Client) -> None:
 def show(client: Client, workflow_id: str) -> None:
     """Show how far a run is, and who takes part. `agentmem run --resume ID` shows what was said."""
     found = client.call(_STUB, "GetWorkflow", workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)).workflow
-    if client.as_json:
-        write_json(as_dict(found))
-        return
     now = datetime.now(UTC)
     rows = {
         "id": found.workflow_id,
@@ -77,8 +70,8 @@ def show(client: Client, workflow_id: str) -> None:
         "started": age(found.create_time, now),
         "last turn": age(found.update_time, now),
     }
-    console().print(described((name, value) for name, value in rows.items() if value))
-    console().print(agents_table(found))
+    about = described((name, value) for name, value in rows.items() if value)
+    client.show(as_dict(found), Group(about, agents_table(found)))
 
 
 @workflows.command()

@@ -6,12 +6,11 @@ from gateway.cli.chat import Answer
 def written(*tellings: list[str]) -> str:
     """What is on the screen after an answer was told so; only the last telling is complete."""
     screen: list[str] = []
-    answer = Answer(screen.append)
+    answer = Answer(screen.append, screen.append)
     for telling in tellings:
-        answer.begin()
-        for text in telling:
-            answer.add(text)
-    answer.end()
+        for told in range(1, len(telling) + 1):
+            answer.show("", "".join(telling[:told]))
+    answer.show("", "".join(tellings[-1]), complete=True)
     return "".join(screen)
 
 
@@ -38,21 +37,8 @@ def test_reasoning_is_written_apart() -> None:
     screen: list[str] = []
     answer = Answer(screen.append, lambda text: screen.append(f"({text})"))
     for _ in range(2):
-        answer.begin()
-        answer.think("I ")
-        answer.think("muse.")
-        answer.add("")
-        answer.add("Hel")
-        answer.add("lo")
-        answer.end()
+        for reasoning, text in (("I ", ""), ("I muse.", ""), ("I muse.", "Hel"), ("I muse.", "Hello")):
+            answer.show(reasoning, text)
+        answer.show("I muse.", "Hello", complete=True)
     assert "".join(screen) == "(I )(muse.)\n\nHello"
     assert answer.is_mid_line
-
-
-def test_reasoning_that_has_no_place_is_left_out() -> None:
-    screen: list[str] = []
-    answer = Answer(screen.append)
-    answer.think("I muse.")
-    assert not answer.is_mid_line
-    answer.add("Hello")
-    assert screen == ["Hello"]

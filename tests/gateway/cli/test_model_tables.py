@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from agentmem.v1 import model_pb2
-from gateway.cli.model_tables import about, models_table, print_model, quality
+from gateway.cli.model_tables import about, described_model, models_table, quality
 
 GB = 10**9
 MODEL = model_pb2.Model(
@@ -70,7 +70,7 @@ def test_nothing_is_cut_off(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_all_of_one(width: int) -> None:
     page = io.StringIO()
-    print_model(Console(file=page, width=width, highlight=False, markup=False), MODEL)
+    Console(file=page, width=width, highlight=False, markup=False).print(described_model(MODEL))
     lines = page.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     arithmetic = [line.split() for line in lines[lines.index("memory") + 1 :]]
@@ -88,10 +88,10 @@ def test_what_is_not_known_is_not_told() -> None:
     unknown = model_pb2.Model(model_id="a", state=model_pb2.MODEL_STATE_REGISTERED)
     assert dict(about(unknown)) == {"state": "registered"}
     page = io.StringIO()
-    print_model(Console(file=page, width=80), unknown)
+    Console(file=page, width=80).print(described_model(unknown))
     assert "memory" not in page.getvalue()
     unknown.memory.agents_4k = 3
-    print_model(Console(file=page, width=80), unknown)
+    Console(file=page, width=80).print(described_model(unknown))
     assert "memory, were it loaded beside the pinned models" in page.getvalue()
 
 
