@@ -205,7 +205,6 @@ class RestAnswer(Answer):
         self._said = inference_pb2.Delta()
 
     def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:
-        """Take the next event of a choice, for `body`."""
         self.heard[choice].add(event)
         self._said.MergeFrom(event.delta)  # repeated fields grow; text is replaced, and joined in the end
 

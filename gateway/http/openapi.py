@@ -14,19 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import BaseRoute, Route
 
-from gateway.api.answer_schemas import (
-    ANTHROPIC_ERROR,
-    ANY,
-    CHAT_COMPLETION,
-    EVENT,
-    MODEL,
-    MODELS,
-    NAMED_EVENT,
-    OPENAI_ERROR,
-    STATUS,
-    TOKENS,
-    UNREADY,
-)
+from gateway.api import answer_schemas as told
 from gateway.api.messages_schema import CountTokensRequest
 from gateway.api.rest import ENDPOINTS, Endpoint, Parameter, model_of_answer, model_of_body
 from gateway.api.transcoding import message_model
@@ -109,7 +97,7 @@ TEMPLATE_TIME: Final = _header(
 _TURN: Final = Operation(
     "",
     "OpenAI",
-    {JSON: ANY, EVENTS: EVENT},
+    {JSON: told.ANY, EVENTS: told.EVENT},
     parameters=(AGENT, MEMORY, IDEMPOTENCY_KEY, TEMPLATE_TIME, HISTORY),
     errors=WRITE_ERRORS,
 )
@@ -121,29 +109,42 @@ _NOT_SERVED: Final = Operation("Not served: says what to do", "OpenAI", {}, erro
 
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", "/v1/chat/completions"): _TURN._replace(
-        summary="Complete a chat", example=_CHAT, answers={JSON: CHAT_COMPLETION, EVENTS: EVENT}
+        summary="Complete a chat", example=_CHAT, answers={JSON: told.CHAT_COMPLETION, EVENTS: told.EVENT}
     ),
     ("POST", "/v1/completions"): _TURN._replace(
-        summary="Complete a text", example={"model": "demo", "prompt": "The boat is"}
+        summary="Complete a text",
+        example={"model": "demo", "prompt": "The boat is"},
+        answers={JSON: told.COMPLETION, EVENTS: told.EVENT},
     ),
     ("POST", "/v1/responses"): _TURN._replace(
         summary="Answer", example={"model": "demo", "input": "Where is the boat?"}
     ),
     **{(method, "/v1/responses/{id}"): _NOT_SERVED for method in ("GET", "POST", "DELETE")},
     ("POST", "/v1/messages"): _TURN._replace(
-        summary="Answer messages", example={**_CHAT, "max_tokens": 64}, **_ANTHROPIC
+        summary="Answer messages",
+        example={**_CHAT, "max_tokens": 64},
+        answers={JSON: told.MESSAGE, EVENTS: told.EVENT},
+        **_ANTHROPIC,
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "Count the tokens of messages", answers={JSON: TOKENS}, body=CountTokensRequest, example=_CHAT, **_ANTHROPIC
+        "Count the tokens of messages",
+        answers={JSON: told.TOKENS},
+        body=CountTokensRequest,
+        example=_CHAT,
+        **_ANTHROPIC,
     ),
-    ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: MODELS}),
-    ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: MODEL}),
-    ("GET", ALIVE): Operation("Whether the gateway lives", "Operations", {JSON: STATUS}, errors=(_LARGE_HEADERS,)),
+    ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: told.MODELS}),
+    ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: told.MODEL}),
+    ("GET", ALIVE): Operation("Whether the gateway lives", "Operations", {JSON: told.STATUS}, errors=(_LARGE_HEADERS,)),
     ("GET", READY): Operation(
-        "Whether a turn could run", "Operations", {JSON: STATUS}, errors=(_LARGE_HEADERS,), further={503: UNREADY}
+        "Whether a turn could run",
+        "Operations",
+        {JSON: told.STATUS},
+        errors=(_LARGE_HEADERS,),
+        further={503: told.UNREADY},
     ),
     ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: {"type": "string"}}, errors=GUARD_ERRORS),
-    ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: ANY}, errors=GUARD_ERRORS),
+    ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: told.ANY}, errors=GUARD_ERRORS),
 }
 """All routes but REST's."""
 
@@ -155,7 +156,7 @@ def document(routes: Iterable[BaseRoute]) -> Json:
     """Return the document of `routes`. Raises KeyError for a route that `OPERATIONS` does not know."""
     found = list(_operations(routes))
     refs, schemas = _schemas(operation for _, _, operation in found)
-    schemas |= {"Error": OPENAI_ERROR, "AnthropicError": ANTHROPIC_ERROR}
+    schemas |= {"Error": told.OPENAI_ERROR, "AnthropicError": told.ANTHROPIC_ERROR}
     paths: dict[str, Json] = {}
     for method, path, operation in found:
         paths.setdefault(path, {})[method.lower()] = _written(path, operation, refs)
@@ -202,7 +203,7 @@ def _operations(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, Operati
 def _rest(endpoint: Endpoint) -> Operation:
     answers: Mapping[str, Json | type[BaseModel]] = {JSON: message_model(endpoint.rpc.output_type)}
     if endpoint.rpc.name == "Generate":
-        answers = {JSON: model_of_answer(), EVENTS: NAMED_EVENT}
+        answers = {JSON: model_of_answer(), EVENTS: told.NAMED_EVENT}
     elif endpoint.rpc.server_streaming:
         answers = {FILE: {}}
     body = model_of_body(endpoint) if endpoint.has_body else FILE if endpoint.rpc.client_streaming else None
