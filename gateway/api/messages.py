@@ -19,34 +19,20 @@ from typing import Any, Final
 
 from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
+from gateway.api import messages_schema as schema
 from gateway.api.errors import ANTHROPIC
 from gateway.api.exchange import Answer, Exchange, Incoming, SseEvent, function_call, template_arguments, to_json_text
-from gateway.api.messages_schema import (
-    Block,
-    Conversation,
-    CountTokensRequest,
-    Message,
-    MessagesRequest,
-    NoTool,
-    OneTool,
-    RedactedThinkingBlock,
-    TextBlock,
-    ThinkingBlock,
-    Tool,
-    ToolResultBlock,
-    ToolUseBlock,
-    joined,
-)
+from gateway.api.messages_schema import CountTokensRequest, MessagesRequest, joined
 from gateway.api.validation import Json
 
 DEFAULT_TEMPERATURE = 1.0
 """Anthropic's; the contract's is 0."""
 
 _BETWEEN_MESSAGES: Final = "\n\n"
-_SAYS: Final[Mapping[str, tuple[type[Block], ...]]] = {
-    "user": (TextBlock, ToolResultBlock),
-    "assistant": (TextBlock, ToolUseBlock, ThinkingBlock, RedactedThinkingBlock),
-    "system": (TextBlock,),
+_SAYS: Final[Mapping[str, tuple[type[schema.Block], ...]]] = {
+    "user": (schema.TextBlock, schema.ToolResultBlock),
+    "assistant": (schema.TextBlock, schema.ToolUseBlock, schema.ThinkingBlock, schema.RedactedThinkingBlock),
+    "system": (schema.TextBlock,),
 }
 _STOP_REASONS: Final = {
     types_pb2.FINISH_REASON_STOP_STRING: "stop_sequence",
@@ -88,14 +74,14 @@ def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.Gen
 def _held_calls(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
     """Return what calls are held to; None: the model's own choice. Raises InvalidArgument for an unknown tool."""
     choice, tools = asked.tool_choice, asked.tools or ()
-    if isinstance(choice, NoTool):
+    if isinstance(choice, schema.NoTool):
         return None
     strict = [tool.name for tool in tools if tool.strict]
-    single = isinstance(choice, OneTool) or bool(choice and choice.disable_parallel_tool_use)
+    single = isinstance(choice, schema.OneTool) or bool(choice and choice.disable_parallel_tool_use)
     required = choice is not None and choice.type != "auto"
     if required and not tools:
         raise InvalidArgument("tool_choice", "needs tools")
-    names = [choice.name] if isinstance(choice, OneTool) else []
+    names = [choice.name] if isinstance(choice, schema.OneTool) else []
     if not {tool.name for tool in tools} >= set(names):
         raise InvalidArgument("tool_choice.name", "names a tool that is not among the tools")
     if not tools or not (required or single or strict):
@@ -109,14 +95,14 @@ def to_count(asked: CountTokensRequest, namespace: str) -> inference_pb2.CountTo
     return inference_pb2.CountTokensRequest(key=key, messages=chat_messages(asked))
 
 
-def chat_messages(conversation: Conversation) -> types_pb2.Messages:
+def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     """Return the whole chat and the tools that may be called. Raises InvalidArgument for what does not belong there.
 
     With tool_choice "none" the model gets no tools, as in OpenAI's dialect: one that sees them may call them.
     """
     thinking = {"enable_thinking": conversation.thinking.type != "disabled"} if conversation.thinking else None
     effort = conversation.output_config.effort if conversation.output_config else None
-    tools = [] if isinstance(conversation.tool_choice, NoTool) else conversation.tools or []
+    tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else conversation.tools or []
     chat = types_pb2.Messages(
         tools_json=to_json_text(_functions(tools)), template_arguments_json=template_arguments(effort, thinking)
     )
@@ -132,23 +118,23 @@ def chat_messages(conversation: Conversation) -> types_pb2.Messages:
     return chat
 
 
-def _turn(role: str, turn: Sequence[tuple[int, Message]]) -> Iterator[types_pb2.ChatMessage]:
+def _turn(role: str, turn: Sequence[tuple[int, schema.Message]]) -> Iterator[types_pb2.ChatMessage]:
     """Yield consecutive messages of one role, with their numbers, as one, after what tools gave."""
     _check_blocks(role, turn)
     blocks = [block for _, message in turn for block in message.blocks]
-    results = [block for block in blocks if isinstance(block, ToolResultBlock)]
+    results = [block for block in blocks if isinstance(block, schema.ToolResultBlock)]
     for result in results:
         content = f"Error: {result.text}" if result.is_error else result.text
         yield types_pb2.ChatMessage(role="tool", content=content, tool_call_id=result.tool_use_id)
-    texts = [[block for block in message.blocks if isinstance(block, TextBlock)] for _, message in turn]
+    texts = [[block for block in message.blocks if isinstance(block, schema.TextBlock)] for _, message in turn]
     if results and not any(texts):
         return
     calls = [
         function_call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
         for block in blocks
-        if isinstance(block, ToolUseBlock)
+        if isinstance(block, schema.ToolUseBlock)
     ]
-    thought = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
+    thought = "".join(block.thinking for block in blocks if isinstance(block, schema.ThinkingBlock))
     yield types_pb2.ChatMessage(
         role=role,
         content=_BETWEEN_MESSAGES.join(joined(said) for said in texts if said),
@@ -157,19 +143,19 @@ def _turn(role: str, turn: Sequence[tuple[int, Message]]) -> Iterator[types_pb2.
     )
 
 
-def _check_blocks(role: str, turn: Sequence[tuple[int, Message]]) -> None:
+def _check_blocks(role: str, turn: Sequence[tuple[int, schema.Message]]) -> None:
     spoke = False
     for index, message in turn:
         for place, block in enumerate(message.blocks):
             at = f"messages[{index}].content[{place}].type"
             if not isinstance(block, _SAYS[role]):
                 raise InvalidArgument(at, f"the {role} has no {block.type}")
-            if isinstance(block, ToolResultBlock) and spoke:
+            if isinstance(block, schema.ToolResultBlock) and spoke:
                 raise InvalidArgument(at, "results of tools come before the text of their turn")
-            spoke = spoke or isinstance(block, TextBlock)
+            spoke = spoke or isinstance(block, schema.TextBlock)
 
 
-def _functions(tools: Sequence[Tool]) -> list[Json]:
+def _functions(tools: Sequence[schema.Tool]) -> list[Json]:
     names: set[str] = set()
     functions = []
     for index, tool in enumerate(tools):

@@ -23,18 +23,9 @@ from gateway.api.messages_schema import CountTokensRequest
 from gateway.api.reports import cached_tokens, short_name, warning
 from gateway.api.validation import parse_body
 from gateway.edge.callers import caller
+from gateway.http import requests
 from gateway.http.choices import Events, each_choice, may_append
 from gateway.http.middleware import as_our_error, broke_off, log_fields, whole
-from gateway.http.requests import (
-    AGENT_HEADER,
-    WARNING_HEADER,
-    agent_id,
-    history,
-    memory_mode,
-    parsed_body,
-    request_id,
-    template_time,
-)
 from gateway.http.responses import EventStream, ReaderStalled, until_disconnect
 from gateway.identity import Finder, How, Memory, Wanted
 from gateway.metrics import GatewayMetrics
@@ -69,11 +60,12 @@ class TurnEndpoint(Generic[_Schema]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        agent, turn, mode = agent_id(request.headers), request_id(request.headers), memory_mode(request.headers)
-        moment, of_history = template_time(request.headers), history(request.headers)
+        headers = request.headers
+        agent, turn, mode = requests.agent_id(headers), requests.request_id(headers), requests.memory_mode(headers)
+        moment, of_history = requests.template_time(headers), requests.history(headers)
         log_fields(scope, agent=agent)
         incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
-        exchange = await parsed_body(
+        exchange = await requests.parsed_body(
             request,
             self.shared.settings.max_body_bytes,
             lambda body: self.translate(parse_body(body, self.schema), incoming),
@@ -101,7 +93,7 @@ async def answer(
     """
     first = exchange.turns[0]
     log_fields(request.scope, model=first.key.model_id)
-    named = request_id(request.headers) != ""
+    named = requests.request_id(request.headers) != ""
     if named and len(exchange.turns) > 1:
         raise errors.InvalidArgument("Idempotency-Key", "names one turn; ask for one choice with it")
     wanted = Wanted(
@@ -146,9 +138,9 @@ class _Run:
                     self.shared.metrics.agents_resolved.labels(memory.how).inc()
                     self.exchange.answer.agent_id = memory.agent_id
                     log_fields(self.request.scope, agent=memory.agent_id)
-                    headers = {AGENT_HEADER: quote(memory.agent_id, safe="")} if memory.agent_id else {}
+                    headers = {requests.AGENT_HEADER: quote(memory.agent_id, safe="")} if memory.agent_id else {}
                     if text := warning(first[1].started):
-                        headers[WARNING_HEADER] = text
+                        headers[requests.WARNING_HEADER] = text
                     await self._answer(self._noting(first, choices, memory), headers)
                     return
 
@@ -244,7 +236,7 @@ class CountEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         limit = self.shared.settings.max_body_bytes
-        asked = await parsed_body(request, limit, lambda body: parse_body(body, CountTokensRequest))
+        asked = await requests.parsed_body(request, limit, lambda body: parse_body(body, CountTokensRequest))
         log_fields(scope, model=asked.model)
         inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)
         call = inference.CountTokens(to_count(asked, caller().namespace))

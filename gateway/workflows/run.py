@@ -46,6 +46,8 @@ class Run:
         self.cancelled = False
         self.over = False
         """It has ended, and its record says so."""
+        self.task: asyncio.Task[None]
+        """What executes it, set by who starts it."""
         self._definition = definition
         self._worker = worker
         self._check = check

@@ -11,23 +11,13 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
 import grpc
 
-from agentmem.errors import (
-    AgentmemError,
-    AlreadyExists,
-    DataLoss,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    ResourceExhausted,
-    Unauthenticated,
-    Unavailable,
-)
+from agentmem import errors
 from agentmem.logs import event
 from agentmem.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
@@ -53,12 +43,6 @@ _Events = AsyncGenerator[Event, None]
 _Key = tuple[str, str]
 
 
-@dataclass
-class _Live:
-    run: Run
-    task: "asyncio.Task[None]"
-
-
 class Runs:
     """Event loop only. At most `most` runs of a namespace go on at once."""
 
@@ -76,7 +60,7 @@ class Runs:
         self._metrics = metrics
         self._most = most
         self._slots = asyncio.Semaphore(_SLOTS)
-        self._live: dict[_Key, _Live] = {}
+        self._live: dict[_Key, Run] = {}
         self._beginning: Counter[str] = Counter()
         self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
@@ -97,7 +81,7 @@ class Runs:
                 run = StoredRun(await self._new(key, definition), definition_yaml, dict(variables))
                 try:
                     return await run_shielded(self._create(who, definition, run, after))
-                except AlreadyExists:  # another gateway was asked at the same time, and has it
+                except errors.AlreadyExists:  # another gateway was asked at the same time, and has it
                     if await self._same(key, definition_yaml, variables) is None:
                         raise
                     return self._records.follow(*key, after)
@@ -115,9 +99,9 @@ class Runs:
     async def get(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
         """Return a run as it is now. Raise NotFound."""
         live = self._live.get((namespace, workflow_id))
-        workflow = live.run.workflow if live else await self._records.workflow(namespace, workflow_id)
+        workflow = live.workflow if live else await self._records.workflow(namespace, workflow_id)
         if workflow is None:
-            raise NotFound("workflow", workflow_id)
+            raise errors.NotFound("workflow", workflow_id)
         return self._now(workflow)
 
     async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
@@ -133,8 +117,8 @@ class Runs:
         key = namespace, workflow_id
         async with self._lock(key):
             if (live := self._live.get(key)) is not None:
-                if live.run.workflow.state not in ENDED:
-                    live.run.cancelled = True
+                if live.workflow.state not in ENDED:
+                    live.cancelled = True
                     live.task.cancel()
                 await asyncio.wait({live.task})
             run = await self._found(key)
@@ -152,10 +136,10 @@ class Runs:
         key = namespace, workflow_id
         async with self._lock(key):
             if key in self._live:
-                raise FailedPrecondition("the workflow is running; cancel it first")
+                raise errors.FailedPrecondition("the workflow is running; cancel it first")
             try:
                 run = await self._found(key)
-            except DataLoss:  # what is damaged can be deleted all the same
+            except errors.DataLoss:  # what is damaged can be deleted all the same
                 version = await self._records.version(*key)
             else:
                 version = run.version
@@ -190,7 +174,7 @@ class Runs:
 
     def _join(self, who: Caller, definition: Definition | None, run: StoredRun, after: int) -> _Events:
         if (live := self._live.get(run.key)) is not None:
-            return live.run.log.read(after)
+            return live.log.read(after)
         if run.workflow.state in ENDED or definition is None:
             return _past(run, after)
         with self._reserved(who.namespace):
@@ -199,20 +183,20 @@ class Runs:
 
     def _execute(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
         if self._closed:
-            raise Unavailable("the gateway is shutting down")
+            raise errors.Unavailable("the gateway is shutting down")
 
         async def write(events: Sequence[LoggedEvent]) -> None:
             await self._records.append(stored, events)
 
         def check() -> None:
             if not self._authenticator.stands(who):
-                raise Unauthenticated("the key that began this run has been revoked, or has expired")
+                raise errors.Unauthenticated("the key that began this run has been revoked, or has expired")
 
         run = Run(stored, definition, self._worker, write, check, self._slots)
-        live = _Live(run, asyncio.create_task(_perform(who, run)))
-        self._live[stored.key] = live
+        self._live[stored.key] = run
         self._metrics.workflows_running.inc()
-        live.task.add_done_callback(lambda _: self._ended(run))
+        run.task = asyncio.create_task(_perform(who, run))
+        run.task.add_done_callback(lambda _: self._ended(run))
         return run
 
     def _ended(self, run: Run) -> None:
@@ -226,18 +210,18 @@ class Runs:
     async def _known(self, key: _Key) -> StoredRun | None:
         """Return a run, with its events unless it goes on here."""
         live = self._live.get(key)
-        return live.run.stored if live is not None else await self._records.get(*key)
+        return live.stored if live is not None else await self._records.get(*key)
 
     async def _same(self, key: _Key, definition_yaml: str, variables: Mapping[str, str]) -> StoredRun | None:
         """Return `_known(key)`. Raise InvalidArgument where it was begun with another definition, or variables."""
         known = await self._known(key)
         if known is not None and (known.definition_yaml, known.variables) != (definition_yaml, dict(variables)):
-            raise InvalidArgument("request_id", "was used for another workflow; choose another")
+            raise errors.InvalidArgument("request_id", "was used for another workflow; choose another")
         return known
 
     async def _found(self, key: _Key) -> StoredRun:
         if (known := await self._known(key)) is None:
-            raise NotFound("workflow", key[1])
+            raise errors.NotFound("workflow", key[1])
         return known
 
     async def _forget_agents(self, workflow: workflow_pb2.Workflow) -> None:
@@ -247,8 +231,8 @@ class Runs:
         """Return a run as it is, given what its record says; a run that goes on here ends when its record says so."""
         found = workflow_pb2.Workflow()
         live = self._live.get((stored.namespace, stored.workflow_id))
-        found.CopyFrom(live.run.workflow if live else stored)
-        if live is not None and not live.run.over:
+        found.CopyFrom(live.workflow if live else stored)
+        if live is not None and not live.over:
             found.state = State.WORKFLOW_STATE_RUNNING
         elif found.state == State.WORKFLOW_STATE_RUNNING:
             found.state = State.WORKFLOW_STATE_INTERRUPTED
@@ -258,10 +242,10 @@ class Runs:
     def _reserved(self, namespace: str) -> Iterator[None]:
         """Reserve a place for a run that is about to begin."""
         if self._closed:
-            raise Unavailable("the gateway is shutting down")
+            raise errors.Unavailable("the gateway is shutting down")
         running = sum(owner == namespace for owner, _ in self._live)
         if running + self._beginning[namespace] >= self._most:
-            raise ResourceExhausted(
+            raise errors.ResourceExhausted(
                 f"{self._most} workflows of this namespace are running; try again when one has ended", retry_after=10
             )
         self._beginning[namespace] += 1
@@ -287,9 +271,9 @@ def _check_memories(agents: Sequence[workflow_pb2.WorkflowAgent], models: Sequen
     for agent in agents:
         key = AgentKey.from_proto(agent.key)
         if key.model_id not in models:
-            raise NotFound("model", key.model_id, f"registered are {', '.join(models) or 'none'}")
+            raise errors.NotFound("model", key.model_id, f"registered are {', '.join(models) or 'none'}")
         if (other := owners.setdefault(key, agent.name)) != agent.name:
-            raise FailedPrecondition(
+            raise errors.FailedPrecondition(
                 f"{other} and {agent.name} would have one memory, {key.agent_id!r} on {key.model_id}; "
                 "give one of them another id"
             )
@@ -309,5 +293,5 @@ async def _perform(who: Caller, run: Run) -> None:
     event(log, "workflow began", workflow_id=workflow_id, turns=run.workflow.turns)
     try:
         await run.execute()
-    except AgentmemError as error:
+    except errors.AgentmemError as error:
         event(log, "workflow interrupted", logging.WARNING, workflow_id=workflow_id, reason=str(error))
