@@ -142,13 +142,19 @@ def _of_run(name: str, value: str, definition: Definition, source: "Source") -> 
 class Source:
     """A file's data, and where each value of it stands."""
 
-    def __init__(self, text: str, data: Any, nodes: dict[Path, Node], keys: dict[Path, Node]) -> None:
-        self.data = data
+    def __init__(self, text: str, root: Node) -> None:
+        """Make data of nodes. Raise MalformedDefinition for mistakes, and where a limit is passed."""
         self._text = text
-        self._nodes = nodes
-        self._keys = keys
         self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
-        self._hints = 0
+        self._nodes: dict[Path, Node] = {}
+        self._keys: dict[Path, Node] = {}
+        self._mistakes: list[Diagnostic] = []
+        self._visited = self._characters = self._hints = 0
+        self._farthest: Any = None
+        """The mark that is farthest in the text: in an alias, where it is used and not where its parts are written."""
+        self.data = self._value(root, ())
+        if self._mistakes:
+            raise MalformedDefinition(self._mistakes)
 
     def position(self, path: Path, *, of_key: bool = False, offset: int | None = None) -> tuple[int, int]:
         """Return line and column of the value at `path`, or of its key; or of the `${` at `offset` in its text.
@@ -182,90 +188,6 @@ class Source:
             return ""
         self._hints += 1
         return did_you_mean(given, islice(known, _MAX_KNOWN))
-
-
-def read(text: str) -> Source:
-    """Return `text` as data, at a cost within the limits, whatever the text is. Raise MalformedDefinition."""
-    text = text.removeprefix("\ufeff")
-    if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
-        raise MalformedDefinition([Diagnostic("definition", "must not be longer than 1 MiB", 1, 1)])
-    if refused := _REFUSED.search(text):
-        raise _malformed(_why(refused[0]), *_position(text, refused.start()))
-    yaml = YAML(typ="safe", pure=True)
-    yaml.max_depth = MAX_DEPTH + 1  # it counts scalars, too
-    yaml.Composer, yaml.Resolver = _Composer, _CoreSchema
-    try:
-        root = yaml.compose(text)
-    except MaxDepthExceededError as error:
-        raise _malformed(_TOO_DEEP, *_place(error.problem_mark)) from None
-    except MarkedYAMLError as error:
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise _malformed(
-            f"is not YAML: {said[:_MAX_SAID]}", *_place(error.problem_mark or error.context_mark)
-        ) from None
-    except (ValueError, OverflowError):  # the scanner makes a character of any escape
-        found = _NO_CHARACTER.search(text)
-        place = _position(text, found.start() if found else 0)
-        raise _malformed("is not YAML: has an escape (\\U) of what is no character", *place) from None
-    if root is None:
-        raise _malformed("is empty", 1, 1)
-    return _Builder(text).source(root)
-
-
-class _CoreSchema(VersionedResolver):  # type: ignore[misc]
-    """Says what plain scalars are by YAML 1.2's core schema; the library's own has dates, binary numbers and more."""
-
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        if kind is ScalarNode and implicit[0]:
-            return Tag(suffix=_TAG + next((tag for tag, looks in _CORE.items() if looks.fullmatch(value)), "str"))
-        return super().resolve(kind, value, (False, False))
-
-
-class _Composer(Composer):  # type: ignore[misc]
-    """Composes nodes, with aliases where they are used, until there are more than MAX_NODES."""
-
-    def __init__(self, loader: Any = None) -> None:
-        super().__init__(loader)
-        self.warn_double_anchors = False
-        self._composed = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.parser.peek_event()
-        self._composed += 1
-        if self._composed > MAX_NODES:
-            raise _malformed(_TOO_MANY, *_place(event.start_mark))
-        if not isinstance(event, AliasEvent):
-            return super().compose_node(parent, index)
-        known = self.anchors.get(event.anchor)
-        if known is None:
-            problem = "is an alias (*) of what has no such anchor (&) before it"
-            raise _malformed(problem, *_place(event.start_mark))
-        if known.end_mark is None:
-            raise _malformed("is an alias (*) that contains itself", *_place(event.start_mark))
-        self.parser.get_event()
-        node = copy(known)
-        node.start_mark, node.end_mark = event.start_mark, event.end_mark
-        return node
-
-
-class _Builder:
-    """Makes data of nodes, notes where each stands, and collects mistakes; raises where a limit is passed."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._nodes: dict[Path, Node] = {}
-        self._keys: dict[Path, Node] = {}
-        self._mistakes: list[Diagnostic] = []
-        self._visited = self._characters = 0
-        self._farthest: Any = None
-        """The mark that is farthest in the text: in an alias, where it is used and not where its parts are written."""
-
-    def source(self, root: Node) -> Source:
-        """Return the data of `root`. Raise MalformedDefinition."""
-        data = self._value(root, ())
-        if self._mistakes:
-            raise MalformedDefinition(self._mistakes)
-        return Source(self._text, data, self._nodes, self._keys)
 
     def _value(self, node: Node, path: Path) -> Any:
         self._nodes[path] = node
@@ -337,6 +259,70 @@ class _Builder:
         self._mistakes.append(Diagnostic(_field(path), problem, *_place(node.start_mark)))
         if len(self._mistakes) > MAX_MISTAKES:
             raise MalformedDefinition(self._mistakes)
+
+
+def read(text: str) -> Source:
+    """Return `text` as data, at a cost within the limits, whatever the text is. Raise MalformedDefinition."""
+    text = text.removeprefix("\ufeff")
+    if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
+        raise MalformedDefinition([Diagnostic("definition", "must not be longer than 1 MiB", 1, 1)])
+    if refused := _REFUSED.search(text):
+        raise _malformed(_why(refused[0]), *_position(text, refused.start()))
+    yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth = MAX_DEPTH + 1  # it counts scalars, too
+    yaml.Composer, yaml.Resolver = _Composer, _CoreSchema
+    try:
+        root = yaml.compose(text)
+    except MaxDepthExceededError as error:
+        raise _malformed(_TOO_DEEP, *_place(error.problem_mark)) from None
+    except MarkedYAMLError as error:
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _malformed(
+            f"is not YAML: {said[:_MAX_SAID]}", *_place(error.problem_mark or error.context_mark)
+        ) from None
+    except (ValueError, OverflowError):  # the scanner makes a character of any escape
+        found = _NO_CHARACTER.search(text)
+        place = _position(text, found.start() if found else 0)
+        raise _malformed("is not YAML: has an escape (\\U) of what is no character", *place) from None
+    if root is None:
+        raise _malformed("is empty", 1, 1)
+    return Source(text, root)
+
+
+class _CoreSchema(VersionedResolver):  # type: ignore[misc]
+    """Says what plain scalars are by YAML 1.2's core schema; the library's own has dates, binary numbers and more."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is ScalarNode and implicit[0]:
+            return Tag(suffix=_TAG + next((tag for tag, looks in _CORE.items() if looks.fullmatch(value)), "str"))
+        return super().resolve(kind, value, (False, False))
+
+
+class _Composer(Composer):  # type: ignore[misc]
+    """Composes nodes, with aliases where they are used, until there are more than MAX_NODES."""
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self.warn_double_anchors = False
+        self._composed = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.parser.peek_event()
+        self._composed += 1
+        if self._composed > MAX_NODES:
+            raise _malformed(_TOO_MANY, *_place(event.start_mark))
+        if not isinstance(event, AliasEvent):
+            return super().compose_node(parent, index)
+        known = self.anchors.get(event.anchor)
+        if known is None:
+            problem = "is an alias (*) of what has no such anchor (&) before it"
+            raise _malformed(problem, *_place(event.start_mark))
+        if known.end_mark is None:
+            raise _malformed("is an alias (*) that contains itself", *_place(event.start_mark))
+        self.parser.get_event()
+        node = copy(known)
+        node.start_mark, node.end_mark = event.start_mark, event.end_mark
+        return node
 
 
 def _malformed(problem: str, line: int, column: int) -> MalformedDefinition:

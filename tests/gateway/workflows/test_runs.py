@@ -203,7 +203,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(runs: Runs, worker: 
     """The end is being written: it stays as it is, and its agents are deleted."""
     events = await begun(runs)
     ((_, workflow_id),) = runs._live
-    while runs._live[("n", workflow_id)].run.workflow.state != State.WORKFLOW_STATE_SUCCEEDED:
+    while runs._live[("n", workflow_id)].workflow.state != State.WORKFLOW_STATE_SUCCEEDED:
         await asyncio.sleep(0)
     assert (await runs.get("n", workflow_id)).state == State.WORKFLOW_STATE_RUNNING, "until its record says so"
     assert (await runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_SUCCEEDED
