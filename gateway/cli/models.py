@@ -8,7 +8,6 @@ from typing import Any, Final
 import click
 import grpc
 from rich.console import Group
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from agentmem.channels import closing_stream
@@ -123,16 +122,14 @@ def model_dict(model: model_pb2.Model) -> dict[str, Any]:
 
 @contextmanager
 def progress(name: str, *, as_json: bool) -> Iterator[Report]:
-    """Show the progress of a load as JSON, as a bar on a terminal, or as lines."""
+    """Show the progress of a load as JSON, in a line that changes on a terminal, or as lines."""
     if as_json:
         yield _write_step
     elif not sys.stdout.isatty():
         yield lines(click.echo)
     else:
-        columns = (BarColumn(bar_width=20), TaskProgressColumn(), TimeElapsedColumn())
-        title = TextColumn("{task.fields[name]}: {task.description}", markup=False)
-        with Progress(title, *columns, console=console(), transient=True) as shown:
-            yield bar(shown, name)
+        with console().status("") as shown:
+            yield lambda stage, share: shown.update(Text(f"{printable(name)}: {_words(stage)} {share:.0%}"))
 
 
 def _write_step(stage: str, share: float) -> None:
@@ -151,18 +148,6 @@ def lines(write: Callable[[str], object]) -> Report:
             return
         stage, share = now, done
         write(_words(now) if began and not done else f"{_words(now)}: {done:.0%}")
-
-    return report
-
-
-def bar(shown: Progress, name: str) -> Report:
-    """Report by a bar, which only moves while the model waits: that has no end that is known."""
-    task = shown.add_task("", total=None, name=printable(name))
-
-    def report(stage: str, share: float) -> None:
-        if stage != "fetch" or share < 1:  # else it was here
-            total = None if stage == "wait" else 1.0
-            shown.update(task, description=_words(stage), completed=share, total=total)
 
     return report
 

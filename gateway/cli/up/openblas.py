@@ -8,7 +8,6 @@ import ctypes.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -32,28 +31,16 @@ class Preload(NamedTuple):
 
 
 def preload_here() -> Preload:
-    """Return what to preload on this machine."""
-    if sys.platform != "linux":
+    """Return what to preload on this machine: nothing where the GPU computes."""
+    names = [str(found.name).lower().replace("_", "-") for found in metadata.distributions()]
+    if sys.platform != "linux" or any(name.startswith("mlx-cuda") for name in names):
         return Preload({}, "")
-    names = [distribution.name for distribution in metadata.distributions() if distribution.name]
     library = next(map(str, sorted(Path("/usr/lib").glob(_DEBIAN))), None) or ctypes.util.find_library("openblas")
-    return preload(sys.platform, library, names, os.environ, cores)
+    return preload(library, os.environ.get("LD_PRELOAD", ""))
 
 
-def preload(
-    platform: str,
-    library: str | None,
-    distributions: Iterable[str],
-    environment: Mapping[str, str],
-    cores: Callable[[str], int | None],
-) -> Preload:
-    """Return what to do with `library`, given the names of the installed distributions.
-
-    `cores` starts a process with this LD_PRELOAD and returns what its OpenBLAS says of cores, None where it has none.
-    """
-    if platform != "linux" or any(name.lower().replace("_", "-").startswith("mlx-cuda") for name in distributions):
-        return Preload({}, "")
-    before = environment.get("LD_PRELOAD", "")
+def preload(library: str | None, before: str) -> Preload:
+    """Return what to do with an OpenBLAS on Linux, where LD_PRELOAD has `before` already."""
     if "openblas" in before and (found := cores(before)) is not None:
         return _loaded({}, before, found)
     if library is None:
@@ -73,7 +60,7 @@ def _loaded(environment: dict[str, str], library: str, cores: int) -> Preload:
 
 @cache
 def cores(preloaded: str) -> int | None:
-    """Return what the OpenBLAS of a process with this LD_PRELOAD says; the loader ignores what it cannot load."""
+    """Return what the OpenBLAS of a process with this LD_PRELOAD says; None: it has none, or one that does not load."""
     command = [sys.executable, "-I", "-S", "-c", _PROBE]
     environment = {**os.environ, "LD_PRELOAD": preloaded}
     try:

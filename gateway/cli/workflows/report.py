@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from gateway.cli.text import Mistake, counted, iso_time, printable
 from gateway.cli.turns import match_name, tiers_of
-from gateway.cli.workflows.state import Run, Step, add_up, state_name
+from gateway.cli.workflows.state import Run, Step, Totals, state_name
 from gateway.cli.workflows.view import heard, outcome_rows
 
 _PLOT = "plot.svg"
@@ -113,7 +113,7 @@ def _content(run: Run) -> dict[str, Any]:
         "name": printable(workflow.name),
         "facts": {name: printable(value) for name, value in facts.items() if value},
         "members": list(run.members.values()),
-        "totals": add_up(run),
+        "totals": Totals(run),
         "phases": [
             (
                 printable(part.name),

@@ -183,53 +183,29 @@ class Run:
                 member.doing = "listening"
 
 
-@dataclass(frozen=True)
 class Totals:
     """Counts of a run: of steps, of tokens, and the seconds from its first event to its last.
 
     `resent` is what a server without memory prefills: the whole ledger for each turn and each note. A listener costs
-    nothing there, so `prefilled`, which has all steps, may be more where many hear and few speak.
+    nothing there, so `prefilled`, which has all steps, may be more where many hear and few speak. `saved` are tokens
+    that were not prefilled, against sending each ledger again; `share` is theirs of `resent`, 0 where nothing was said.
     """
 
-    turns: int
-    notes: int
-    listenings: int
-    resent: int
-    prefilled: int
-    reused: int
-    again: int
-    generated: int
-    replayed: int
-    seconds: float
-
-    @property
-    def saved(self) -> int:
-        """Return the tokens that were not prefilled, against sending each turn's ledger again."""
-        return self.resent - self.prefilled
-
-    @property
-    def share(self) -> float:
-        """Return `saved` as a share of `resent`; at most 1, and 0 where nothing was said."""
-        return self.saved / self.resent if self.resent else 0.0
-
-
-def add_up(run: Run) -> Totals:
-    """Return the sums of a run."""
-    steps = list(run.steps())
-    said = [step for step in steps if step.spoke or step.text]
-    turns = sum(step.spoke for step in steps)
-    return Totals(
-        turns=turns,
-        notes=len(said) - turns,
-        listenings=len(steps) - len(said),
-        resent=sum(step.event.usage.prompt_tokens for step in said),
-        prefilled=sum(step.prefilled for step in steps),
-        reused=sum(step.reused for step in steps),
-        again=sum(step.again for step in steps),
-        generated=sum(step.event.usage.completion_tokens for step in steps),
-        replayed=sum(step.event.replayed for step in steps),
-        seconds=run.seconds,
-    )
+    def __init__(self, run: Run) -> None:
+        steps = list(run.steps())
+        said = [step for step in steps if step.spoke or step.text]
+        self.turns = sum(step.spoke for step in steps)
+        self.notes = len(said) - self.turns
+        self.listenings = len(steps) - len(said)
+        self.resent = sum(step.event.usage.prompt_tokens for step in said)
+        self.prefilled = sum(step.prefilled for step in steps)
+        self.reused = sum(step.reused for step in steps)
+        self.again = sum(step.again for step in steps)
+        self.generated = sum(step.event.usage.completion_tokens for step in steps)
+        self.replayed = sum(step.event.replayed for step in steps)
+        self.seconds = run.seconds
+        self.saved = self.resent - self.prefilled
+        self.share = self.saved / self.resent if self.resent else 0.0
 
 
 def state_name(workflow: workflow_pb2.Workflow) -> str:
@@ -239,7 +215,7 @@ def state_name(workflow: workflow_pb2.Workflow) -> str:
 
 def totals_line(run: Run) -> str:
     """Return how the run ended, and what was prefilled: "succeeded: 25 turns in 3.1 s · prefilled 900 tokens, …"."""
-    sums = add_up(run)
+    sums = Totals(run)
     parts = [f"{state_name(run.workflow)}: {counted(sums.turns, 'turn')} in {sums.seconds:.1f} s"]
     if sums.resent:
         parts.append(

@@ -41,7 +41,7 @@ def ledger_bytes(data: Path) -> int:
     return int(segments + records)
 
 
-async def test_kinds_agents_and_namespaces_add_up(filled: Path) -> None:
+async def test_kinds_agents_and_namespaces_Totals(filled: Path) -> None:
     before = everything(filled)
     found = usage(filled)
     agents = {agent.key.agent_id: agent for agent in found.agents}

@@ -179,16 +179,14 @@ def test_a_stage_has_few_lines(shares: list[float]) -> None:
     assert len(lines(*(("read", share) for share in sorted(shares)))) <= 11
 
 
-def test_a_bar_is_gone_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_terminal_shows_is_gone_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=100)
     monkeypatch.setattr(models, "console", lambda: terminal)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with progress("[bold]\x1b", as_json=False) as report:
-        report("fetch", 1.0)
         report("read", 0.5)
     written = screen.getvalue()
     assert "[bold]\\x1b: reading the weights" in written
     assert "50%" in written
-    assert WORDS["fetch"] not in written
     assert written.endswith("\x1b[2K")

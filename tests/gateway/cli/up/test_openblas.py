@@ -1,42 +1,49 @@
 import shutil
 import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gateway.cli.up.openblas import cores, preload
+from gateway.cli.up import openblas
+from gateway.cli.up.openblas import preload, preload_here
 
 LIBRARY = "/usr/lib/x/openblas-pthread/libopenblas.so.0"
 INSTALL = "apt-get install libopenblas0-pthread"
 
 
-def threaded(_: str) -> int:
+@pytest.fixture
+def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An OpenBLAS that loads, and computes on all cores."""
-    return 1
+    monkeypatch.setattr(openblas, "cores", lambda _: 1)
 
 
+@pytest.mark.usefixtures("threaded")
 def test_preloaded_where_it_is_installed() -> None:
-    found = preload("linux", LIBRARY, ["mlx", "mlx-cpu"], {}, threaded)
-    assert found == ({"LD_PRELOAD": LIBRARY}, f"OpenBLAS preloaded: {LIBRARY}", "")
+    assert preload(LIBRARY, "") == ({"LD_PRELOAD": LIBRARY}, f"OpenBLAS preloaded: {LIBRARY}", "")
 
 
+@pytest.mark.usefixtures("threaded")
 def test_before_what_is_preloaded_already() -> None:
-    found = preload("linux", LIBRARY, ["mlx"], {"LD_PRELOAD": "/lib/x.so"}, threaded)
-    assert found.environment == {"LD_PRELOAD": f"{LIBRARY}:/lib/x.so"}
-    chosen = preload("linux", LIBRARY, ["mlx"], {"LD_PRELOAD": "/opt/openblas.so"}, threaded)
+    assert preload(LIBRARY, "/lib/x.so").environment == {"LD_PRELOAD": f"{LIBRARY}:/lib/x.so"}
+    chosen = preload(LIBRARY, "/opt/openblas.so")
     assert chosen.environment == {}
     assert "/opt/openblas.so" in chosen.message
 
 
 def test_how_to_get_it() -> None:
-    found = preload("linux", None, ["mlx"], {}, threaded)
+    found = preload(None, "")
     assert found.environment == {}
     assert found.advice == INSTALL
 
 
-@pytest.mark.parametrize(("platform", "names"), [("darwin", ["mlx"]), ("linux", ["mlx", "mlx_cuda_13"])])
-def test_not_where_the_gpu_computes(platform: str, names: list[str]) -> None:
-    assert preload(platform, LIBRARY, names, {}, threaded) == ({}, "", "")
+@pytest.mark.parametrize(("platform", "name"), [("darwin", "mlx"), ("linux", "mlx_cuda_13")])
+def test_not_where_the_gpu_computes(platform: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(metadata, "distributions", lambda: [SimpleNamespace(name=name)])
+    assert preload_here() == ({}, "", "")
 
 
 def built(directory: Path, code: str) -> str:
@@ -54,7 +61,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is
 @needs_compiler
 def test_a_library_that_loads_is_asked(tmp_path: Path) -> None:
     library = built(tmp_path, "int openblas_get_parallel(void) { return 1; }")
-    assert preload("linux", library, ["mlx"], {}, cores) == (
+    assert preload(library, "") == (
         {"LD_PRELOAD": library}, f"OpenBLAS preloaded: {library}", "",
     )  # fmt: skip
 
@@ -62,7 +69,7 @@ def test_a_library_that_loads_is_asked(tmp_path: Path) -> None:
 @needs_compiler
 def test_a_build_for_one_core_is_no_good(tmp_path: Path) -> None:
     library = built(tmp_path, "int openblas_get_parallel(void) { return 0; }")
-    found = preload("linux", library, ["mlx"], {}, cores)
+    found = preload(library, "")
     assert found.environment == {"LD_PRELOAD": library}
     assert "one core" in found.message and found.advice == INSTALL
 
@@ -72,7 +79,7 @@ def test_what_the_loader_ignores_is_not_said_to_be_preloaded(content: bytes | No
     library = tmp_path / "libopenblas.so.0"
     if content is not None:
         library.write_bytes(content)
-    found = preload("linux", str(library), ["mlx"], {}, cores)
+    found = preload(str(library), "")
     assert found.environment == {} and "cannot be loaded" in found.message and found.advice == INSTALL
-    found = preload("linux", None, ["mlx"], {"LD_PRELOAD": str(library)}, cores)
+    found = preload(None, str(library))
     assert found.environment == {} and "not installed" in found.message and found.advice == INSTALL

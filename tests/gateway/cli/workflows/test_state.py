@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.v1 import workflow_pb2
-from gateway.cli.workflows.state import GAP, Run, add_up, totals_line
+from gateway.cli.workflows.state import GAP, Run, Totals, totals_line
 from tests.gateway.cli.workflows.events import (
     ABSENT,
     EVICTED,
@@ -107,12 +107,12 @@ def test_what_is_told_twice_changes_nothing(cuts: list[int]) -> None:
         shown += [event for event in RUN[:cut] if run.add(event) and event.WhichOneof("event") not in growing]
         run.interrupt()
     assert [event.sequence for event in shown] == list(range(1, len(shown) + 1))
-    assert add_up(run) == add_up(told())
+    assert vars(Totals(run)) == vars(Totals(told()))
     assert totals_line(run) == totals_line(told())
 
 
 def test_sums() -> None:
-    sums = add_up(told())
+    sums = Totals(told())
     assert (sums.turns, sums.notes, sums.listenings, sums.replayed, sums.generated) == (4, 1, 1, 1, 24)
     # Who only listened would not have been asked by a server without memory.
     assert (sums.resent, sums.reused, sums.prefilled, sums.saved) == (200, 51, 159, 41)
@@ -136,7 +136,7 @@ def test_tokens_come_from_somewhere(turns: list[tuple[tuple[int, ...], int]]) ->
     run = Run()
     for event in numbered(*events):
         run.add(event)
-    sums = add_up(run)
+    sums = Totals(run)
     assert sums.reused + sums.prefilled == sums.resent
     assert sums.saved == sums.reused
     assert 0 <= sums.again <= sums.prefilled
