@@ -1,16 +1,17 @@
 """`agentmem doctor`: run each service's checks as a process, and show what they found."""
 
-import asyncio
 import json
 import os
+import select
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict
-from typing import Final
+from typing import IO, Final
 
 import click
 from pydantic_settings import SettingsConfigDict
@@ -27,15 +28,9 @@ from gateway.cli.up.settings import UpSettings, service_arguments
 SILENCE_SECONDS = 60.0
 """What a check may take. Opening a model with a large vocabulary takes seconds; the rest is much faster."""
 
-_LINE_BYTES: Final = 1 << 20
 _END_SECONDS: Final = 2.0
 _INTERRUPTED: Final = 130
-_STYLES: Final = {
-    State.OK: "green",
-    State.WARNING: "yellow",
-    State.PROBLEM: "bold red",
-    State.UNKNOWN: "bold magenta",
-}
+_STYLES: Final = dict(zip(State, ("green", "yellow", "bold red", "bold magenta"), strict=True))
 
 
 class DoctorSettings(UpSettings):
@@ -60,7 +55,7 @@ def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
     except SettingsError as error:
         raise Mistake(str(error)) from error
     try:
-        found = asyncio.run(_all(settings, arguments, quiet=as_json))
+        found = _all(settings, arguments, quiet=as_json)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     if as_json:
@@ -70,7 +65,7 @@ def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
     sys.exit(status(found))
 
 
-async def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -> list[Finding]:
+def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -> list[Finding]:
     """Return all findings. Services are checked one after the other, since measurements would disturb one another."""
     services = service_arguments(settings)
     found: list[Finding] = []
@@ -82,41 +77,42 @@ async def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -
             ("store", "cache_service.doctor", services.store, {}),
             ("worker", "inference_service.doctor", services.worker, preload_here().environment),
         ):
-            async for each in findings(service, module, given, environment):
-                if isinstance(each, str):
-                    waiting.update(printable(each))
-                else:
-                    found.append(each)
+            with closing(findings(service, module, given, environment)) as said:
+                for each in said:
+                    if isinstance(each, str):
+                        waiting.update(printable(each))
+                    else:
+                        found.append(each)
     return [*found, *combined(found)]
 
 
-async def findings(
+def findings(
     service: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]
-) -> AsyncIterator[str | Finding]:
+) -> Generator[str | Finding, None, None]:
     """Run a module that writes the lines of `agentmem.checkup`; yield the checks that begin, and their findings.
 
     A check that writes nothing for SILENCE_SECONDS is ended with its process, and the last finding names it.
     """
     with tempfile.TemporaryFile() as errors:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            bufsize=0,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=errors,
             env={**os.environ, **environment},
             process_group=0,
-            limit=_LINE_BYTES,
         )
         assert process.stdout is not None
         at = service
         try:
-            while line := await asyncio.wait_for(process.stdout.readline(), SILENCE_SECONDS):
+            while line := _line(process.stdout):
                 with suppress(ValueError):  # written by a library
                     said = parse(line)
                     at = said if isinstance(said, str) else said.check
                     yield said
-            ended = await asyncio.wait_for(process.wait(), SILENCE_SECONDS)
-        except TimeoutError:
+            ended = process.wait(SILENCE_SECONDS)
+        except (TimeoutError, subprocess.TimeoutExpired):
             hung = f"it did not end within {SILENCE_SECONDS:g} s, and the {service}'s checks after it were not made"
             yield unknown(hung, "look at what it has to do with, which may hang: a disk, a network, a device", check=at)
         else:
@@ -127,10 +123,17 @@ async def findings(
                 read = "read what it says; a crash in a library often means that its build is not for this machine"
                 yield unknown(f"the {service}'s checks ended here with {outcome}: {last}", read, check=at)
         finally:
+            process.stdout.close()
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            with suppress(TimeoutError):  # the system may hold it in a call
-                await asyncio.wait_for(process.wait(), _END_SECONDS)
+            with suppress(subprocess.TimeoutExpired):  # the system may hold it in a call
+                process.wait(_END_SECONDS)
+
+
+def _line(pipe: IO[bytes]) -> bytes:
+    if not select.select([pipe], [], [], SILENCE_SECONDS)[0]:
+        raise TimeoutError
+    return pipe.readline()
 
 
 def combined(found: Sequence[Finding]) -> Iterator[Finding]:
