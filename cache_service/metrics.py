@@ -2,7 +2,7 @@
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -29,27 +29,33 @@ PATIENCE_SECONDS = 1.0
 REASONS = ("digest", "header", "truncated", "io_error")
 
 
+def _counter(registry: CollectorRegistry, name: str, text: str, label: str, values: Iterable[str]) -> Counter:
+    """A counter whose series all begin at 0."""
+    counter = Counter(name, text, [label], registry=registry)
+    for value in values:
+        counter.labels(value)
+    return counter
+
+
 class StoreMetrics:
     """Counters, in a registry of the caller's."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._quarantined = Counter(
+        self._quarantined = _counter(
+            registry,
             "agentmem_cache_quarantined",
             "Files of KV that failed verification and were taken out of use, by fault.",
-            ["reason"],
-            registry=registry,
+            "reason",
+            (*REASONS, "other"),
         )
-        for reason in (*REASONS, "other"):
-            self._quarantined.labels(reason)
-        self._failures = Counter(
+        self.failures = _counter(
+            registry,
             "agentmem_ledger_failures",
             "Times that the ledger could not be read or written: the disk is full, it fails"
             " (io_error), or rows are damaged.",
-            ["reason"],
-            registry=registry,
+            "reason",
+            (Failure.FULL, Failure.IO_ERROR, Failure.DAMAGED),
         )
-        for failure in (Failure.FULL, Failure.IO_ERROR, Failure.DAMAGED):
-            self._failures.labels(failure)
         self._evictions = Counter(
             "agentmem_cache_evictions",
             "Agents whose KV was dropped from the disk (warm): for the limit (capacity), the disk's floor, a quota, a"
@@ -63,10 +69,6 @@ class StoreMetrics:
     def evicted(self, reason: Reason, agents: int) -> None:
         """Count agents whose KV was dropped from the disk."""
         self._evictions.labels("warm", reason).inc(agents)
-
-    def ledger_failed(self, failure: Failure) -> None:
-        """Count a failure of the ledger."""
-        self._failures.labels(failure).inc()
 
     def quarantined(self, reason: str) -> None:
         """Count a file; unknown reasons share one label."""
@@ -95,16 +97,36 @@ class DiskCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
-        disk, limit, free, floor, tiers = self._families()
-        limit.add_metric([], self._limits.warm_bytes)
-        floor.add_metric([], self._limits.free_bytes_floor)
+        disk = GaugeMetricFamily(
+            "agentmem_cache_disk_bytes",
+            "Bytes in the data directory: blocks, windows, staging and quarantine count for"
+            " the limit, the ledger does not.",
+            labels=["kind"],
+        )
+        limit = GaugeMetricFamily(
+            "agentmem_cache_disk_limit_bytes",
+            "Bytes that all files of KV together may take.",
+            value=self._limits.warm_bytes,
+        )
+        free = GaugeMetricFamily(
+            "agentmem_cache_disk_free_bytes", "Bytes that are free on the data directory's disk.", labels=[]
+        )
+        floor = GaugeMetricFamily(
+            "agentmem_cache_disk_free_floor_bytes",
+            "Bytes that must stay free on it: below that agents are evicted and no new files taken.",
+            value=self._limits.free_bytes_floor,
+        )
+        tiers = GaugeMetricFamily(
+            "agentmem_cache_agents",
+            "Agents, by the tier that holds their KV: warm (disk), remote (object store), or none.",
+            labels=["tier"],
+        )
         with unless_it_fails("store.db"):
-            sizes, (warm, remote, without) = self._database.read_blocking(_counts, PATIENCE_SECONDS)
+            sizes, counts = self._database.read_blocking(_counts, PATIENCE_SECONDS)
             disk.add_metric(["blocks"], sizes.get(FileKind.BLOCK, 0))
             disk.add_metric(["windows"], sizes.get(FileKind.WINDOW, 0))
-            tiers.add_metric(["warm"], warm)
-            tiers.add_metric(["remote"], remote)
-            tiers.add_metric(["none"], without)
+            for tier, count in zip(("warm", "remote", "none"), counts, strict=True):
+                tiers.add_metric([tier], count)
         with unless_it_fails("the data directory"):
             free.add_metric([], self._free())
             database = self._directory.database
@@ -113,32 +135,6 @@ class DiskCollector(Collector):
             disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
             disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         yield from (disk, limit, free, floor, tiers)
-
-    def _families(self) -> tuple[GaugeMetricFamily, ...]:
-        return (
-            GaugeMetricFamily(
-                "agentmem_cache_disk_bytes",
-                "Bytes in the data directory: blocks, windows, staging and quarantine count for"
-                " the limit, the ledger does not.",
-                labels=["kind"],
-            ),
-            GaugeMetricFamily(
-                "agentmem_cache_disk_limit_bytes", "Bytes that all files of KV together may take.", labels=[]
-            ),
-            GaugeMetricFamily(
-                "agentmem_cache_disk_free_bytes", "Bytes that are free on the data directory's disk.", labels=[]
-            ),
-            GaugeMetricFamily(
-                "agentmem_cache_disk_free_floor_bytes",
-                "Bytes that must stay free on it: below that agents are evicted and no new files taken.",
-                labels=[],
-            ),
-            GaugeMetricFamily(
-                "agentmem_cache_agents",
-                "Agents, by the tier that holds their KV: warm (disk), remote (object store), or none.",
-                labels=["tier"],
-            ),
-        )
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[dict[FileKind, int], tuple[int, int, int]]:
@@ -174,25 +170,23 @@ class RemoteMetrics:
         self.uploads = Counter("agentmem_remote_uploads", "Files that were uploaded.", registry=registry)
         self.upload_bytes = Counter("agentmem_remote_upload_bytes", "Bytes that were uploaded.", registry=registry)
         self.deletions = Counter("agentmem_remote_deletions", "Objects that were deleted.", registry=registry)
-        self.fetches = Counter(
+        self.fetches = _counter(
+            registry,
             "agentmem_remote_fetches",
             "Files that were asked of the object store: warm (they are here now), missing, damaged or failed.",
-            ["result"],
-            registry=registry,
+            "result",
+            Fetched,
         )
         self.fetch_bytes = Counter(
             "agentmem_remote_fetch_bytes", "Bytes that were fetched and found good.", registry=registry
         )
-        self.failures = Counter(
+        self.failures = _counter(
+            registry,
             "agentmem_remote_failures",
             "Requests that failed after their retries; they are tried again, fetches excepted.",
-            ["operation"],
-            registry=registry,
+            "operation",
+            Operation,
         )
-        for result in Fetched:
-            self.fetches.labels(result)
-        for operation in Operation:
-            self.failures.labels(operation)
 
 
 class RemoteCollector(Collector):
@@ -203,20 +197,15 @@ class RemoteCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
-        waiting, size = self._families()
-        with unless_it_fails("store.db"):
-            backlog = self._database.read_blocking(objects.backlog, PATIENCE_SECONDS)
-            waiting.add_metric(["uploads"], backlog.uploads)
-            waiting.add_metric(["deletions"], backlog.deletions)
-            size.add_metric([], backlog.bytes)
-        yield from (waiting, size)
-
-    def _families(self) -> tuple[GaugeMetricFamily, ...]:
-        return (
-            GaugeMetricFamily(
-                "agentmem_remote_backlog",
-                "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",
-                labels=["operation"],
-            ),
-            GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[]),
+        waiting = GaugeMetricFamily(
+            "agentmem_remote_backlog",
+            "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",
+            labels=["operation"],
         )
+        size = GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[])
+        with unless_it_fails("store.db"):
+            uploads, deletions, in_store = self._database.read_blocking(objects.backlog, PATIENCE_SECONDS)
+            waiting.add_metric(["uploads"], uploads)
+            waiting.add_metric(["deletions"], deletions)
+            size.add_metric([], in_store)
+        yield from (waiting, size)

@@ -167,7 +167,7 @@ class Store:
 
     def _failed(self, metrics: StoreMetrics) -> Callable[[Failure], None]:
         def noted(failure: Failure) -> None:
-            metrics.ledger_failed(failure)
+            metrics.failures.labels(failure).inc()
             self.writability.note(failure)
 
         return noted

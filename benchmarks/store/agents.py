@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from agentmem import blockfile
-from agentmem.identity import NO_VERSION, FileKind, FileName
+from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
@@ -20,7 +20,6 @@ from cache_service.ledger import turns
 from cache_service.ledger.agents import Conversation
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.database import Database
-from cache_service.ledger.segments import Part
 
 FINGERPRINT = "0" * 64
 NAMESPACE, MODEL = "default", "benchmark"
@@ -94,7 +93,8 @@ def _add(connection: sqlite3.Connection, agents: list[str], tokens: int) -> None
     ends = np.arange(1, tokens + 1, dtype=np.uint32) * np.uint32(_BYTES_PER_TOKEN)
     for agent in agents:
         owner = AgentKey(NAMESPACE, agent, MODEL)
-        part = Part(np.array(tokens_of(agent, tokens), np.uint32), b"word" * tokens, ends, "t", tokens // 2)
+        ids, places = np.array(tokens_of(agent, tokens), np.uint32), (TurnPlace(tokens, tokens // 2),)
+        part = Ledger(ids, b"word" * tokens, ends, "t", places)
         made = turns.Turn(owner, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b""))
         version = turns.commit(connection, made, Moment(now := time.time_ns(), now)).version
         names = [FileName(FileKind.BLOCK, chain_hash) for chain_hash in hashes_of(agent, tokens)]

@@ -4,8 +4,7 @@ Functions of a connection; they run inside the caller's transaction.
 """
 
 import sqlite3
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agentmem.errors import NotFound
 from agentmem.identity import FileKind, Version
@@ -36,8 +35,7 @@ class Conversation(NamedTuple):
     message_hash: bytes
 
 
-@dataclass(frozen=True)
-class Agent:
+class Agent(NamedTuple):
     """One memory as GetAgent and ListAgents show it. Times are nanoseconds, since 1970 or the last use."""
 
     key: AgentKey
@@ -49,14 +47,15 @@ class Agent:
     warm_files: int
     blocks: int
     warm_tokens: int
-    remote: bool
+    remote: int
+    """1 where some of its KV is in the object store, else 0; `pinned` likewise."""
     created: int
     updated: int
-    pinned: bool = False
-    ttl: int | None = None
-    delete_after: int | None = None
-    context_policy: int = DEFAULT_CONTEXT_POLICY
-    template_time: str = ""
+    pinned: int
+    ttl: int | None
+    delete_after: int | None
+    context_policy: int
+    template_time: str
 
 
 def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
@@ -167,7 +166,7 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] |
         condition += " AND (a.agent_id, a.model_id) > (?, ?)"
         values.extend(after)
     rows = connection.execute(_PAGE.format(condition=condition), (*values, limit))
-    return list(map(_agent, rows))
+    return [Agent(AgentKey(*row[:3]), Version(*row[3:5]), *row[5:]) for row in rows]
 
 
 def delete(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
@@ -212,38 +211,14 @@ _TEMPLATE_TIME = "(SELECT template_time FROM segments WHERE id = ?)"
 _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, tokens, turns, text_bytes,"
-    f" total(f.size_bytes), count(f.kind), total(f.kind = {FileKind.BLOCK:d}),"
-    f" total(f.token_count * (f.kind = {FileKind.BLOCK:d})),"
+    f" ifnull(sum(f.size_bytes), 0), count(f.kind), ifnull(sum(f.kind = {FileKind.BLOCK:d}), 0),"
+    f" ifnull(sum(f.token_count * (f.kind = {FileKind.BLOCK:d})), 0),"
     f" EXISTS ({_REFERRED.format('objects', 'page')} AND f.present),"
     " page.created, updated, pinned, ttl, delete_after, context_policy, template_time FROM page"
     " LEFT JOIN refs AS r ON r.uid = page.uid"
     " LEFT JOIN files AS f ON f.kind = r.kind AND f.chain_hash = r.chain_hash AND f.namespace = page.namespace"
     " GROUP BY page.agent_id, page.model_id ORDER BY page.agent_id, page.model_id"
 )
-
-
-def _agent(row: tuple[Any, ...]) -> Agent:
-    *key, uid, version, tokens, turns, text_bytes, warm_bytes, files, blocks, warm_tokens, remote = row[:-7]
-    created, updated, pinned, ttl, delete_after, context_policy, template_time = row[-7:]
-    return Agent(
-        key=AgentKey(*key),
-        version=Version(uid, version),
-        tokens=tokens,
-        turns=turns,
-        text_bytes=text_bytes,
-        warm_bytes=int(warm_bytes),
-        warm_files=files,
-        blocks=int(blocks),
-        warm_tokens=int(warm_tokens),
-        remote=bool(remote),
-        created=created,
-        updated=updated,
-        pinned=bool(pinned),
-        ttl=ttl,
-        delete_after=delete_after,
-        context_policy=context_policy,
-        template_time=template_time,
-    )
 
 
 def _set(connection: sqlite3.Connection, key: AgentKey, assignments: str, values: tuple[int | None, ...]) -> Agent:

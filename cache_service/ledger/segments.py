@@ -13,7 +13,6 @@ Positions in a chain, for a segment S with the child C (or the head itself, whos
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,22 +24,6 @@ from cache_service.checksums import LedgerDamaged
 _A_LEDGER = "a ledger"
 FRAGMENT = -1
 """In place of a segment's number of generated tokens: its turn is not wholly there."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a commit appends: tokens, their text, each one's end from the text's start, and who made the tokens.
-
-    `opening_bytes` and `template_time` are those of the whole ledger, as in the contract's Ledger.
-    """
-
-    token_ids: Uint32
-    text: bytes
-    offsets: Uint32
-    tokenizer_hash: str
-    generated_tokens: int
-    opening_bytes: int = 0
-    template_time: str = ""
 
 
 class Head(NamedTuple):
@@ -77,14 +60,20 @@ class Piece(NamedTuple):
 
 
 def append(
-    connection: sqlite3.Connection, namespace: str, head: Head, keep_tokens: int, part: Part, version: int
+    connection: sqlite3.Connection,
+    namespace: str,
+    head: Head,
+    keep_tokens: int,
+    part: Ledger,
+    generated_tokens: int,
+    version: int,
 ) -> Head:
-    """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then `part`.
+    """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then those of `part`.
 
-    That is a turn unless it is a fragment.
+    These are one turn, unless they are a fragment. What `part` says of its beginning is said of the whole ledger.
     """
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
-    turns = kept.turns + (part.generated_tokens != FRAGMENT)
+    turns = kept.turns + (generated_tokens != FRAGMENT)
     cursor = connection.execute(
         "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
         " turns, tokenizer_hash, token_ids, text, offsets, namespace, opening_bytes, template_time)"
@@ -95,7 +84,7 @@ def append(
             kept.text_bytes,
             len(part.token_ids),
             len(part.text),
-            part.generated_tokens,
+            generated_tokens,
             version,
             turns,
             part.tokenizer_hash,

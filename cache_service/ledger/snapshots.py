@@ -5,7 +5,7 @@ no file. Those named `auto-<version>` are made where tokens of a ledger are drop
 """
 
 import sqlite3
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from agentmem.errors import AlreadyExists, NotFound
 from agentmem.identity import FileName, Version
@@ -20,8 +20,7 @@ from cache_service.ledger.segments import Head
 AUTOMATIC_KEPT = 4
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """One snapshot; `version` is the one that had this state. `created` is in nanoseconds since 1970."""
 
     id: int
@@ -30,7 +29,8 @@ class Snapshot:
     head: Head
     messages: int
     message_hash: bytes
-    automatic: bool
+    automatic: int
+    """1: made where tokens were dropped; 0: by name."""
     created: int
 
 
@@ -116,14 +116,10 @@ _SELECT = (
 )
 
 
-def _snapshot(row: tuple[int, str, str, int, int, int, int, int, int, bytes, int, int, bytes]) -> Snapshot:
-    number, name, uid, version, segment, tokens, text_bytes, turns, messages, message_hash, automatic, created = row[
-        :-1
-    ]
-    state = (number, uid, name, version, segment, tokens, text_bytes, turns)
-    checksums.verify(f"snapshot {name!r}", *state, found=row[-1])
-    head = Head(segment, tokens, text_bytes, turns)
-    return Snapshot(number, name, Version(uid, version), head, messages, message_hash, bool(automatic), created)
+def _snapshot(row: tuple[Any, ...]) -> Snapshot:
+    (number, name, uid, version, *place, messages, message_hash, automatic, created, found) = row
+    checksums.verify(f"snapshot {name!r}", number, uid, name, version, *place, found=found)
+    return Snapshot(number, name, Version(uid, version), Head(*place), messages, message_hash, automatic, created)
 
 
 def _add(connection: sqlite3.Connection, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:

@@ -5,9 +5,11 @@ An agent that is there at once, with all of its turns: an import. Functions of a
 
 import sqlite3
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument
 from agentmem.identity import NO_VERSION, FileName, Ledger, Version
@@ -16,7 +18,7 @@ from cache_service import checksums
 from cache_service.ledger import agents, branches, segments, snapshots
 from cache_service.ledger.agents import Conversation, State
 from cache_service.ledger.clock import Moment
-from cache_service.ledger.segments import EMPTY, FRAGMENT, Head, Part
+from cache_service.ledger.segments import EMPTY, FRAGMENT, Head
 
 _MAX_UINT32 = 2**32 - 1
 
@@ -25,21 +27,20 @@ _MAX_UINT32 = 2**32 - 1
 class Turn:
     """One turn to commit. `record` is what was answered, opaque here; an empty request_id can't be replayed.
 
-    `carried` are earlier turns that it brings along, where it drops what was before them. `idle_times` and
-    `context_policy` are the agent's if the turn creates it. `keep_tokens` are of the base's ledger, or of the snapshot
-    of version `snapshot_version`, to which the agent returns first.
+    `content` follows the `keep_tokens` first tokens of the base's ledger, or of the snapshot of `snapshot_version`, to
+    which the agent returns first. The last of its turns is this one; those before it are carried along, where it drops
+    what was before them. `idle_times` and `context_policy` are the agent's if the turn creates it.
     """
 
     key: AgentKey
     base: Version
     keep_tokens: int
-    part: Part
+    content: Ledger
     request_id: str
     request_digest: bytes
     record: bytes
     conversation: Conversation
     idle_times: IdleTimes = NEVER
-    carried: Sequence[Part] = ()
     context_policy: int = agents.DEFAULT_CONTEXT_POLICY
     snapshot_version: int = 0
 
@@ -94,10 +95,7 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
     if turn.keep_tokens < state.head.tokens:
         dropped = snapshots.keep_automatic(connection, turn.key, state, now)
     version = Version(state.version.uid or uuid.uuid4().hex, state.version.number + 1)
-    head, keep = state.head, turn.keep_tokens
-    for part in (*turn.carried, turn.part):
-        head = segments.append(connection, turn.key.namespace, head, keep, part, version.number)
-        keep = head.tokens
+    *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)
     if state.version == NO_VERSION:
         policy = turn.context_policy
         agents.create(connection, turn.key, version.uid, head, turn.conversation, now, context_policy=policy)
@@ -149,13 +147,11 @@ def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Comm
 def _check_kept(connection: sqlite3.Connection, turn: Turn, head: Head) -> None:
     if turn.keep_tokens > head.tokens:
         raise InvalidArgument("keep_tokens", f"the ledger has {head.tokens} tokens")
-    if turn.keep_tokens and segments.tokenizer_hash(connection, head) != turn.part.tokenizer_hash:
+    if turn.keep_tokens and segments.tokenizer_hash(connection, head) != turn.content.tokenizer_hash:
         raise FailedPrecondition(
             "the kept tokens were made by another tokenizer; tokenize the text again and keep no tokens"
         )
-    parts = (*turn.carried, turn.part)
-    tokens, text_bytes = (sum(map(len, each)) for each in zip(*((p.token_ids, p.text) for p in parts), strict=True))
-    if max(head.tokens + tokens, head.text_bytes + text_bytes) > _MAX_UINT32:
+    if max(head.tokens + len(turn.content), head.text_bytes + len(turn.content.text)) > _MAX_UINT32:
         raise FailedPrecondition("the ledger would be over 4 GiB")
 
 
@@ -181,17 +177,14 @@ def create_agent(
     """
     if agents.find(connection, key) is not None:
         raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
-    uid, head = uuid.uuid4().hex, EMPTY
-    turns = []
-    for turn in content.turns:
-        part = _part(content, head, turn.end_token, turn.generated_tokens)
-        head = segments.append(connection, key.namespace, head, head.tokens, part, turn.version)
-        turns.append((uid, turn.version, head.segment, now.wall, key.namespace))
-    version = Version(uid, len(turns))
-    if head.tokens < len(content.token_ids) or head.segment is None:
-        version = Version(uid, len(turns) + 1)
-        part = _part(content, head, len(content.token_ids), FRAGMENT)
-        head = segments.append(connection, key.namespace, head, head.tokens, part, version.number)
+    uid, count = uuid.uuid4().hex, len(content.turns)
+    heads = [*_append(connection, key.namespace, EMPTY, 0, content)]
+    turns = [(uid, number, head.segment, now.wall, key.namespace) for number, head in enumerate(heads, start=1)]
+    head = heads[-1] if heads else EMPTY
+    version = Version(uid, count)
+    if head.tokens < len(content) or not heads:
+        version, part = Version(uid, count + 1), _between(content, head.tokens, len(content))
+        head = segments.append(connection, key.namespace, head, head.tokens, part, FRAGMENT, version.number)
     nothing = Conversation("", 0, b"")
     agents.create(connection, key, uid, head, nothing, now, version.number, context_policy)
     connection.executemany(
@@ -202,15 +195,22 @@ def create_agent(
     return version
 
 
-def _part(content: Ledger, head: Head, end_token: int, generated_tokens: int) -> Part:
-    """What follows `head` up to a token."""
-    end = int(content.offsets[end_token - 1]) if end_token else 0
-    return Part(
-        token_ids=content.token_ids[head.tokens : end_token],
-        text=content.text[head.text_bytes : end],
-        offsets=content.offsets[head.tokens : end_token] - content.offsets.dtype.type(head.text_bytes),
-        tokenizer_hash=content.tokenizer_hash,
-        generated_tokens=generated_tokens,
-        opening_bytes=content.opening_bytes,
-        template_time=content.template_time,
+def _append(
+    connection: sqlite3.Connection, namespace: str, head: Head, keep_tokens: int, content: Ledger, version: int = 0
+) -> Iterator[Head]:
+    """Append the turns of `content` one after the other; each one's head. They have one `version`, or 1, 2, … (0)."""
+    start = 0
+    for number, turn in enumerate(content.turns, start=1):
+        part = _between(content, start, turn.end_token)
+        head = segments.append(connection, namespace, head, keep_tokens, part, turn.generated_tokens, version or number)
+        start, keep_tokens = turn.end_token, head.tokens
+        yield head
+
+
+def _between(content: Ledger, start: int, end: int) -> Ledger:
+    """What there is from one token up to another, without turns."""
+    first, last = content.text_end(start), content.text_end(end)
+    offsets = content.offsets[start:end] - np.uint32(first)
+    return replace(
+        content, token_ids=content.token_ids[start:end], text=content.text[first:last], offsets=offsets, turns=()
     )

@@ -26,10 +26,10 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
         blocks=agent.blocks,
         warm_tokens=agent.warm_tokens,
         tier=_tier(agent),
+        pinned=bool(agent.pinned),
+        context_policy=types_pb2.ContextPolicy.ValueType(agent.context_policy),
+        template_time=agent.template_time,
     )
-    message.pinned = agent.pinned
-    message.context_policy = types_pb2.ContextPolicy.ValueType(agent.context_policy)
-    message.template_time = agent.template_time
     if agent.ttl is not None:
         message.ttl.FromNanoseconds(agent.ttl)
     if agent.delete_after is not None:
@@ -90,7 +90,7 @@ def snapshot_message(key: AgentKey, snapshot: Snapshot) -> agent_pb2.Snapshot:
         name=snapshot.name,
         version=snapshot.version.to_proto(),
         tokens=snapshot.head.tokens,
-        automatic=snapshot.automatic,
+        automatic=bool(snapshot.automatic),
     )
     message.create_time.FromNanoseconds(snapshot.created)
     return message

@@ -10,7 +10,7 @@ import numpy as np
 
 from agentmem.conversations import HASH_BYTES
 from agentmem.errors import InvalidArgument
-from agentmem.identity import FileKind, FileName, Ledger, TurnPlace, Uint32, Version
+from agentmem.identity import FileKind, FileName, Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2, types_pb2
 from agentmem.validation import (
     MAX_RECORD_BYTES,
@@ -23,7 +23,6 @@ from agentmem.validation import (
 from cache_service.files.publication import Publication, Staged
 from cache_service.files.references import FileRow
 from cache_service.ledger.agents import DEFAULT_CONTEXT_POLICY, Conversation
-from cache_service.ledger.segments import Part
 from cache_service.ledger.turns import Committed, Turn
 from cache_service.ledger.workflow_records import Put, Record
 
@@ -51,19 +50,18 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
     name = request_id(request.request_id)
     if len(request.request_digest) > _MAX_DIGEST_BYTES:
         raise InvalidArgument("request_digest", f"must be at most {_MAX_DIGEST_BYTES} bytes")
-    tokens = len(request.token_ids)
-    if request.generated_tokens > tokens:
-        raise InvalidArgument("generated_tokens", f"must be at most the {tokens} tokens of the turn")
-    token_ids, offsets = _tokens("", request)
-    *carried, own = _parts(request, token_ids, offsets)
+    turns = [
+        (f"carried_turns[{index}]", each.end_token - request.keep_tokens, each.generated_tokens)
+        for index, each in enumerate(request.carried_turns)
+    ]
+    turns.append(("generated_tokens", len(request.token_ids), request.generated_tokens))
     hashes = message_hashes(request.message_hashes)
     label = check_text("label", request.label, allow_empty=True)
     return Turn(
         key=key,
         base=version("base", request.base),
         keep_tokens=request.keep_tokens,
-        part=own,
-        carried=carried,
+        content=_ledger("", request, turns),
         context_policy=context_policy(request.context_policy) or DEFAULT_CONTEXT_POLICY,
         request_id=name,
         request_digest=request.request_digest,
@@ -101,18 +99,39 @@ def message_hashes(hashes: Sequence[bytes]) -> Sequence[bytes]:
 
 def ledger(field: str, message: cache_store_pb2.Ledger) -> Ledger:
     """A ledger of a request, consistent in itself. Its turns have the versions from 1 on."""
-    token_ids, offsets = _tokens(f"{field}.", message)
+    turns = [
+        (f"{field}.turns[{index}]", turn.end_token, turn.generated_tokens) for index, turn in enumerate(message.turns)
+    ]
+    return _ledger(f"{field}.", message, turns)
+
+
+def _ledger(
+    field: str,
+    message: cache_store_pb2.CommitTurnRequest | cache_store_pb2.Ledger,
+    turns: Iterable[tuple[str, int, int]],
+) -> Ledger:
+    """What a message brings, with these turns: their fields, where they end in it, and how much they generated."""
+    tokens = len(message.token_ids)
+    if tokens:
+        check_text(f"{field}tokenizer_hash", message.tokenizer_hash)
+    offsets = np.array(message.offsets, dtype=np.uint32)
+    if len(offsets) != tokens:
+        raise InvalidArgument(f"{field}offsets", f"must be as many as the tokens: {tokens}, not {len(offsets)}")
+    if (offsets[1:] < offsets[:-1]).any():
+        raise InvalidArgument(f"{field}offsets", "must not decrease")
+    if (int(offsets[-1]) if tokens else 0) != len(message.text):
+        raise InvalidArgument(f"{field}offsets", f"the last one must be the text's length: {len(message.text)} bytes")
     places: list[TurnPlace] = []
-    end = 0
-    for index, turn in enumerate(message.turns):
-        if not end <= turn.end_token <= len(token_ids) or turn.generated_tokens > turn.end_token - end:
-            raise InvalidArgument(f"{field}.turns[{index}]", "must end, with what it generated, between others' ends")
-        end = turn.end_token
-        places.append(TurnPlace(end, turn.generated_tokens, version=index + 1))
+    start = 0
+    for number, (turn, end, generated) in enumerate(turns, start=1):
+        if not start <= end <= tokens or generated > end - start:
+            raise InvalidArgument(turn, "a turn must end, with what it generated, between the ends of its neighbours")
+        places.append(TurnPlace(end, generated, version=number))
+        start = end
     return Ledger(
-        *(token_ids, message.text, offsets, message.tokenizer_hash, tuple(places)),
+        *(np.array(message.token_ids, dtype=np.uint32), message.text, offsets, message.tokenizer_hash, tuple(places)),
         opening_bytes=message.opening_bytes,
-        template_time=_template_time(f"{field}.template_time", message.template_time),
+        template_time=_template_time(f"{field}template_time", message.template_time),
     )
 
 
@@ -217,48 +236,6 @@ def workflow_message(namespace: str, record: Record, payload: bytes | None = Non
         summary=record.summary,
         payload=payload,
     )
-
-
-def _tokens(field: str, message: cache_store_pb2.CommitTurnRequest | cache_store_pb2.Ledger) -> tuple[Uint32, Uint32]:
-    """Token ids and offsets, which agree with each other and with the text."""
-    tokens = len(message.token_ids)
-    if tokens:
-        check_text(f"{field}tokenizer_hash", message.tokenizer_hash)
-    offsets = np.array(message.offsets, dtype=np.uint32)
-    if len(offsets) != tokens:
-        raise InvalidArgument(f"{field}offsets", f"must be as many as the tokens: {tokens}, not {len(offsets)}")
-    if (offsets[1:] < offsets[:-1]).any():
-        raise InvalidArgument(f"{field}offsets", "must not decrease")
-    if (int(offsets[-1]) if tokens else 0) != len(message.text):
-        raise InvalidArgument(f"{field}offsets", f"the last one must be the text's length: {len(message.text)} bytes")
-    return np.array(message.token_ids, dtype=np.uint32), offsets
-
-
-def _parts(request: cache_store_pb2.CommitTurnRequest, token_ids: Uint32, offsets: Uint32) -> list[Part]:
-    """The turns that a commit carries along, and its own last."""
-    ends = [turn.end_token for turn in request.carried_turns]
-    places = [*ends, request.keep_tokens + len(token_ids)]
-    generated = [*(turn.generated_tokens for turn in request.carried_turns), request.generated_tokens]
-    parts, start = [], request.keep_tokens
-    for index, (end, made) in enumerate(zip(places, generated, strict=True)):
-        if not start <= end <= places[-1] or made > end - start:
-            field = f"carried_turns[{index}]" if index < len(ends) else "generated_tokens"
-            raise InvalidArgument(field, "a turn must end, with what it generated, between the ends of its neighbours")
-        first, last = start - request.keep_tokens, end - request.keep_tokens
-        at, to = (int(offsets[i - 1]) if i else 0 for i in (first, last))
-        parts.append(
-            Part(
-                token_ids=token_ids[first:last],
-                text=request.text[at:to],
-                offsets=offsets[first:last] - np.uint32(at),
-                tokenizer_hash=request.tokenizer_hash,
-                generated_tokens=made,
-                opening_bytes=request.opening_bytes,
-                template_time=_template_time("template_time", request.template_time),
-            )
-        )
-        start = end
-    return parts
 
 
 def _version_number(field: str, number: int) -> int:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from agentmem.identity import NO_VERSION, Version
+from agentmem.identity import NO_VERSION, Ledger, TurnPlace, Version
 from agentmem.validation import AgentKey
 from cache_service.ledger import agents, segments, turns
 from cache_service.ledger.agents import Conversation
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.database import Database
-from cache_service.ledger.segments import Part
 from cache_service.ledger.turns import Turn
 
 ADA, EVE = AgentKey("n", "ada", "m"), AgentKey("n", "eve", "m")
@@ -20,9 +19,9 @@ NOW = Moment(0, 0)
 NO_CONVERSATION = Conversation("", 0, b"")
 
 
-def part(*tokens: int) -> Part:
+def part(*tokens: int) -> Ledger:
     ends = np.arange(1, len(tokens) + 1, dtype=np.uint32)
-    return Part(np.array(tokens, dtype=np.uint32), b"x" * len(tokens), ends, "t", 0)
+    return Ledger(np.array(tokens, dtype=np.uint32), b"x" * len(tokens), ends, "t", (TurnPlace(len(tokens), 0),))
 
 
 def rows(connection: sqlite3.Connection, table: str) -> int:

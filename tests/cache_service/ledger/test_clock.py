@@ -16,13 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.identity import NO_VERSION
+from agentmem.identity import NO_VERSION, Ledger, TurnPlace
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service.ledger import agents, clock, turns
 from cache_service.ledger.agents import Conversation
 from cache_service.ledger.clock import SETTLING, STEP, Clock, Moment, Reading, Time, advanced, resumed
 from cache_service.ledger.database import Database
-from cache_service.ledger.segments import Part
 from cache_service.ledger.turns import Turn
 from tests.cache_service import kv
 from tests.cache_service.conftest import running
@@ -221,7 +220,7 @@ store.close()
 def begin(connection: sqlite3.Connection, now: Moment) -> None:
     """For the child: an agent that is deleted when it was idle for 30 days."""
     key = AgentKey("n", "a", "m")
-    part = Part(np.zeros(1, np.uint32), b"x", np.ones(1, np.uint32), "t", 0)
+    part = Ledger(np.zeros(1, np.uint32), b"x", np.ones(1, np.uint32), "t", (TurnPlace(1, 0),))
     turns.commit(connection, Turn(key, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b"")), now)
     agents.set_times(connection, key, IdleTimes(DAY, 30 * DAY))
 

@@ -9,9 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from agentmem.identity import Ledger
 from cache_service.ledger import segments
 from cache_service.ledger.database import Database
-from cache_service.ledger.segments import EMPTY, Head, Part
+from cache_service.ledger.segments import EMPTY, Head
 from tests.full_matrix import FULL
 
 Token = tuple[int, bytes]
@@ -45,14 +46,13 @@ class LedgerMachine(RuleBasedStateMachine):
         keep = data.draw(st.integers(0, len(branch.tokens)) | st.just(len(branch.tokens)))
         generated = data.draw(st.integers(0, len(tokens)))
         version = len(self.branches)
-        part = Part(
+        part = Ledger(
             np.array([token for token, _ in tokens], dtype=np.uint32),
             b"".join(text for _, text in tokens),
             np.cumsum([len(text) for _, text in tokens], dtype=np.uint32),
             "t",
-            generated,
         )
-        new = self.database.write_blocking(lambda c: segments.append(c, "n", head, keep, part, version))
+        new = self.database.write_blocking(lambda c: segments.append(c, "n", head, keep, part, generated, version))
         self.branches.append((new, branch.followed_by(keep, tokens, version, generated)))
 
     @rule()
@@ -96,10 +96,10 @@ TestLedger.settings = settings(max_examples=40 if FULL else 20, stateful_step_co
 def test_a_commit_writes_only_its_own_tokens(tmp_path: Path) -> None:
     database = Database(tmp_path / "store.db")
     database.open()
-    part = Part(np.arange(1000, dtype=np.uint32), b"x" * 1000, np.arange(1, 1001, dtype=np.uint32), "t", 0)
-    head = database.write_blocking(lambda c: segments.append(c, "n", EMPTY, 0, part, 1))
-    small = Part(np.array([7], dtype=np.uint32), b"7", np.array([1], dtype=np.uint32), "t", 1)
-    head = database.write_blocking(lambda c: segments.append(c, "n", head, 600, small, 2))
+    part = Ledger(np.arange(1000, dtype=np.uint32), b"x" * 1000, np.arange(1, 1001, dtype=np.uint32), "t")
+    head = database.write_blocking(lambda c: segments.append(c, "n", EMPTY, 0, part, 0, 1))
+    small = Ledger(np.array([7], dtype=np.uint32), b"7", np.array([1], dtype=np.uint32), "t")
+    head = database.write_blocking(lambda c: segments.append(c, "n", head, 600, small, 1, 2))
     rows = database.read_blocking(lambda c: c.execute("SELECT tokens, length(token_ids) FROM segments").fetchall())
     assert rows == [(1000, 4000), (1, 4)]
     assert database.read_blocking(lambda c: segments.read(c, head)).token_ids.tolist() == [*range(600), 7]

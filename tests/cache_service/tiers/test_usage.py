@@ -14,14 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
-from agentmem.identity import NO_VERSION, FileKind, FileName
+from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service.files import quarantine, references
 from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger import agents, branches, schema, snapshots, turns, workflow_records
 from cache_service.ledger.agents import Conversation, State
 from cache_service.ledger.clock import Moment
-from cache_service.ledger.segments import EMPTY, Part
+from cache_service.ledger.segments import EMPTY
 from cache_service.ledger.workflow_records import Put
 from cache_service.tiers import eviction, quotas
 from cache_service.tiers.quotas import Usage
@@ -52,7 +52,7 @@ def file(key: AgentKey, number: int) -> FileName:
 def commit(connection: sqlite3.Connection, key: AgentKey, keep: int, count: int, record: bytes = b"") -> None:
     state = agents.find(connection, key) or State(NO_VERSION, EMPTY)
     numbers = np.arange(1, count + 1, dtype=np.uint32)
-    part = Part(numbers, b"x" * count, numbers, "t", min(1, count))
+    part = Ledger(numbers, b"x" * count, numbers, "t", (TurnPlace(count, min(1, count)),))
     keep = min(keep, state.head.tokens)
     turns.commit(connection, turns.Turn(key, state.version, keep, part, "", b"", record, Conversation("", 0, b"")), NOW)
 
