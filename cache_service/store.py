@@ -227,7 +227,7 @@ def open_remote(
 
     tier = S3Tier(settings.location, settings.endpoint, settings.region, settings.timeout)
     metrics = RemoteMetrics(registry)
-    replicator = Replicator(directory, database, tier, metrics, blocks.quarantine_soon, seconds=settings.timeout)
+    replicator = Replicator(directory, database, tier, metrics, blocks.quarantine, seconds=settings.timeout)
     replicator.start()
     registry.register(RemoteCollector(database))
     retriever = Retriever(directory, database, blocks, tier, metrics, replicator.is_ready, seconds=settings.timeout)

@@ -32,15 +32,6 @@ class Publication:
     fingerprint: str
 
 
-class Incoming(NamedTuple):
-    """A file that is to come, as the worker describes it, and whose state it is a part of."""
-
-    key: AgentKey
-    version: Version
-    file: FileRow
-    fingerprint: str
-
-
 class Published(NamedTuple):
     """How many files became visible, and how many were dropped because they were there already."""
 

@@ -180,7 +180,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if only_hot(request.tier):
             await self._database.read(partial(agents.existing, key=key))
             return pb.EvictAgentResponse()
-        freed = await self._blocks.evict_agent(key, objects=request.tier == types_pb2.TIER_REMOTE)
+        evicted = self._blocks.evict_agent(key, objects=request.tier == types_pb2.TIER_REMOTE)
+        freed = await asyncio.wrap_future(evicted)
         return pb.EvictAgentResponse(freed_bytes=freed)
 
     async def SetTurnHints(self, request: pb.SetTurnHintsRequest, context: Context) -> pb.SetTurnHintsResponse:

@@ -134,13 +134,13 @@ class CacheStoreServicer(WorkflowRecordServicer):
 
     async def StageBlocks(self, request: pb.StageBlocksRequest, context: Context) -> pb.StageBlocksResponse:
         names = conversions.file_names("names", request.names)
-        staged = await self._blocks.stage(check_text("namespace", request.namespace), names)
+        staged = await asyncio.wrap_future(self._blocks.stage(check_text("namespace", request.namespace), names))
         return pb.StageBlocksResponse(
             files=[conversions.staged_message(name, path) for name, path in staged], instance=self._probe.instance
         )
 
     async def PublishBlocks(self, request: pb.PublishBlocksRequest, context: Context) -> pb.PublishBlocksResponse:
-        published = await self._blocks.publish(conversions.publication(request))
+        published = await asyncio.wrap_future(self._blocks.publish(conversions.publication(request)))
         return pb.PublishBlocksResponse(published=published.published, dropped=published.dropped)
 
     async def GetStore(self, request: pb.GetStoreRequest, context: Context) -> pb.GetStoreResponse:
@@ -163,16 +163,17 @@ class CacheStoreServicer(WorkflowRecordServicer):
         self, request_iterator: AsyncIterator[pb.WriteBlockRequest], context: Context
     ) -> pb.WriteBlockResponse:
         requests = aiter(request_iterator)
-        description = await incoming.described(requests)
+        file, publication = await incoming.described(requests)
         async with aclosing(incoming.chunks(requests)) as chunks:
-            await self._streams.write(description, chunks)
+            await self._streams.write(file, publication, chunks)
         return pb.WriteBlockResponse()
 
     async def QuarantineBlock(self, request: pb.QuarantineBlockRequest, context: Context) -> pb.QuarantineBlockResponse:
         namespace = check_text("namespace", request.namespace)
         reason = check_text("reason", request.reason)
         digest = conversions.digest("digest", request.digest) if request.digest else None
-        await self._blocks.quarantine(namespace, conversions.file_name("name", request.name), digest, reason)
+        name = conversions.file_name("name", request.name)
+        await asyncio.wrap_future(self._blocks.quarantine(namespace, name, digest, reason))
         return pb.QuarantineBlockResponse()
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:

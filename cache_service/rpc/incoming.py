@@ -7,7 +7,8 @@ from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import DeadlineExceeded, InvalidArgument
 from agentmem.v1 import cache_store_pb2
 from agentmem.validation import AgentKey, check_text
-from cache_service.files.publication import Incoming
+from cache_service.files.publication import Publication
+from cache_service.files.references import FileRow
 from cache_service.rpc import conversions
 
 MAX_FILE_BYTES = 1 << 32
@@ -17,18 +18,19 @@ IDLE_SECONDS = 60.0
 Requests = AsyncIterator[cache_store_pb2.WriteBlockRequest]
 
 
-async def described(requests: Requests) -> Incoming:
-    """The description that the stream begins with. Raises InvalidArgument, DeadlineExceeded."""
+async def described(requests: Requests) -> tuple[FileRow, Publication]:
+    """The file that the stream begins to describe, and its publication, in which it is not yet. As `chunks` raises."""
     first = await _next(requests)
     if first is None or not first.HasField("header"):
         raise InvalidArgument("header", "must be what the stream begins with")
     header = first.header
     if header.file.size_bytes > MAX_FILE_BYTES:
         raise InvalidArgument("header.file.size_bytes", f"must be at most {MAX_FILE_BYTES}")
-    return Incoming(
+    return conversions.file_row("header.file", header.file), Publication(
         key=AgentKey.from_proto(header.key, anonymous=True),
         version=conversions.version("header.version", header.version),
-        file=conversions.file_row("header.file", header.file),
+        staged=(),
+        references=None,
         fingerprint=check_text("header.fingerprint", header.fingerprint),
     )
 

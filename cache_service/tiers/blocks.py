@@ -11,9 +11,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from agentmem.blockfile import BlockFileError
 from agentmem.errors import AgentmemError, DataLoss, Internal, InvalidArgument
@@ -38,10 +38,28 @@ from cache_service.tiers.warm import WarmTier
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _on_thread_of_files(
+    method: Callable[Concatenate["BlockStore", _P], _T],
+) -> "Callable[Concatenate[BlockStore, _P], Future[_T]]":
+    """Queue a call for the thread of files; what it returns or raises is the Future's. From any thread."""
+
+    @wraps(method)
+    def submit(self: "BlockStore", /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
+        def work() -> _T:
+            self._directory.removal.again()
+            with disk_errors():
+                return method(self, *args, **kwargs)
+
+        return self._thread.submit(work)
+
+    return submit
 
 
 class BlockStore:
-    """Staging, publishing, quarantine and erasure of files. Use from one event loop; close it before the database."""
+    """Staging, publishing, quarantine and erasure of files. Close it before the database."""
 
     def __init__(
         self, directory: DataDirectory, database: Database, clock: Clock, metrics: StoreMetrics, warm: WarmTier
@@ -80,14 +98,26 @@ class BlockStore:
             missing=len(missing),
         )
 
-    async def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
+    @_on_thread_of_files
+    def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
         """Paths to write those of `names` to that don't exist. Creates nothing.
 
         Raises ResourceExhausted if some don't, and there is no room for them even when who is idle has left.
         """
-        return await self._run(partial(self._stage, namespace, list(dict.fromkeys(names))))
+        asked = list(dict.fromkeys(names))
+        rows = {
+            row.name for row in self._database.read_blocking(partial(references.find, namespace=namespace, names=asked))
+        }
+        if vanished := {name for name in rows if not self._directory.has(name)}:
+            event(log, "files have vanished", logging.WARNING, files=len(vanished))
+            self._database.write_blocking(partial(references.forget, names=vanished))
+        missing = [name for name in asked if name not in rows - vanished]
+        if missing:
+            self._warm.admit(namespace)
+        return [(name, self._directory.new_staging_path(name)) for name in missing]
 
-    async def publish(self, publication: Publication) -> Published:
+    @_on_thread_of_files
+    def publish(self, publication: Publication) -> Published:
         """Verify, place and register files; then replace the agent's references and delete what they alone held.
 
         Where the publication says nothing of references, the agent gets those of the files, and loses none.
@@ -97,93 +127,6 @@ class BlockStore:
         are deleted), after the others were published; ResourceExhausted if the disk, the warm tier or the namespace's
         quota is full, all files deleted. When it returns, the warm tier and the namespace are within their limits.
         """
-        return await self._run(partial(self._publish, publication))
-
-    async def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
-        """Take a file out of use, if it still has this digest, and keep it with the reason.
-
-        One that isn't there loses its row, and that is all.
-        """
-        await self._run(partial(self._quarantine, namespace, name, digest, reason))
-
-    def quarantine_soon(self, namespace: str, name: FileName, digest: bytes, reason: str) -> None:
-        """`quarantine` for any thread; it doesn't wait."""
-        self._thread.submit(self._quarantine, namespace, name, digest, reason)
-
-    async def admit(self, namespace: str) -> None:
-        """Make room for files of a namespace that are about to come. Raises ResourceExhausted."""
-        await self._run(partial(self._warm.admit, namespace))
-
-    def adopt(self, each: Object, staged: Path) -> FileRow | None:
-        """Publish a file that came back from the object store; None if no state has a use for it any more.
-
-        For a thread that isn't the event loop's. Raises BlockFileError if its header is not what it should be,
-        ResourceExhausted if the disk is full.
-        """
-        return self._thread.submit(self._adopt, each, staged).result()
-
-    def unlink_dropped(self, names: Sequence[FileName]) -> "Future[None]":
-        """Unlink files whose rows a transaction has dropped, soon; a crash before leaves them to `reconcile`.
-
-        Not those that were published again meanwhile.
-        """
-        return self._thread.submit(self._do, partial(self._unlink_dropped, names))
-
-    async def delete_agent(self, key: AgentKey) -> Dropped:
-        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
-
-        Raises what Erasures.finish raises, when the agent is gone; the repetition returns what the first call did.
-        """
-        deleted, kept = await self._run(partial(self._delete_agent, key))
-        erased = await self.erasures.finish(("agent", *key), Erased(deleted.agents, deleted.freed_bytes))
-        _check_erased(kept)
-        return replace(deleted, agents=erased.things, freed_bytes=erased.freed_bytes)
-
-    async def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
-        """Drop an agent's KV and keep its ledger; the bytes freed of the disk. Raises NotFound.
-
-        What is in the object store stays there for it, unless `objects` says that it goes, too.
-        """
-        return (await self._run(partial(self._warm.evict_agent, key, objects=objects))).freed_bytes
-
-    def make_room(self, namespace: str) -> "Future[None]":
-        """Let KV of a namespace go that takes more than its quota, soon; the upkeep does it if this fails."""
-        return self._thread.submit(self._warm.make_room, namespace)
-
-    async def upkeep(self, now: int) -> None:
-        """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
-        await self._run(partial(self._warm.expire, now))
-        await self._run(self._warm.enforce_quotas)
-        if not await self._run(self._warm.enforce):
-            await self._run(partial(self._warm.enforce, ""))
-        if self._database.scrub_owed:
-            await self._database.scrub(patient=False)
-
-    def close(self) -> None:
-        """Wait for what is running."""
-        self._thread.shutdown()
-
-    async def _run(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.wrap_future(self._thread.submit(self._do, work))
-
-    def _do(self, work: Callable[[], _T]) -> _T:
-        self._directory.removal.again()
-        with disk_errors():
-            return work()
-
-    def _stage(self, namespace: str, names: list[FileName]) -> list[tuple[FileName, Path]]:
-        rows = {
-            row.name for row in self._database.read_blocking(partial(references.find, namespace=namespace, names=names))
-        }
-        if vanished := {name for name in rows if not self._directory.has(name)}:
-            event(log, "files have vanished", logging.WARNING, files=len(vanished))
-            self._database.write_blocking(partial(references.forget, names=vanished))
-        missing = [name for name in names if name not in rows - vanished]
-        if missing:
-            self._warm.admit(namespace)
-        return [(name, self._directory.new_staging_path(name)) for name in missing]
-
-    def _publish(self, publication: Publication) -> Published:
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
                 raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
@@ -218,6 +161,114 @@ class BlockStore:
         if refused:
             raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
         return Published(len(rows), dropped)
+
+    @_on_thread_of_files
+    def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
+        """Take a file out of use, if it still has this digest, and keep it with the reason.
+
+        One that isn't there loses its row, and that is all.
+        """
+        if not self._directory.has(name):
+            self._database.write_blocking(partial(references.forget, names=[name], namespace=namespace))
+            return
+        kept = self._directory.new_quarantine_name(name)
+        add = partial(quarantine.add, namespace=namespace, name=name, file=kept, digest=digest)
+        if not self._database.write_blocking(add):
+            return
+        self._metrics.quarantined(reason)
+        event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
+        try:
+            self._directory.set_aside(name, kept, reason)
+        except FileNotFoundError:
+            return
+        except OSError as error:  # it is out of use, which is what counts
+            event(log, "quarantined file not kept", logging.ERROR, chain_hash=name.chain_hash.hex(), error=str(error))
+            self._directory.remove([name])
+
+    @_on_thread_of_files
+    def adopt(self, each: Object, staged: Path) -> FileRow | None:
+        """Publish a file that came back from the object store; None if no state has a use for it any more.
+
+        Raises BlockFileError if its header is not what it should be, ResourceExhausted if the disk is full.
+        """
+        namespace, name = each.origin.key.namespace, each.file.name
+        present = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
+        if present and self._directory.has(name):
+            return present[0]
+        verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
+        try:
+            self._place(staged, name)
+            self._directory.sync([name])
+            adopted = self._database.write_blocking(partial(_readmit, each, self._clock.time()))
+        except BaseException:
+            self._directory.remove([name])
+            raise
+        if not adopted:
+            self._directory.remove([name])
+            return None
+        self._warm.enforce(namespace=namespace)
+        return each.file
+
+    @_on_thread_of_files
+    def admit(self, namespace: str) -> None:
+        """Make room for files of a namespace that are about to come. Raises ResourceExhausted."""
+        self._warm.admit(namespace)
+
+    @_on_thread_of_files
+    def evict_agent(self, key: AgentKey, *, objects: bool) -> int:
+        """Drop an agent's KV and keep its ledger; the bytes freed of the disk. Raises NotFound.
+
+        What is in the object store stays there for it, unless `objects` says that it goes, too.
+        """
+        return self._warm.evict_agent(key, objects=objects).freed_bytes
+
+    @_on_thread_of_files
+    def make_room(self, namespace: str) -> None:
+        """Let KV of a namespace go that takes more than its quota; the upkeep does it if this fails."""
+        self._warm.make_room(namespace)
+
+    @_on_thread_of_files
+    def unlink_dropped(self, names: Sequence[FileName]) -> None:
+        """Unlink files whose rows a transaction has dropped; a crash before leaves them to `reconcile`.
+
+        Not those that were published again meanwhile.
+        """
+        if names:
+            existing = self._database.read_blocking(partial(references.existing, names=names))
+            _check_erased(self._directory.remove(set(names) - existing))
+
+    async def delete_agent(self, key: AgentKey) -> Dropped:
+        """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
+
+        Raises what Erasures.finish raises, when the agent is gone; the repetition returns what the first call did.
+        """
+        deleted, kept = await asyncio.wrap_future(self._delete_agent(key))
+        erased = await self.erasures.finish(("agent", *key), Erased(deleted.agents, deleted.freed_bytes))
+        _check_erased(kept)
+        return replace(deleted, agents=erased.things, freed_bytes=erased.freed_bytes)
+
+    async def upkeep(self, now: int) -> None:
+        """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
+        await asyncio.wrap_future(self._keep_limits(now))
+        if self._database.scrub_owed:
+            await self._database.scrub(patient=False)
+
+    def close(self) -> None:
+        """Wait for what is running."""
+        self._thread.shutdown()
+
+    @_on_thread_of_files
+    def _delete_agent(self, key: AgentKey) -> tuple[Dropped, int]:
+        deleted = self._database.write_blocking(partial(_erase, key), erases=Dropped.is_anything)
+        kept = self._directory.remove(deleted.files) + self._directory.remove_quarantined(deleted.quarantined)
+        return deleted, kept
+
+    @_on_thread_of_files
+    def _keep_limits(self, now: int) -> None:
+        self._warm.expire(now)
+        self._warm.enforce_quotas()
+        if not self._warm.enforce():
+            self._warm.enforce("")
 
     def _enforce_limits(self, publication: Publication, rows: Sequence[FileRow]) -> None:
         try:
@@ -255,54 +306,6 @@ class BlockStore:
             self._database.write_blocking(references.note_published)
             self._noted = True
         self._directory.place(staged, name)
-
-    def _quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
-        if not self._directory.has(name):
-            self._database.write_blocking(partial(references.forget, names=[name], namespace=namespace))
-            return
-        kept = self._directory.new_quarantine_name(name)
-        add = partial(quarantine.add, namespace=namespace, name=name, file=kept, digest=digest)
-        if not self._database.write_blocking(add):
-            return
-        self._metrics.quarantined(reason)
-        event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
-        try:
-            self._directory.set_aside(name, kept, reason)
-        except FileNotFoundError:
-            return
-        except OSError as error:  # it is out of use, which is what counts
-            event(log, "quarantined file not kept", logging.ERROR, chain_hash=name.chain_hash.hex(), error=str(error))
-            self._directory.remove([name])
-
-    def _adopt(self, each: Object, staged: Path) -> FileRow | None:
-        namespace, name = each.origin.key.namespace, each.file.name
-        present = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
-        if present and self._directory.has(name):
-            return present[0]
-        verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
-        try:
-            with disk_errors():
-                self._place(staged, name)
-                self._directory.sync([name])
-            adopted = self._database.write_blocking(partial(_readmit, each, self._clock.time()))
-        except BaseException:
-            self._directory.remove([name])
-            raise
-        if not adopted:
-            self._directory.remove([name])
-            return None
-        self._warm.enforce(namespace=namespace)
-        return each.file
-
-    def _delete_agent(self, key: AgentKey) -> tuple[Dropped, int]:
-        deleted = self._database.write_blocking(partial(_erase, key), erases=Dropped.is_anything)
-        kept = self._directory.remove(deleted.files) + self._directory.remove_quarantined(deleted.quarantined)
-        return deleted, kept
-
-    def _unlink_dropped(self, names: Sequence[FileName]) -> None:
-        if names:
-            existing = self._database.read_blocking(partial(references.existing, names=names))
-            _check_erased(self._directory.remove(set(names) - existing))
 
     def _discard(self, publication: Publication) -> None:
         self._directory.removal.remove(staged.path for staged in publication.staged)

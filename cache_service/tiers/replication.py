@@ -40,7 +40,7 @@ from cache_service.tiers.remote.contract import (
 
 log = logging.getLogger(__name__)
 
-Quarantine = Callable[[str, FileName, bytes, str], None]
+Quarantine = Callable[[str, FileName, bytes, str], object]
 """Takes a file that is damaged on the disk out of use: namespace, name, digest, reason. Any thread."""
 
 FIRST_PAUSE = 0.5

@@ -68,7 +68,7 @@ class Retriever:
         found = await self._database.read(partial(objects.find, namespace=namespace, names=missing)) if missing else []
         if not found or not self._ready() or time.monotonic() < self._rest_until:
             return warm
-        await self._blocks.admit(namespace)
+        await asyncio.wrap_future(self._blocks.admit(namespace))
         fetches = [asyncio.wrap_future(self._submit(each)) for each in found]
         done, late = await asyncio.wait(fetches, timeout=self._seconds)
         results = [each.result() for each in done if not each.cancelled()]
@@ -107,7 +107,7 @@ class Retriever:
         staged = self._directory.new_staging_path(each.file.name)
         try:
             self._tier.get(each.name, each.file.size_bytes, staged)
-            return _Outcome(Fetched.WARM, self._blocks.adopt(each, staged))
+            return _Outcome(Fetched.WARM, self._blocks.adopt(each, staged).result())
         except ObjectMissing:
             return self._forget(each, Fetched.MISSING)
         except (ObjectDamaged, BlockFileError):

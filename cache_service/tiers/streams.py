@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from agentmem.blockfile import CHUNK_BYTES
@@ -18,7 +18,8 @@ from agentmem.identity import FileName
 from agentmem.tracing import Threads
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory
-from cache_service.files.publication import Incoming, Publication, Staged
+from cache_service.files.publication import Publication, Staged
+from cache_service.files.references import FileRow
 from cache_service.files.spool import Source, Spool
 from cache_service.ledger.database import Database
 from cache_service.tiers.blocks import BlockStore
@@ -53,31 +54,29 @@ class BlockStreams:
         finally:
             _last(self._reading, source.close)
 
-    async def write(self, incoming: Incoming, chunks: AsyncIterator[bytes]) -> None:
-        """Take a file in and publish it, or do nothing if it is there already.
+    async def write(self, file: FileRow, publication: Publication, chunks: AsyncIterator[bytes]) -> None:
+        """Take a file in and publish it, as `publication` says, or do nothing if it is there already.
 
         Holds one chunk in memory. Raises what `chunks` raises; DataLoss if what comes is not what was announced;
         ResourceExhausted if there is no room. Then, or if the caller is cancelled, nothing is left of it.
         """
-        file = incoming.file
         refusal: ResourceExhausted | None = None
         try:
-            for _, path in await self._blocks.stage(incoming.key.namespace, [file.name]):
-                await self._take(incoming, chunks, path)
+            for _, path in await asyncio.wrap_future(self._blocks.stage(publication.key.namespace, [file.name])):
+                await self._take(Staged(file, path), publication, chunks)
         except ResourceExhausted as error:
             refusal = error
         await _drain(chunks, file.size_bytes)
         if refusal is not None:
             raise refusal
 
-    async def _take(self, incoming: Incoming, chunks: AsyncIterator[bytes], path: Path) -> None:
-        key, version, file, fingerprint = incoming
-        spool = Spool(path, file.size_bytes, file.digest)
+    async def _take(self, staged: Staged, publication: Publication, chunks: AsyncIterator[bytes]) -> None:
+        spool = Spool(staged.path, staged.file.size_bytes, staged.file.digest)
         try:
             async for chunk in chunks:
                 await asyncio.wrap_future(self._writing.submit(spool.write, chunk))
             await asyncio.wrap_future(self._writing.submit(spool.finish))
-            await self._blocks.publish(Publication(key, version, [Staged(file, path)], None, fingerprint))
+            await asyncio.wrap_future(self._blocks.publish(replace(publication, staged=[staged])))
         finally:
             await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
 

@@ -77,7 +77,7 @@ def segments_that_nobody_needs_stay(patch: Patch) -> None:
 
 @fault
 def files_without_a_row_stay(patch: Patch) -> None:
-    patch.setattr(BlockStore, "_unlink_dropped", lambda self, names: None)
+    patch.setattr(BlockStore, "unlink_dropped", blocks._on_thread_of_files(lambda self, names: None))
 
 
 @fault

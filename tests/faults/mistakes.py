@@ -1,6 +1,7 @@
 """Mistakes that a store could have, built in to see that the tests find them."""
 
 import asyncio
+import inspect
 import sqlite3
 from collections.abc import Callable
 from typing import Any
@@ -8,26 +9,27 @@ from typing import Any
 from cache_service.files.directory import DataDirectory
 from cache_service.files.publication import Publication, Published
 from cache_service.ledger.database import Database, Work
+from cache_service.tiers import blocks
 from cache_service.tiers.blocks import BlockStore
 
 
 def row_before_file() -> None:
     """Publishing writes the row first and moves the file then."""
     late: list[tuple[Any, ...]] = []
-    place, publish = DataDirectory.place, BlockStore._publish
+    place, publish = DataDirectory.place, inspect.unwrap(BlockStore.publish)
 
     def later(self: DataDirectory, *arguments: Any) -> None:
         late.append((self, *arguments))
 
     def publish_and_move(self: BlockStore, publication: Publication) -> Published:
-        published = publish(self, publication)
+        published: Published = publish(self, publication)
         while late:
             place(*late.pop())
         return published
 
     DataDirectory.sync = lambda self, names: None  # type: ignore[method-assign]
     DataDirectory.place = later  # type: ignore[method-assign, assignment]
-    BlockStore._publish = publish_and_move  # type: ignore[method-assign]
+    BlockStore.publish = blocks._on_thread_of_files(publish_and_move)  # type: ignore[method-assign]
 
 
 def no_transaction() -> None:

@@ -1,5 +1,7 @@
 """Forks, snapshots, trims and restores over the socket: exact ledgers, who keeps which files, what leaves no bytes."""
 
+import asyncio
+
 import grpc
 import pytest
 
@@ -261,7 +263,8 @@ async def test_the_oldest_automatic_snapshot_goes_with_its_files(store: Running)
     for token in range(1, 7):
         files.append(await add(store, [token], await commit(store, [token], keep=0)))
     assert [file.chain_hash for file in await found(store, *files)] == [name.chain_hash for name in files[1:]]
-    await store.store._blocks.stage("default", [])  # behind the files that go after the transaction
+    # Behind the files that go after the transaction.
+    await asyncio.wrap_future(store.store._blocks.stage("default", []))
     assert len(on_disk(store.data)) == 5
 
 
