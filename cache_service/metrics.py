@@ -122,7 +122,7 @@ class DiskCollector(Collector):
             labels=["tier"],
         )
         with unless_it_fails("store.db"):
-            sizes, counts = self._database.read_blocking(_counts, PATIENCE_SECONDS)
+            sizes, counts = self._database.read_within(PATIENCE_SECONDS, _counts)
             disk.add_metric(["blocks"], sizes.get(FileKind.BLOCK, 0))
             disk.add_metric(["windows"], sizes.get(FileKind.WINDOW, 0))
             for tier, count in zip(("warm", "remote", "none"), counts, strict=True):
@@ -204,7 +204,7 @@ class RemoteCollector(Collector):
         )
         size = GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[])
         with unless_it_fails("store.db"):
-            uploads, deletions, in_store = self._database.read_blocking(objects.backlog, PATIENCE_SECONDS)
+            uploads, deletions, in_store = self._database.read_within(PATIENCE_SECONDS, objects.backlog)
             waiting.add_metric(["uploads"], uploads)
             waiting.add_metric(["deletions"], deletions)
             size.add_metric([], in_store)

@@ -12,11 +12,12 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from agentmem import tracing
 from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
@@ -29,7 +30,10 @@ from cache_service.ledger import schema
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 Work = Callable[[sqlite3.Connection], _T]
+Query = Callable[Concatenate[sqlite3.Connection, _P], _T]
+"""Work that takes arguments besides."""
 
 READERS: Final = 3
 """Connections that read; a page of metrics may take one for a while."""
@@ -130,26 +134,39 @@ class Database:
         """Let `call` be called, on the database's thread, when a transaction has been committed and can be read."""
         self._after_commit.append(call)
 
-    async def read(self, work: Work[_T]) -> _T:
-        """Run `work` in one consistent state, with all that was committed before; it cannot change anything."""
-        return await asyncio.wrap_future(self._reading.submit(self.read_blocking, work))
+    async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run `work`, with these arguments, in one consistent state, with all that was committed before.
 
-    def read_blocking(self, work: Work[_T], seconds: float | None = None) -> _T:
-        """`read` for a thread that isn't the event loop's. Raises TimeoutError where it had to wait so long."""
+        It cannot change anything.
+        """
+        return await asyncio.wrap_future(self._reading.submit(lambda: self.read_blocking(work, *args, **kwargs)))
+
+    def read_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`read` for a thread that isn't the event loop's."""
+        return self.read_within(None, lambda connection: work(connection, *args, **kwargs))
+
+    def read_within(self, seconds: float | None, work: Work[_T]) -> _T:
+        """`read_blocking` that raises TimeoutError where it had to wait so long."""
         with self._failures(), self._reader(seconds) as connection:
             return work(connection)
 
-    async def write(self, work: Work[_T], erases: Callable[[_T], bool] = _nothing) -> _T:
-        """Run `work` as one durable transaction; if it raises, nothing has changed. Where it `erases`, a scrub is owed.
+    async def write(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run `work`, with these arguments, as one durable transaction; if it raises, nothing has changed.
 
         Raises ResourceExhausted if the disk is full, Internal if it fails, LedgerDamaged if the file is damaged, and
         Unavailable if another program holds the database.
         """
-        return await asyncio.wrap_future(self._thread.submit(self._write, work, erases))
+        return await asyncio.wrap_future(self.erase(_nothing, work, *args, **kwargs))
 
-    def write_blocking(self, work: Work[_T], erases: Callable[[_T], bool] = _nothing) -> _T:
+    def write_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`write` for a thread that isn't the event loop's."""
-        return self._thread.submit(self._write, work, erases).result()
+        return self.erase(_nothing, work, *args, **kwargs).result()
+
+    def erase(
+        self, erases: Callable[[_T], bool], work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> "Future[_T]":
+        """`write` from any thread; where what `work` returns `erases` anything, a scrub is owed."""
+        return self._thread.submit(self._write, lambda connection: work(connection, *args, **kwargs), erases)
 
     async def scrub(self, patient: bool = True) -> None:
         """Give free pages back and move all of the WAL into the database, so that what was erased is in neither.

@@ -1,9 +1,8 @@
 """The storage half of AgentService, for the worker; what needs the model is the worker's own."""
 
 import asyncio
-from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, ParamSpec
 
 import grpc
 
@@ -18,7 +17,7 @@ from cache_service.ledger import agents, branches, finding, history, snapshots
 from cache_service.ledger.agents import Agent
 from cache_service.ledger.branches import Moved
 from cache_service.ledger.clock import Clock
-from cache_service.ledger.database import Database, Work
+from cache_service.ledger.database import Database, Query
 from cache_service.ledger.erasure import Erased
 from cache_service.rpc import conversions
 from cache_service.rpc.agent_conversions import agent_filter, agent_message, only_hot, snapshot_message, turn_message
@@ -26,6 +25,7 @@ from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.replication import Replicator
 
+_P = ParamSpec("_P")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 MAX_NAME_BYTES = 128
@@ -53,20 +53,19 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._replicator = replicator
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
-        get = partial(agents.described, key=AgentKey.from_proto(request.key))
-        return pb.GetAgentResponse(agent=agent_message(await self._database.read(get)))
+        agent = await self._database.read(agents.described, AgentKey.from_proto(request.key))
+        return pb.GetAgentResponse(agent=agent_message(agent))
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
         size, after = paging.asked_size(request), paging.pair(request.page_token)
-        list_page = partial(agents.page, key=agent_filter(request), after=after, limit=size + 1)
-        found = await self._database.read(list_page)
+        found = await self._database.read(agents.page, agent_filter(request), after, size + 1)
         page, following = paging.cut(found, size, lambda agent: (agent.key.agent_id, agent.key.model_id))
         return pb.ListAgentsResponse(agents=map(agent_message, page), next_page_token=following)
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: Context) -> pb.ListTurnsResponse:
         key = AgentKey.from_proto(request.key)
         size, after = paging.asked_size(request), paging.number(request.page_token)
-        found = await self._database.read(partial(history.page, key=key, after=after, limit=size + 1))
+        found = await self._database.read(history.page, key=key, after=after, limit=size + 1)
         if request.include_text:
             ends = accumulate(len(entry.prompt) + len(entry.generated) for entry in found)
             size = min(size, max(1, sum(end <= MAX_PAGE_BYTES for end in ends)))
@@ -79,12 +78,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         label = check_text("label", request.label, allow_empty=True)
         hashes = conversions.message_hashes(request.message_hashes)
         namespace = check_text("namespace", request.namespace)
-        find = partial(finding.find, namespace=namespace, model_id=model_id, message_hashes=hashes, label=label)
         if request_id := conversions.request_id(request.request_id):
             if hashes or label:
                 raise InvalidArgument("request_id", "stands alone: leave message_hashes and label empty")
-            find = partial(finding.of_turn, namespace=namespace, model_id=model_id, request_id=request_id)
-        found = await self._database.read(find)
+            found = await self._database.read(finding.of_turn, namespace, model_id, request_id)
+        else:
+            found = await self._database.read(finding.find, namespace, model_id, hashes, label)
         if found is None:
             return pb.FindAgentResponse()
         return pb.FindAgentResponse(
@@ -95,7 +94,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)
-        unfinished = await self._database.read(partial(objects.waiting, key=key))
+        unfinished = await self._database.read(objects.waiting, key=key)
         deleted = await self._blocks.delete_agent(key)
         if not deleted.agents and not unfinished and not request.allow_missing:
             raise NotFound("agent", key.agent_id)
@@ -104,38 +103,36 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:
         key = AgentKey.from_proto(request.key)
-        fork = partial(
+        agent = await self._database.write(
             branches.fork,
-            key=key,
+            key,
             target=key._replace(agent_id=check_text("new_agent_id", request.new_agent_id)),
             at_version=request.at_version if request.HasField("at_version") else None,
             keep_tokens=request.keep_tokens if request.HasField("keep_tokens") else None,
             idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
             now=self._clock.now(),
         )
-        return pb.ForkAgentResponse(agent=agent_message(await self._database.write(fork)))
+        return pb.ForkAgentResponse(agent=agent_message(agent))
 
     async def TrimAgent(self, request: pb.TrimAgentRequest, context: Context) -> pb.TrimAgentResponse:
-        trim = partial(
-            branches.trim,
-            key=AgentKey.from_proto(request.key),
-            keep_tokens=request.keep_tokens,
-            if_version=request.if_version if request.HasField("if_version") else None,
-            now=self._clock.now(),
+        key, if_version = (
+            AgentKey.from_proto(request.key),
+            request.if_version if request.HasField("if_version") else None,
         )
-        return pb.TrimAgentResponse(agent=agent_message(await run_shielded(self._move(trim))))
+        moved = self._move(branches.trim, key, request.keep_tokens, if_version, self._clock.now())
+        return pb.TrimAgentResponse(agent=agent_message(await run_shielded(moved)))
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
         if name.startswith(AUTOMATIC_SNAPSHOT):
             raise InvalidArgument("name", f"must not begin with {AUTOMATIC_SNAPSHOT!r}")
-        made = await self._database.write(partial(snapshots.create, key=key, name=name, now=self._clock.now()))
+        made = await self._database.write(snapshots.create, key=key, name=name, now=self._clock.now())
         return pb.CreateSnapshotResponse(snapshot=snapshot_message(key, made))
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
         key = AgentKey.from_proto(request.key)
         size, before = paging.asked_size(request), paging.number(request.page_token)
-        found = await self._database.read(partial(snapshots.page, key=key, before=before, limit=size + 1))
+        found = await self._database.read(snapshots.page, key=key, before=before, limit=size + 1)
         page, following = paging.cut(found, size, lambda snapshot: (str(snapshot.id),))
         return pb.ListSnapshotsResponse(
             snapshots=[snapshot_message(key, snapshot) for snapshot in page], next_page_token=following
@@ -143,15 +140,15 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Context) -> pb.RestoreSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
-        restore = partial(branches.restore, key=key, name=name, now=self._clock.now())
-        return pb.RestoreSnapshotResponse(agent=agent_message(await run_shielded(self._move(restore))))
+        moved = self._move(branches.restore, key, name, self._clock.now())
+        return pb.RestoreSnapshotResponse(agent=agent_message(await run_shielded(moved)))
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
 
         async def delete() -> Erased:
-            work = partial(snapshots.delete, key=key, name=name)
-            dropped = await self._database.write(work, erases=lambda _: True)
+            erased = self._database.erase(lambda _: True, snapshots.delete, key, name)
+            dropped = await asyncio.wrap_future(erased)
             await asyncio.wrap_future(self._blocks.unlink_dropped(dropped))
             return Erased(1)
 
@@ -159,12 +156,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return pb.DeleteSnapshotResponse()
 
     async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
-        pin = partial(agents.set_pinned, key=AgentKey.from_proto(request.key), pinned=request.pinned)
-        return pb.PinAgentResponse(agent=agent_message(await self._database.write(pin)))
+        agent = await self._database.write(agents.set_pinned, AgentKey.from_proto(request.key), request.pinned)
+        return pb.PinAgentResponse(agent=agent_message(agent))
 
     async def SetAgentTtl(self, request: pb.SetAgentTtlRequest, context: Context) -> pb.SetAgentTtlResponse:
         key, times = AgentKey.from_proto(request.key), IdleTimes.from_proto(request)
-        agent = await self._database.write(partial(agents.set_times, key=key, times=times))
+        agent = await self._database.write(agents.set_times, key=key, times=times)
         return pb.SetAgentTtlResponse(agent=agent_message(agent))
 
     async def SetContextPolicy(
@@ -172,13 +169,13 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     ) -> pb.SetContextPolicyResponse:
         key = AgentKey.from_proto(request.key)
         policy = conversions.context_policy(request.context_policy, needed=True)
-        agent = await self._database.write(partial(agents.set_context_policy, key=key, policy=policy))
+        agent = await self._database.write(agents.set_context_policy, key=key, policy=policy)
         return pb.SetContextPolicyResponse(agent=agent_message(agent))
 
     async def EvictAgent(self, request: pb.EvictAgentRequest, context: Context) -> pb.EvictAgentResponse:
         key = AgentKey.from_proto(request.key)
         if only_hot(request.tier):
-            await self._database.read(partial(agents.existing, key=key))
+            await self._database.read(agents.existing, key=key)
             return pb.EvictAgentResponse()
         evicted = self._blocks.evict_agent(key, objects=request.tier == types_pb2.TIER_REMOTE)
         freed = await asyncio.wrap_future(evicted)
@@ -188,8 +185,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._hints.set(from_request(request))
         return pb.SetTurnHintsResponse()
 
-    async def _move(self, work: Work[Moved]) -> Agent:
-        moved = await self._database.write(work)
+    async def _move(self, work: Query[_P, Moved], *args: _P.args, **kwargs: _P.kwargs) -> Agent:
+        moved = await self._database.write(work, *args, **kwargs)
         self._blocks.unlink_dropped(moved.dropped)
         return moved.agent
 
@@ -198,7 +195,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if self._replicator is not None:
             left, advice = await self._replicator.deleted(key), "they will be when it answers; repeat this to wait"
         else:
-            left = await self._database.read(partial(objects.waiting, key=key))
+            left = await self._database.read(objects.waiting, key=key)
             advice = "no object store is configured; start the store with the --remote that it had"
         if left:
             raise Unavailable(

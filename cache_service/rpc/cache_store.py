@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 import grpc
@@ -96,21 +95,20 @@ class CacheStoreServicer(WorkflowRecordServicer):
         namespace = check_text("namespace", request.namespace)
         names = list(dict.fromkeys(conversions.file_names("names", request.names)))
         if self._retriever is None:
-            files = await self._database.read(partial(references.find, namespace=namespace, names=names))
+            files = await self._database.read(references.find, namespace=namespace, names=names)
         else:
             files = await self._retriever.fetch(namespace, names)
         return pb.FetchBlocksResponse(files=self._messages(files))
 
     async def FindSnapshot(self, request: pb.FindSnapshotRequest, context: Context) -> pb.FindSnapshotResponse:
-        find = partial(
+        found = await self._database.read(
             branches.find_snapshot,
-            key=AgentKey.from_proto(request.key),
-            base=conversions.version("base", request.base),
-            text=request.text,
-            common_tokens=request.common_tokens,
-            tokenizer_hash=check_text("tokenizer_hash", request.tokenizer_hash),
+            AgentKey.from_proto(request.key),
+            conversions.version("base", request.base),
+            request.text,
+            request.common_tokens,
+            check_text("tokenizer_hash", request.tokenizer_hash),
         )
-        found = await self._database.read(find)
         if found is None:
             return pb.FindSnapshotResponse()
         return pb.FindSnapshotResponse(version=found.version.to_proto(), ledger=found.ledger.to_proto())
@@ -128,8 +126,7 @@ class CacheStoreServicer(WorkflowRecordServicer):
     async def CreateAgent(self, request: pb.CreateAgentRequest, context: Context) -> pb.CreateAgentResponse:
         key, content = AgentKey.from_proto(request.key), conversions.ledger("ledger", request.ledger)
         policy = conversions.context_policy(request.context_policy) or agents.DEFAULT_CONTEXT_POLICY
-        create = partial(turns.create_agent, key=key, content=content, now=self._clock.now(), context_policy=policy)
-        version = await self._ledgers.write(key.namespace, create)
+        version = await self._ledgers.write(key.namespace, turns.create_agent, key, content, self._clock.now(), policy)
         return pb.CreateAgentResponse(version=version.to_proto())
 
     async def StageBlocks(self, request: pb.StageBlocksRequest, context: Context) -> pb.StageBlocksResponse:
@@ -177,7 +174,7 @@ class CacheStoreServicer(WorkflowRecordServicer):
         return pb.QuarantineBlockResponse()
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
-        done = await self._ledgers.write(turn.key.namespace, partial(turns.commit, turn=turn, now=self._clock.now()))
+        done = await self._ledgers.write(turn.key.namespace, turns.commit, turn, self._clock.now())
         self._hints.forget(turn.key, ended)
         self._blocks.unlink_dropped(done.dropped)
         return done

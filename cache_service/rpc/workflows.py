@@ -1,6 +1,6 @@
 """The records of workflow runs, which the gateway asks for: the part of CacheStoreService that no worker calls."""
 
-from functools import partial
+import asyncio
 from typing import Any
 
 import grpc
@@ -31,17 +31,14 @@ class WorkflowRecordServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self, request: pb.PutWorkflowRecordRequest, context: Context
     ) -> pb.PutWorkflowRecordResponse:
         new = conversions.workflow_put(request)
-        version = await self._ledgers.write(new.namespace, partial(workflow_records.put, new=new))
+        version = await self._ledgers.write(new.namespace, workflow_records.put, new=new)
         return pb.PutWorkflowRecordResponse(version=version)
 
     async def GetWorkflowRecord(
         self, request: pb.GetWorkflowRecordRequest, context: Context
     ) -> pb.GetWorkflowRecordResponse:
         namespace, workflow_id = conversions.workflow_name("", request)
-        read = partial(
-            workflow_records.read, namespace=namespace, workflow_id=workflow_id, after_event=request.after_event
-        )
-        found = await self._database.read(read)
+        found = await self._database.read(workflow_records.read, namespace, workflow_id, request.after_event)
         if found is None:
             raise NotFound("workflow", workflow_id)
         record = conversions.workflow_message(namespace, found.record, found.payload)
@@ -54,8 +51,7 @@ class WorkflowRecordServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         size = paging.asked_size(request)
         last = paging.number(request.page_token)
         before = workflow_records.NEWEST if last is None else last
-        list_page = partial(workflow_records.page, namespace=namespace, before=before, limit=size + 1)
-        found = await self._database.read(list_page)
+        found = await self._database.read(workflow_records.page, namespace, before, size + 1)
         page, following = paging.cut(found, size, lambda record: (str(record.id),))
         return pb.ListWorkflowRecordsResponse(
             records=[conversions.workflow_message(namespace, record) for record in page], next_page_token=following
@@ -65,10 +61,10 @@ class WorkflowRecordServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self, request: pb.DeleteWorkflowRecordRequest, context: Context
     ) -> pb.DeleteWorkflowRecordResponse:
         namespace, workflow_id = conversions.workflow_name("", request)
-        delete = partial(workflow_records.delete, namespace=namespace, workflow_id=workflow_id, version=request.version)
 
         async def erase() -> Erased:
-            await self._database.write(delete, erases=lambda _: True)
+            delete, version = workflow_records.delete, request.version
+            await asyncio.wrap_future(self._database.erase(lambda _: True, delete, namespace, workflow_id, version))
             return Erased(1)
 
         await self._erasures.erase(("workflow", namespace, workflow_id), erase)

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -83,11 +83,11 @@ class BlockStore:
         rows = set(self._database.read_blocking(references.all_names))
         self._directory.remove(found - rows)
         if missing := rows - found:
-            self._database.write_blocking(partial(references.forget, names=missing))
+            self._database.write_blocking(references.forget, names=missing)
         known = self._database.read_blocking(quarantine.files)
         self._directory.sweep_quarantine(known)
         if lost := known - self._directory.quarantined():
-            self._database.write_blocking(partial(quarantine.forget, files=lost))
+            self._database.write_blocking(quarantine.forget, files=lost)
         self._warm.start()
         event(
             log,
@@ -105,12 +105,10 @@ class BlockStore:
         Raises ResourceExhausted if some don't, and there is no room for them even when who is idle has left.
         """
         asked = list(dict.fromkeys(names))
-        rows = {
-            row.name for row in self._database.read_blocking(partial(references.find, namespace=namespace, names=asked))
-        }
+        rows = {row.name for row in self._database.read_blocking(references.find, namespace=namespace, names=asked)}
         if vanished := {name for name in rows if not self._directory.has(name)}:
             event(log, "files have vanished", logging.WARNING, files=len(vanished))
-            self._database.write_blocking(partial(references.forget, names=vanished))
+            self._database.write_blocking(references.forget, names=vanished)
         missing = [name for name in asked if name not in rows - vanished]
         if missing:
             self._warm.admit(namespace)
@@ -130,7 +128,7 @@ class BlockStore:
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
                 raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
-        if not self._database.read_blocking(partial(agents.may_publish, uid=publication.version.uid)):
+        if not self._database.read_blocking(agents.may_publish, uid=publication.version.uid):
             self._discard(publication)
             return Published(0, len(publication.staged))
         placed: dict[FileName, FileOrigin] = {}
@@ -151,7 +149,7 @@ class BlockStore:
                     self._directory.removal.remove([staged.path])
                     refused.append(f"{name.chain_hash.hex()} ({error})")
             self._directory.sync(placed)
-            gone = self._database.write_blocking(partial(_register, publication, rows, placed, self._clock.time()))
+            gone = self._database.write_blocking(_register, publication, rows, placed, self._clock.time())
         except BaseException:
             self._directory.remove(placed)
             self._discard(publication)
@@ -169,11 +167,10 @@ class BlockStore:
         One that isn't there loses its row, and that is all.
         """
         if not self._directory.has(name):
-            self._database.write_blocking(partial(references.forget, names=[name], namespace=namespace))
+            self._database.write_blocking(references.forget, names=[name], namespace=namespace)
             return
         kept = self._directory.new_quarantine_name(name)
-        add = partial(quarantine.add, namespace=namespace, name=name, file=kept, digest=digest)
-        if not self._database.write_blocking(add):
+        if not self._database.write_blocking(quarantine.add, namespace, name, kept, digest):
             return
         self._metrics.quarantined(reason)
         event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
@@ -192,14 +189,14 @@ class BlockStore:
         Raises BlockFileError if its header is not what it should be, ResourceExhausted if the disk is full.
         """
         namespace, name = each.origin.key.namespace, each.file.name
-        present = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
+        present = self._database.read_blocking(references.find, namespace=namespace, names=[name])
         if present and self._directory.has(name):
             return present[0]
         verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
         try:
             self._place(staged, name)
             self._directory.sync([name])
-            adopted = self._database.write_blocking(partial(_readmit, each, self._clock.time()))
+            adopted = self._database.write_blocking(_readmit, each, self._clock.time())
         except BaseException:
             self._directory.remove([name])
             raise
@@ -234,7 +231,7 @@ class BlockStore:
         Not those that were published again meanwhile.
         """
         if names:
-            existing = self._database.read_blocking(partial(references.existing, names=names))
+            existing = self._database.read_blocking(references.existing, names=names)
             _check_erased(self._directory.remove(set(names) - existing))
 
     async def delete_agent(self, key: AgentKey) -> Dropped:
@@ -259,7 +256,7 @@ class BlockStore:
 
     @_on_thread_of_files
     def _delete_agent(self, key: AgentKey) -> tuple[Dropped, int]:
-        deleted = self._database.write_blocking(partial(_erase, key), erases=Dropped.is_anything)
+        deleted = self._database.erase(Dropped.is_anything, _erase, key).result()
         kept = self._directory.remove(deleted.files) + self._directory.remove_quarantined(deleted.quarantined)
         return deleted, kept
 
@@ -281,21 +278,19 @@ class BlockStore:
 
     def _withdraw(self, publication: Publication, names: list[FileName]) -> None:
         refusal = self._warm.refusal(publication.key.namespace)
-        withdraw = partial(
-            references.withdraw, namespace=publication.key.namespace, uid=publication.version.uid, names=names
-        )
-        self._directory.remove(self._database.write_blocking(withdraw))
+        namespace, uid = publication.key.namespace, publication.version.uid
+        self._directory.remove(self._database.write_blocking(references.withdraw, namespace, uid, names))
         if refusal is not None:
             raise refusal
 
     def _exists(self, namespace: str, name: FileName) -> bool:
-        found = self._database.read_blocking(partial(references.find, namespace=namespace, names=[name]))
+        found = self._database.read_blocking(references.find, namespace=namespace, names=[name])
         return bool(found) and self._directory.has(name)
 
     def _verify_and_place(self, staged: Staged, publication: Publication) -> FileOrigin:
         name = staged.file.name
         parent = verify(staged, publication.key.namespace, publication.fingerprint)
-        owner = self._database.read_blocking(partial(references.namespace_of, name=name))
+        owner = self._database.read_blocking(references.namespace_of, name=name)
         if owner not in (None, publication.key.namespace):
             raise BlockFileError("header", "the chain hash is another namespace's")
         self._place(staged.path, name)
@@ -319,7 +314,7 @@ def _check_erased(kept: int) -> None:
         )
 
 
-def _readmit(each: Object, now: int, connection: sqlite3.Connection) -> bool:
+def _readmit(connection: sqlite3.Connection, each: Object, now: int) -> bool:
     if not objects.exists(connection, each.name):
         return False
     references.add(connection, each.file, each.origin, now)
@@ -327,7 +322,7 @@ def _readmit(each: Object, now: int, connection: sqlite3.Connection) -> bool:
     return True
 
 
-def _erase(key: AgentKey, connection: sqlite3.Connection) -> Dropped:
+def _erase(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
     before = objects.last_deletion(connection)
     deleted = agents.delete(connection, key)
     objects.attribute(connection, key, before)
@@ -335,11 +330,11 @@ def _erase(key: AgentKey, connection: sqlite3.Connection) -> Dropped:
 
 
 def _register(
+    connection: sqlite3.Connection,
     publication: Publication,
     rows: Iterable[FileRow],
     origins: dict[FileName, FileOrigin],
     now: int,
-    connection: sqlite3.Connection,
 ) -> list[FileName]:
     for row in rows:
         references.add(connection, row, origins[row.name], now)

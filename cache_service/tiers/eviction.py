@@ -41,14 +41,14 @@ def evict(
     _drop_unowned(connection, goal, namespace, dropped)
     _drop_quarantined(connection, goal, namespace, dropped)
     for uid in _candidates(connection, protected, hints, namespace) if dropped.freed_bytes < goal else ():
-        drop_agent(connection, uid, dropped)
+        dropped.add(drop_agent(connection, uid))
         if dropped.freed_bytes >= goal:
             break
     return dropped
 
 
-def drop_agent(connection: sqlite3.Connection, uid: str, dropped: Dropped, *, objects: bool = False) -> None:
-    """Take an agent's and its snapshots' files away that no other agent has; added to `dropped`.
+def drop_agent(connection: sqlite3.Connection, uid: str, *, objects: bool = False) -> Dropped:
+    """Take an agent's and its snapshots' files away that no other agent has.
 
     What is in the object store they keep there, and can have back, unless `objects` says that it goes, too.
     """
@@ -71,9 +71,7 @@ def drop_agent(connection: sqlite3.Connection, uid: str, dropped: Dropped, *, ob
         " (SELECT 1 FROM objects AS o WHERE o.kind = :kind AND o.chain_hash = :chain_hash AND o.present)",
         [{"uid": uid, "kind": name.kind, "chain_hash": name.chain_hash} for name in files],
     )
-    dropped.files += files
-    dropped.freed_bytes += size
-    dropped.agents += bool(names)
+    return Dropped(files, agents=int(bool(names)), freed_bytes=size)
 
 
 def evicted(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileName]:
@@ -149,8 +147,7 @@ def _drop_unowned(connection: sqlite3.Connection, goal: int, namespace: str | No
         if dropped.freed_bytes >= goal:
             return
         files, size = references.drop_unreferenced(connection, owner, [references.named(kind, chain_hash)])
-        dropped.files += files
-        dropped.freed_bytes += size
+        dropped.add(Dropped(files, freed_bytes=size))
 
 
 def _drop_quarantined(connection: sqlite3.Connection, goal: int, namespace: str | None, dropped: Dropped) -> None:
@@ -188,7 +185,7 @@ def expire(connection: sqlite3.Connection, now: int) -> tuple[Dropped, Dropped]:
     dropped = Dropped()
     idle = connection.execute(f"SELECT uid FROM agents WHERE used + ttl <= ? AND {HAS_ANY_KV}", (now,)).fetchall()
     for (uid,) in idle:
-        drop_agent(connection, uid, dropped, objects=True)
+        dropped.add(drop_agent(connection, uid, objects=True))
     return dropped, erased
 
 

@@ -8,14 +8,14 @@ its record, and a record of a workflow run its summary, its payload and its even
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from agentmem.errors import ResourceExhausted
 from agentmem.sizes import binary_size
-from cache_service.ledger.database import Database, Work
+from cache_service.ledger.database import Database, Query, Work
 from cache_service.tiers import eviction
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 RETRY_SECONDS: Final = 30.0
@@ -137,20 +137,22 @@ class LedgerWriter:
         self._quotas = quotas
         self._make_room = make_room
 
-    async def write(self, namespace: str, work: Work[_T]) -> _T:
+    async def write(self, namespace: str, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, which changes this namespace's ledgers only, as one durable transaction.
 
         Raises ResourceExhausted, and nothing has changed, if it adds bytes that there is no room for even when all KV
         that may go is gone.
         """
         if self._quotas.of(namespace) is None:
-            return await self._database.write(work)
-        result, exceeded = await self._database.write(partial(self._within, namespace, work))
+            return await self._database.write(work, *args, **kwargs)
+        result, exceeded = await self._database.write(
+            self._within, namespace, lambda connection: work(connection, *args, **kwargs)
+        )
         if exceeded:
             self._make_room(namespace)
         return result
 
-    def _within(self, namespace: str, work: Work[_T], connection: sqlite3.Connection) -> tuple[_T, bool]:
+    def _within(self, connection: sqlite3.Connection, namespace: str, work: Work[_T]) -> tuple[_T, bool]:
         before = of(connection, namespace)
         result = work(connection)
         after = of(connection, namespace)

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 from agentmem.errors import AgentmemError
 from agentmem.identity import FileName
@@ -89,7 +88,7 @@ class Replicator:
 
         Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
         """
-        self._pending_claim = self._database.write_blocking(partial(place.begin, location=self._tier.location))
+        self._pending_claim = self._database.write_blocking(place.begin, location=self._tier.location)
         self._database.write_blocking(objects.catch_up)
         self._database.after_commit(self._wake.set)
         self._thread.start()
@@ -107,19 +106,19 @@ class Replicator:
 
     async def deleted(self, key: AgentKey) -> int:
         """Wait until the objects of a deleted agent are gone, for some seconds; how many are not. Event loop."""
-        waiting, hurried = partial(objects.waiting, key=key), False
+        hurried = False
         try:
             async with asyncio.timeout(self._seconds):
                 while True:
                     progress = self._deleted
-                    if not (count := await self._database.read(waiting)):
+                    if not (count := await self._database.read(objects.waiting, key)):
                         return count
                     if not hurried:
                         hurried = True
                         self._hurry.set()
                     await asyncio.wait([asyncio.wrap_future(progress)])
         except TimeoutError:
-            return await self._database.read(waiting)
+            return await self._database.read(objects.waiting, key)
 
     def close(self) -> None:
         """Stop after the requests that are running. May be called twice."""
@@ -172,7 +171,7 @@ class Replicator:
         self._doing = Operation.CLAIM
         claim = self._pending_claim
         self._tier.claim(claim)
-        self._database.write_blocking(partial(place.confirm, location=self._tier.location, claim=claim))
+        self._database.write_blocking(place.confirm, location=self._tier.location, claim=claim)
         self._claim = claim
         self._pending_claim = replace(claim, may_create=False)  # who takes the manifest away hands the place over
         self._metrics.up.set(1)
@@ -196,18 +195,18 @@ class Replicator:
                 disowned += self._disown(unknown)
         disowned += self._disown(unknown)
         if missing:
-            self._database.write_blocking(partial(objects.forget, names=missing))
+            self._database.write_blocking(objects.forget, names=missing)
         self._compared = True
         event(log, "object store compared", objects=known - len(missing), missing=len(missing), orphans=disowned)
 
     def _disown(self, unknown: list[ObjectName]) -> int:
-        count = self._database.write_blocking(partial(objects.disown, names=list(unknown))) if unknown else 0
+        count = self._database.write_blocking(objects.disown, names=list(unknown)) if unknown else 0
         unknown.clear()
         return count
 
     def _delete(self) -> bool:
         self._doing = Operation.DELETE
-        batch = self._database.read_blocking(partial(objects.deletions, limit=_DELETIONS_AT_ONCE))
+        batch = self._database.read_blocking(objects.deletions, limit=_DELETIONS_AT_ONCE)
         if not batch or self._claim is None:
             return False
         if not self._tier.holds(self._claim):
@@ -217,7 +216,7 @@ class Replicator:
         numbers = [number for number, _ in batch]
         self._metrics.deletions.inc(len(batch))
         self._metrics.up.set(1)
-        finished = self._database.write_blocking(partial(objects.end_deletions, numbers=numbers))
+        finished = self._database.write_blocking(objects.end_deletions, numbers=numbers)
         if finished:
             self._database.scrub_blocking()  # the rows named agents that are gone
         progress, self._deleted = self._deleted, Future()
@@ -228,7 +227,7 @@ class Replicator:
         self._doing = Operation.UPLOAD
         if not self._database.read_blocking(objects.any_to_upload):
             return False
-        batch = self._database.write_blocking(partial(objects.begin_uploads, limit=_UPLOADS_AT_ONCE))
+        batch = self._database.write_blocking(objects.begin_uploads, limit=_UPLOADS_AT_ONCE)
         results = dict(zip(batch, self._uploaders.map(self._put, batch), strict=True))
         done = [each for each, result in results.items() if result is True]
         useless = [each.name for each, result in results.items() if result is False]
@@ -237,9 +236,7 @@ class Replicator:
         self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
         if done and not failures:
             self._metrics.up.set(1)
-        self._database.write_blocking(
-            partial(objects.end_uploads, done=[each.name for each in done], useless=useless, failed=failures)
-        )
+        self._database.write_blocking(objects.end_uploads, [each.name for each in done], useless, failures)
         for failure in failures.values():
             raise failure
         return bool(batch)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import NamedTuple
 
 from agentmem.blockfile import BlockFileError
@@ -63,9 +62,9 @@ class Retriever:
         nothing came because the object store failed, nothing is asked of it for some seconds: to compute KV again is
         faster than to wait. Raises ResourceExhausted if the warm tier, or the namespace's quota, has no room.
         """
-        warm = await self._database.read(partial(references.find, namespace=namespace, names=names))
+        warm = await self._database.read(references.find, namespace=namespace, names=names)
         missing = set(names) - {row.name for row in warm}
-        found = await self._database.read(partial(objects.find, namespace=namespace, names=missing)) if missing else []
+        found = await self._database.read(objects.find, namespace=namespace, names=missing) if missing else []
         if not found or not self._ready() or time.monotonic() < self._rest_until:
             return warm
         await asyncio.wrap_future(self._blocks.admit(namespace))
@@ -117,7 +116,7 @@ class Retriever:
 
     def _forget(self, each: Object, result: Fetched) -> "_Outcome":
         event(log, "object refused", logging.WARNING, chain_hash=each.file.name.chain_hash.hex(), fault=result)
-        self._database.write_blocking(partial(objects.forget, names=[each.name]))
+        self._database.write_blocking(objects.forget, names=[each.name])
         return _Outcome(result)
 
 

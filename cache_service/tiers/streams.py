@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from agentmem.blockfile import CHUNK_BYTES
@@ -42,7 +41,7 @@ class BlockStreams:
 
         Raises NotFound; DataLoss if the disk fails.
         """
-        if not await self._database.read(partial(references.find, namespace=namespace, names=[name])):
+        if not await self._database.read(references.find, namespace=namespace, names=[name]):
             raise NotFound("file", name.chain_hash.hex(), "it may have been evicted; compute it again")
         source = Source(name, self._directory.path(name))
         offset = 0

@@ -8,7 +8,6 @@ import logging
 import shutil
 import sqlite3
 from collections.abc import Callable
-from functools import partial
 
 from agentmem.errors import ResourceExhausted
 from agentmem.hints import TurnHints
@@ -107,9 +106,9 @@ class WarmTier:
     def refusal(self, namespace: str) -> ResourceExhausted | None:
         """Why there is no room for new files of the namespace, as the error to raise; None if there is."""
         problem = None
-        used = self._database.read_blocking(partial(usage.of, namespace=namespace))
+        used = self._database.read_blocking(usage.of, namespace=namespace)
         if self._quotas.excess(namespace, used):
-            held = self._database.read_blocking(partial(eviction.held_bytes, namespace=namespace))
+            held = self._database.read_blocking(eviction.held_bytes, namespace=namespace)
             problem = self._quotas.refusal_of_kv(namespace, used, held)
         elif self.limits.refuses(everything := self.used(), free := self.free()):
             held = self._database.read_blocking(eviction.held_bytes)
@@ -120,9 +119,7 @@ class WarmTier:
         """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""
 
         def work(connection: sqlite3.Connection) -> Dropped:
-            dropped = Dropped()
-            eviction.drop_agent(connection, agents.existing(connection, key).version.uid, dropped, objects=objects)
-            return dropped
+            return eviction.drop_agent(connection, agents.existing(connection, key).version.uid, objects=objects)
 
         dropped = self._database.write_blocking(work)
         self._finish(dropped, Reason.REQUEST)
@@ -137,27 +134,26 @@ class WarmTier:
 
         if not self._database.read_blocking(eviction.any_limited):
             return
-        dropped, erased = self._database.write_blocking(work, erases=lambda result: result[1].agents > 0)
+        dropped, erased = self._database.erase(lambda result: result[1].agents > 0, work).result()
         self._finish(dropped, Reason.TTL)
         self._unlink(erased)
         if erased.agents:
             event(log, "idle agents deleted", agents=erased.agents, freed_bytes=erased.freed_bytes)
 
     def _hopeless(self, protected: str) -> bool:
-        held = self._database.read_blocking(partial(eviction.held_bytes, protected=protected))
+        held = self._database.read_blocking(eviction.held_bytes, protected=protected)
         return held + size_of(self._directory.staging) > self.limits.warm_bytes
 
     def _enforce_quota(self, namespace: str, protected: str | None) -> bool:
         if self._quotas.of(namespace) is None:
             return True
-        count = partial(usage.of, namespace=namespace)
-        used = self._database.read_blocking(count)
+        used = self._database.read_blocking(usage.of, namespace)
         if excess := self._quotas.excess(namespace, used):
-            held = partial(eviction.held_bytes, protected=protected, namespace=namespace)
-            if protected and not self._quotas.has_room(namespace, used.ledger, self._database.read_blocking(held)):
+            held = self._database.read_blocking(eviction.held_bytes, protected, namespace)
+            if protected and not self._quotas.has_room(namespace, used.ledger, held):
                 return False
             self._evict(excess, Reason.QUOTA, protected, namespace)
-            used = self._database.read_blocking(count)
+            used = self._database.read_blocking(usage.of, namespace)
         return not self._quotas.excess(namespace, used)
 
     def _evict(self, goal: int, reason: Reason, protected: str | None, namespace: str | None = None) -> None:

@@ -44,15 +44,15 @@ def no_transaction() -> None:
 def early_acknowledgement() -> None:
     """A write is acknowledged before it is done."""
 
-    async def acknowledged(self: Database, work: Work[Any], erases: Callable[[Any], bool] = bool) -> Any:
+    async def acknowledged(self: Database, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def dry(connection: sqlite3.Connection) -> Any:
             connection.execute("BEGIN")
-            result = work(connection)
+            result = work(connection, *args, **kwargs)
             connection.execute("ROLLBACK")
             return result
 
         result = await asyncio.wrap_future(self._thread.submit(dry, self._connection))
-        self._thread.submit(self._write, work, erases)
+        self.erase(bool, work, *args, **kwargs)
         return result
 
     Database.write = acknowledged  # type: ignore[method-assign]

@@ -280,8 +280,8 @@ async def test_what_is_said_while_a_turn_is_committed_is_of_the_next_one(
 ) -> None:
     write = small.store._database.write
 
-    async def slowly(work: Any) -> Any:
-        done = await write(work)
+    async def slowly(*work: Any, **arguments: Any) -> Any:
+        done = await write(*work, **arguments)
         await hint(small, a=0)
         return done
 
