@@ -29,14 +29,20 @@ import grpc
 from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc import StatusCode
 from grpc_status import rpc_status
 
 
 class AgentmemError(Exception):
     """Base of all errors that may leave a process. `message` says what to do next and holds no prompt text."""
 
-    code: ClassVar[grpc.StatusCode]
+    code: ClassVar[StatusCode]
     http_status: ClassVar[int]
+
+    def __init_subclass__(cls, code: StatusCode | None = None, http_status: int = 0) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code, cls.http_status = code, http_status
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -63,14 +69,11 @@ class Violation(NamedTuple):
     problem: str
 
 
-class InvalidArgument(AgentmemError):
+class InvalidArgument(AgentmemError, code=StatusCode.INVALID_ARGUMENT, http_status=400):
     """A field is wrong. `field` is its path in the request; `others` are wrong as well, and `violations` has them all.
 
     They travel in a trailer, for which gRPC has 8 KiB or more: who finds many tells the first.
     """
-
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    http_status = 400
 
     def __init__(self, field: str, problem: str, others: Sequence[Violation] = ()) -> None:
         super().__init__(f"{field}: {problem}{f' (and {len(others)} more)' if others else ''}")
@@ -85,25 +88,16 @@ class InvalidArgument(AgentmemError):
         return (made,)
 
 
-class Unauthenticated(AgentmemError):
+class Unauthenticated(AgentmemError, code=StatusCode.UNAUTHENTICATED, http_status=401):
     """No credentials, or unknown ones."""
 
-    code = grpc.StatusCode.UNAUTHENTICATED
-    http_status = 401
 
-
-class PermissionDenied(AgentmemError):
+class PermissionDenied(AgentmemError, code=StatusCode.PERMISSION_DENIED, http_status=403):
     """It belongs to someone else."""
 
-    code = grpc.StatusCode.PERMISSION_DENIED
-    http_status = 403
 
-
-class NotFound(AgentmemError):
+class NotFound(AgentmemError, code=StatusCode.NOT_FOUND, http_status=404):
     """There is no such thing. `kind` is "agent", "model", "snapshot"…, `name` is its name."""
-
-    code = grpc.StatusCode.NOT_FOUND
-    http_status = 404
 
     def __init__(self, kind: str, name: str, hint: str = "") -> None:
         super().__init__(f"{kind} {name!r} does not exist{'; ' + hint if hint else ''}")
@@ -114,25 +108,16 @@ class NotFound(AgentmemError):
         return (error_details_pb2.ResourceInfo(resource_type=self.kind, resource_name=self.name),)
 
 
-class AlreadyExists(AgentmemError):
+class AlreadyExists(AgentmemError, code=StatusCode.ALREADY_EXISTS, http_status=409):
     """There is one already."""
 
-    code = grpc.StatusCode.ALREADY_EXISTS
-    http_status = 409
 
-
-class Aborted(AgentmemError):
+class Aborted(AgentmemError, code=StatusCode.ABORTED, http_status=409):
     """Another writer was first. Read the present state and try again."""
 
-    code = grpc.StatusCode.ABORTED
-    http_status = 409
 
-
-class FailedPrecondition(AgentmemError):
+class FailedPrecondition(AgentmemError, code=StatusCode.FAILED_PRECONDITION, http_status=400):
     """The request is well-formed but cannot work here, however often it is tried."""
-
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    http_status = 400
 
 
 class _Retryable(AgentmemError):
@@ -146,58 +131,37 @@ class _Retryable(AgentmemError):
         return (info,)
 
 
-class ResourceExhausted(_Retryable):
+class ResourceExhausted(_Retryable, code=StatusCode.RESOURCE_EXHAUSTED, http_status=429):
     """Something is full; try again after `retry_after` seconds."""
 
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    http_status = 429
 
-
-class Unavailable(_Retryable):
+class Unavailable(_Retryable, code=StatusCode.UNAVAILABLE, http_status=503):
     """Not now; try again after `retry_after` seconds."""
 
-    code = grpc.StatusCode.UNAVAILABLE
-    http_status = 503
 
-
-class DeadlineExceeded(AgentmemError):
+class DeadlineExceeded(AgentmemError, code=StatusCode.DEADLINE_EXCEEDED, http_status=504):
     """The caller's time is over."""
 
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
-    http_status = 504
 
-
-class DataLoss(AgentmemError):
+class DataLoss(AgentmemError, code=StatusCode.DATA_LOSS, http_status=422):
     """A file that was handed in, or a ledger that was kept, is damaged."""
 
-    code = grpc.StatusCode.DATA_LOSS
-    http_status = 422
 
-
-class Unimplemented(AgentmemError):
+class Unimplemented(AgentmemError, code=StatusCode.UNIMPLEMENTED, http_status=501):
     """This build does not serve the RPC."""
 
-    code = grpc.StatusCode.UNIMPLEMENTED
-    http_status = 501
 
-
-class Cancelled(AgentmemError):
+class Cancelled(AgentmemError, code=StatusCode.CANCELLED, http_status=499):
     """The caller, or an Abort, ended the request."""
 
-    code = grpc.StatusCode.CANCELLED
-    http_status = 499
 
-
-class Internal(AgentmemError):
+class Internal(AgentmemError, code=StatusCode.INTERNAL, http_status=500):
     """A bug: the message is an incident id, and the cause is in the log. Or a disk that fails: the message says so."""
-
-    code = grpc.StatusCode.INTERNAL
-    http_status = 500
 
 
 _RICH_STATUS: Final = "grpc-status-details-bin"
 
-_PLAIN: dict[grpc.StatusCode, type[AgentmemError]] = {
+_PLAIN: dict[StatusCode, type[AgentmemError]] = {
     error.code: error
     for error in (
         Unauthenticated, PermissionDenied, AlreadyExists, Aborted, FailedPrecondition, DeadlineExceeded, DataLoss,
@@ -210,26 +174,21 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
     """A peer's status as our own error, with field, name or retry delay from its details."""
     code, message = error.code(), error.details() or error.code().name.lower()
     details = _details(error)
-    if code is grpc.StatusCode.INVALID_ARGUMENT:
-        violations = [
-            Violation(violation.field, violation.description)
-            for detail in details
-            if isinstance(detail, error_details_pb2.BadRequest)
-            for violation in detail.field_violations
-        ]
-        first, *others = violations or [Violation("request", message)]
-        return InvalidArgument(*first, others=others)
-    if code is grpc.StatusCode.NOT_FOUND:
-        found = NotFound("resource", "")
-        for info in (d for d in details if isinstance(d, error_details_pb2.ResourceInfo)):
-            found = NotFound(info.resource_type, info.resource_name)
-        found.message = message
-        return found
-    if code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE):
-        retryable = ResourceExhausted if code is grpc.StatusCode.RESOURCE_EXHAUSTED else Unavailable
-        for retry in (d for d in details if isinstance(d, error_details_pb2.RetryInfo)):
-            return retryable(message, retry.retry_delay.ToTimedelta().total_seconds())
-        return retryable(message)
+    match code:
+        case StatusCode.INVALID_ARGUMENT:
+            bad = details.get(error_details_pb2.BadRequest)
+            violations = [Violation(each.field, each.description) for each in bad.field_violations] if bad else []
+            first, *others = violations or [Violation("request", message)]
+            return InvalidArgument(*first, others=others)
+        case StatusCode.NOT_FOUND:
+            info = details.get(error_details_pb2.ResourceInfo)
+            found = NotFound(info.resource_type, info.resource_name) if info else NotFound("resource", "")
+            found.message = message
+            return found
+        case StatusCode.RESOURCE_EXHAUSTED | StatusCode.UNAVAILABLE:
+            retryable = ResourceExhausted if code is StatusCode.RESOURCE_EXHAUSTED else Unavailable
+            retry = details.get(error_details_pb2.RetryInfo)
+            return retryable(message, retry.retry_delay.ToTimedelta().total_seconds()) if retry else retryable(message)
     return _PLAIN.get(code, Internal)(message)
 
 
@@ -240,7 +199,7 @@ def is_disk_full(error: OSError) -> bool:
 
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
     """Whether the transport failed, whose words name sockets; a peer of ours says what it says with details."""
-    return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL) and not _is_rich(error)
+    return error.code() in (StatusCode.UNAVAILABLE, StatusCode.INTERNAL) and not _is_rich(error)
 
 
 def is_silence(error: grpc.aio.AioRpcError) -> bool:
@@ -248,7 +207,7 @@ def is_silence(error: grpc.aio.AioRpcError) -> bool:
 
     The transport failed, our own deadline for it passed, or the call was cut off.
     """
-    silent = error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED) and not _is_rich(error)
+    silent = error.code() in (StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED) and not _is_rich(error)
     return silent or is_unreachable(error)
 
 
@@ -261,17 +220,15 @@ def _is_rich(error: grpc.aio.AioRpcError) -> bool:
     return any(key == _RICH_STATUS for key, _ in cast(Any, error.trailing_metadata()) or ())
 
 
-def _details(error: grpc.aio.AioRpcError) -> list[Message]:
-    known = (error_details_pb2.BadRequest, error_details_pb2.ResourceInfo, error_details_pb2.RetryInfo)
-    found: list[Message] = []
+def _details(error: grpc.aio.AioRpcError) -> dict[type[Message], Any]:
+    """What came with a status, by kind; the first of each."""
+    found: dict[type[Message], Any] = {}
     try:
         status = rpc_status.from_call(cast(grpc.Call, error))
         for box in status.details if status is not None else ():
-            for kind in known:
-                if box.Is(kind.DESCRIPTOR):
-                    detail = kind()
-                    box.Unpack(detail)
-                    found.append(detail)
+            for kind in (error_details_pb2.BadRequest, error_details_pb2.ResourceInfo, error_details_pb2.RetryInfo):
+                if box.Unpack(detail := kind()):
+                    found.setdefault(kind, detail)
     except (ValueError, DecodeError):
-        return []  # The peer contradicts itself, or is not ours: the code and its text are all there is.
+        return {}  # The peer contradicts itself, or is not ours: the code and its text are all there is.
     return found
