@@ -110,19 +110,8 @@ def digest(data: bytes | memoryview) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-class RunningDigest:
-    """`digest` of a file that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._hash = xxhash.xxh3_128()
-
-    def update(self, piece: bytes) -> None:
-        """The next piece."""
-        self._hash.update(piece)
-
-    def digest(self) -> bytes:
-        """The digest of all pieces so far, 16 bytes."""
-        return bytes(self._hash.digest())
+RunningDigest = xxhash.xxh3_128
+"""`digest` of a file that comes in pieces: `update` with each, then `digest`."""
 
 
 def header_bytes(prefix: bytes | memoryview) -> int:

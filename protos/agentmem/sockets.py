@@ -9,6 +9,7 @@ import fcntl
 import os
 import re
 import sys
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import IO, Annotated, Final, NamedTuple
@@ -78,10 +79,6 @@ def asked_host(header: str) -> str:
     return "" if found is None else found[1] or found[2]
 
 
-def _any(text: str) -> str:
-    return str(parse_address(text))
-
-
 def _loopback(text: str) -> str:
     address = parse_address(text)
     if not is_loopback(address.host):
@@ -92,30 +89,26 @@ def _loopback(text: str) -> str:
     return str(address)
 
 
-def _loopback_or_empty(text: str) -> str:
-    return _loopback(text) if text else text
-
-
-def _collector_or_empty(text: str) -> str:
-    return collector_url(text) if text else text
-
-
-def _unix_socket_or_empty(text: str) -> str:
-    if text and (not text.startswith("unix:") or text == "unix:"):
+def _unix_socket(text: str) -> str:
+    if not text.startswith("unix:") or text == "unix:":
         raise ValueError(f"{text!r} is not unix:PATH; whoever can connect is trusted, so only Unix sockets are served")
     return text
 
 
-TcpAddress = Annotated[str, AfterValidator(_any)]
+def _optional(check: Callable[[str], str]) -> AfterValidator:
+    return AfterValidator(lambda text: check(text) if text else text)
+
+
+TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(text)))]
 """A setting: "host:port" on any host. Who takes it asks callers for credentials wherever `is_loopback` is False."""
 
-OptionalLoopbackAddress = Annotated[str, AfterValidator(_loopback_or_empty)]
+OptionalLoopbackAddress = Annotated[str, _optional(_loopback)]
 """A setting: "host:port" on loopback, or empty for none."""
 
-OptionalUnixSocket = Annotated[str, AfterValidator(_unix_socket_or_empty)]
+OptionalUnixSocket = Annotated[str, _optional(_unix_socket)]
 """A setting: "unix:PATH", or empty for the usual one."""
 
-OptionalCollector = Annotated[str, AfterValidator(_collector_or_empty)]
+OptionalCollector = Annotated[str, _optional(collector_url)]
 """A setting: where a collector listens for OTLP over gRPC, as a URL, or empty for none."""
 
 
