@@ -53,11 +53,11 @@ class Traces:
         if export is None:
             return
         tracing.record_by(None)
-        flushing = threading.Thread(target=export.flush_and_close, name="last spans", daemon=True)
+        flushing = threading.Thread(target=export.processor.shutdown, name="last spans", daemon=True)
         flushing.start()
-        flushing.join(0 if export.failing else FLUSH_SECONDS)
+        flushing.join(0 if export.exporter.failing else FLUSH_SECONDS)
         if flushing.is_alive():
-            export.close()
+            export.exporter.shutdown()
             flushing.join(_CLOSE_SECONDS)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc import exporter as otlp_exporter
@@ -53,46 +54,33 @@ def start(service: str, target: str) -> Export:
     """
     quiet = logging.getLogger().level > logging.DEBUG
     for name in (otlp_exporter.__name__, "opentelemetry.sdk._shared_internal"):
-        # They say it again with every batch, and with tracebacks when they are closed; _Reporting says it once.
+        # They say it again with every batch, and with tracebacks when they are closed; Reporting says it once.
         logging.getLogger(name).setLevel(logging.CRITICAL if quiet else logging.DEBUG)
     resource = Resource.create({"service.name": f"agentmem-{service}", "service.version": version("agentmem")})
-    exporter = _Reporting(OTLPSpanExporter(endpoint=target), target)
+    exporter = Reporting(OTLPSpanExporter(endpoint=target), target)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter)
     provider.add_span_processor(processor)
-    tracing.record_by(Recorder(provider.get_tracer("agentmem")))
+    tracing.record_by(partial(served, provider.get_tracer("agentmem")))
     event(log, "traces go out", collector=target)
     return Export(processor, exporter)
 
 
-class Export:
+class Export(NamedTuple):
     """The thread that sends, and what it sends by."""
 
-    def __init__(self, processor: BatchSpanProcessor, exporter: _Reporting) -> None:
-        self._processor = processor
-        self._exporter = exporter
-
-    @property
-    def failing(self) -> bool:
-        """The collector has not taken what was sent last."""
-        return self._exporter.failing
-
-    def flush_and_close(self) -> None:
-        """Send what there is, and end. Blocks for as long as the collector does."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
-
-    def close(self) -> None:
-        """End now, whatever is being sent."""
-        self._exporter.shutdown()
+    processor: BatchSpanProcessor
+    exporter: Reporting
 
 
-class _Reporting(SpanExporter):
+class Reporting(SpanExporter):
     """Logs when a collector stops taking spans, and when it takes them again. Runs on the sending thread."""
 
     def __init__(self, exporter: OTLPSpanExporter, target: str) -> None:
         self._exporter = exporter
         self._target = target
         self.failing = False
+        """The collector has not taken what was sent last."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
@@ -116,23 +104,12 @@ class _Reporting(SpanExporter):
         return self._exporter.force_flush(timeout_millis)
 
 
-class Recorder:
-    """Makes spans of requests. Any thread."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-
-    def serving(self, name: str, trace: Trace, attributes: Mapping[str, tracing.Attribute]) -> Span:
-        """Begin the span of a request that was received with `trace`."""
-        since = _wall_clock()
-        span = self._tracer.start_span(
-            name,
-            _parent(trace),
-            SpanKind.SERVER,
-            attributes,
-            start_time=since + round(time.monotonic() * _NS),
-        )
-        return Span(self._tracer, span, since)
+def served(tracer: Tracer, name: str, trace: Trace, attributes: Mapping[str, tracing.Attribute]) -> Span:
+    """Begin the span of a request that was received with `trace`. Any thread."""
+    since = _wall_clock()
+    now = since + round(time.monotonic() * _NS)
+    span = tracer.start_span(name, _parent(trace), SpanKind.SERVER, attributes, start_time=now)
+    return Span(tracer, span, since)
 
 
 class Span:

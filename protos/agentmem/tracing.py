@@ -33,7 +33,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from agentmem.otlp_export import Recorder
     from agentmem.otlp_export import Span as Span
 
 REQUEST_ID: Final = "x-request-id"
@@ -173,6 +172,10 @@ REQUEST: Final = "agentmem.request_id"
 CANCELLED: Final = "CANCELLED"
 
 
+Recorder = Callable[[str, Trace, Mapping[str, Attribute]], "Span"]
+"""Begins the span of a request that was received: its name, its trace, its attributes."""
+
+
 class _Tracing:
     recorder: Recorder | None = None
 
@@ -189,9 +192,9 @@ def on() -> bool:
 
 def served(name: str, trace: Trace, attributes: Mapping[str, Attribute]) -> Trace:
     """Return `trace` within a new server span of that name; unchanged where tracing is off."""
-    if _Tracing.recorder is None:
+    if (record := _Tracing.recorder) is None:
         return trace
-    return trace.within(_Tracing.recorder.serving(name, trace, {REQUEST: identifier(trace.request_id), **attributes}))
+    return trace.within(record(name, trace, {REQUEST: identifier(trace.request_id), **attributes}))
 
 
 def present() -> Span | None:
