@@ -194,15 +194,13 @@ class Arenas:
         `room` tokens in all: to grow while a prompt is computed would copy all that was restored once more.
         """
         geometry = self._geometry
+        how = geometry.bits, geometry.group_size
         caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {}
         layers = self._full.gather(blocks, tokens, files, room)
         for layer, buffers in zip(geometry.full.layers, layers, strict=True):
-            caches[layer] = QuantizedKVCache.restored(buffers, geometry.bits, geometry.group_size)
-        if geometry.sliding is not None and geometry.sliding.window is not None:
-            for layer, buffers in zip(geometry.sliding.layers, window, strict=True):
-                caches[layer] = SlidingQuantizedKVCache.restored(
-                    geometry.sliding.window, buffers, tokens, geometry.bits, geometry.group_size
-                )
+            caches[layer] = QuantizedKVCache.restored(buffers, *how)
+        for layer, buffers in zip(geometry.sliding.layers if geometry.sliding else (), window, strict=True):
+            caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, *how)
         return [caches[layer] for layer in range(geometry.layers)]
 
     def window(self, pieces: Sequence[int], tokens: int, surplus: int = 0) -> list[KVBuffers]:

@@ -180,7 +180,7 @@ def _growth(network: Any, geometry: Geometry, tokens: int, keys: int) -> float:
 def _extrapolated(network: Any, geometry: Geometry) -> int:
     """The largest chunk by two small ones, behind a whole window, until which scores of sliding layers grow; and masks
     of these layers, which are as wide as the chunk."""
-    behind = (geometry.sliding.window or 0) if geometry.sliding else 0
+    behind = geometry.window
     masks = _MASK_BYTES * LARGEST_CHUNK * (behind + LARGEST_CHUNK) if behind else 0
     small, large = _EARLY
     first, second = (chunk_peak(network, geometry, tokens, behind) for tokens in _EARLY)

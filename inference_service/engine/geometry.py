@@ -102,36 +102,34 @@ class Geometry:
         return round(_elements(self.full) * bytes_per_element(self.dtype, self))
 
     @property
+    def window(self) -> int:
+        """Tokens that sliding layers see; 0 without such layers."""
+        return (self.sliding.window or 0) if self.sliding else 0
+
+    @property
     def window_bytes(self) -> int:
         """Bytes of quantized KV of all sliding layers at their cap of window + 256 tokens."""
-        if self.sliding is None or self.sliding.window is None:
-            return 0
-        return round(_elements(self.sliding) * (self.sliding.window + SLACK) * bytes_per_element(self.dtype, self))
+        return round(_elements(self.sliding) * (self.window + SLACK) * bytes_per_element(self.dtype, self))
 
     @property
     def piece_tokens(self) -> int:
         """Tokens in a piece of a window, the unit in which the pool keeps windows; 0 without sliding layers."""
-        if self.sliding is None or self.sliding.window is None:
-            return 0
-        return min(BLOCK_TOKENS, self.sliding.window)
+        return min(BLOCK_TOKENS, self.window)
 
     @property
     def window_pieces(self) -> int:
         """Pieces that a window of window + 256 tokens takes."""
-        if self.sliding is None or self.sliding.window is None:
-            return 0
-        return -(-(self.sliding.window + SLACK) // self.piece_tokens)
+        return -(-(self.window + SLACK) // self.piece_tokens) if self.window else 0
 
     @property
     def piece_bytes(self) -> int:
         """Bytes of a piece of a window."""
-        if self.sliding is None:
-            return 0
         return round(_elements(self.sliding) * self.piece_tokens * bytes_per_element(self.dtype, self))
 
 
-def _elements(group: LayerGroup) -> int:
-    return len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim)
+def _elements(group: LayerGroup | None) -> int:
+    """Elements of K and V of a token in all layers of a group."""
+    return len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim) if group else 0
 
 
 def merged(caches: Sequence[Any]) -> list[Any]:

@@ -108,7 +108,7 @@ def _shape(geometry: Geometry) -> model_pb2.Model:
         kv_group_size=geometry.group_size,
         full_layers=len(geometry.full.layers),
         sliding_layers=len(geometry.sliding.layers) if geometry.sliding else 0,
-        sliding_window=(geometry.sliding.window or 0) if geometry.sliding else 0,
+        sliding_window=geometry.window,
         kv_heads=geometry.full.kv_heads,
         k_head_dim=geometry.full.k_dim,
         v_head_dim=geometry.full.v_dim,

@@ -114,14 +114,13 @@ class Restored:
         return types_pb2.MISS_REASON_BELOW_MIN
 
     def _best(self) -> Choice:
-        sliding = self.model.geometry.sliding
-        if sliding is None or sliding.window is None:
+        if not (window := self.model.geometry.window):
             return choose(self.lookup, self.blocks, self.files)
         stored = {
             **stored_tokens(self.lookup.windows, self.window_files),
             **{name: table.window_tokens for name, table in self.windows.items()},
         }
-        return choose(self.lookup, self.blocks, self.files, stored, sliding.window)
+        return choose(self.lookup, self.blocks, self.files, stored, window)
 
     @property
     def missing(self) -> list[bytes]:

@@ -130,6 +130,11 @@ class BufferedCache:
         self.value_width = int(values.shape[-1])
         return quantize(keys, self.bits, self.group_size), quantize(values, self.bits, self.group_size)
 
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
+        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; a view of all of both, quantized."""
+        self.buffers.append(*self.quantized(keys, values))
+        return self.buffers.view()
+
     def size(self) -> int:
         """Tokens stored, padding included."""
         return self.buffers.filled
@@ -159,7 +164,7 @@ class BatchCache(BufferedCache):
         super().__init__(bits, group_size)
         self.padding = list(padding)
 
-    def _merge(self, caches: Sequence[BufferedCache]) -> None:
+    def take_rows(self, caches: Sequence[BufferedCache]) -> None:
         """Take the rows of caches of one sequence each, copied; those of one cache alone are shared."""
         filled = [cache for cache in caches if not cache.empty()]
         if filled and len(filled) != len(caches):

@@ -6,7 +6,6 @@ from typing import Self
 import mlx.core as mx
 
 from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
-from inference_service.engine.quantization import Quantized
 
 
 class QuantizedKVCache(BufferedCache):
@@ -27,11 +26,6 @@ class QuantizedKVCache(BufferedCache):
         """Tokens."""
         return self.buffers.filled
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
-        """Append K [1, kv_heads, n, k_dim] and V [1, kv_heads, n, v_dim]; a view of all of both, quantized."""
-        self.buffers.append(*self.quantized(keys, values))
-        return self.buffers.view()
-
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> str | None:
         """The mask for `n` queries: none is needed for one, and the fused kernel knows "causal"."""
         if window_size is not None or return_array:
@@ -48,10 +42,12 @@ class QuantizedKVCache(BufferedCache):
         self.buffers.filled -= n
         return n
 
-    @classmethod
-    def merge(cls, caches: "Sequence[QuantizedKVCache]") -> "BatchQuantizedKVCache":
-        """A batch of one row per cache."""
-        return BatchQuantizedKVCache.merge(caches)
+    @staticmethod
+    def merge(caches: "Sequence[QuantizedKVCache]") -> "BatchQuantizedKVCache":
+        """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
+        merged = BatchQuantizedKVCache(missing_tokens(caches), caches[0].bits, caches[0].group_size)
+        merged.take_rows(caches)
+        return merged
 
 
 class BatchQuantizedKVCache(BatchCache):
@@ -62,22 +58,10 @@ class BatchQuantizedKVCache(BatchCache):
     def __init__(self, padding: Sequence[int], bits: int = 4, group_size: int = 64) -> None:
         super().__init__(padding, bits, group_size)
 
-    @classmethod
-    def merge(cls, caches: Sequence[QuantizedKVCache]) -> Self:
-        """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
-        merged = cls(missing_tokens(caches), caches[0].bits, caches[0].group_size)
-        merged._merge(caches)
-        return merged
-
     @property
     def offset(self) -> mx.array:
         """Each row's tokens, int32 [rows]."""
         return mx.array([self.buffers.filled - padding for padding in self.padding])
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
-        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; a view of all of both, quantized."""
-        self.buffers.append(*self.quantized(keys, values))
-        return self.buffers.view()
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none for one token without padding."""

@@ -96,10 +96,14 @@ class SlidingQuantizedKVCache(_Sliding):
         self.offset -= n
         return n
 
-    @classmethod
-    def merge(cls, caches: "Sequence[SlidingQuantizedKVCache]") -> "BatchSlidingQuantizedKVCache":
-        """A batch of one row per cache."""
-        return BatchSlidingQuantizedKVCache.merge(caches)
+    @staticmethod
+    def merge(caches: "Sequence[SlidingQuantizedKVCache]") -> "BatchSlidingQuantizedKVCache":
+        """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
+        first = caches[0]
+        merged = BatchSlidingQuantizedKVCache(first.window, missing_tokens(caches), first.bits, first.group_size)
+        merged.offsets = [cache.offset for cache in caches]
+        merged.take_rows(caches)
+        return merged
 
 
 class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
@@ -109,15 +113,6 @@ class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
         BatchCache.__init__(self, padding, bits, group_size)
         self.window = window
         self.offsets = [0] * len(self.padding)
-
-    @classmethod
-    def merge(cls, caches: Sequence[SlidingQuantizedKVCache]) -> Self:
-        """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
-        first = caches[0]
-        merged = cls(first.window, missing_tokens(caches), first.bits, first.group_size)
-        merged.offsets = [cache.offset for cache in caches]
-        merged._merge(caches)
-        return merged
 
     @property
     def offset(self) -> mx.array:

@@ -52,18 +52,18 @@ def test_masks() -> None:
     assert cache.make_mask(5) == "causal"
     with pytest.raises(NotImplementedError):
         cache.make_mask(5, window_size=4)
-    batch = BatchQuantizedKVCache.merge([filled(3, 1)[0], filled(5, 2)[0]])
+    batch = QuantizedKVCache.merge([filled(3, 1)[0], filled(5, 2)[0]])
     mask = batch.make_mask(1)
     assert mask is not None
     assert mask[:, 0, 0].tolist() == [[False] * 2 + [True] * 4, [True] * 6]
-    assert BatchQuantizedKVCache.merge([filled(3, 1)[0]]).make_mask(1) is None
+    assert QuantizedKVCache.merge([filled(3, 1)[0]]).make_mask(1) is None
 
 
 def test_rows_come_and_go_and_keep_their_own() -> None:
     lengths = [300, 20, 511]
     singles = [filled(tokens, seed) for seed, tokens in enumerate(lengths)]
-    batch = BatchQuantizedKVCache.merge([cache for cache, _ in singles[:2]])
-    batch.extend(BatchQuantizedKVCache.merge([singles[2][0]]))
+    batch = QuantizedKVCache.merge([cache for cache, _ in singles[:2]])
+    batch.extend(QuantizedKVCache.merge([singles[2][0]]))
     kv = [kv for _, kv in singles]
     step = random(1, 64, 9, rows=3)
     batch.update_and_fetch(step, step)
@@ -84,9 +84,9 @@ def test_rows_come_and_go_and_keep_their_own() -> None:
 
 @pytest.mark.parametrize("longest", [5, 255, 256, 700])
 def test_rows_are_brought_together_in_one_copy_with_room_for_the_next_token(longest: int) -> None:
-    batch = BatchQuantizedKVCache.merge([filled(longest, 1)[0], filled(3, 2)[0]])
+    batch = QuantizedKVCache.merge([filled(longest, 1)[0], filled(3, 2)[0]])
     mx.eval(batch.state)
-    alone = BatchQuantizedKVCache.merge([filled(longest - 2, 3)[0]])
+    alone = QuantizedKVCache.merge([filled(longest - 2, 3)[0]])
     mx.eval(alone.state)
     mx.reset_peak_memory()
     before = mx.get_active_memory()
@@ -101,8 +101,8 @@ def test_rows_are_brought_together_in_one_copy_with_room_for_the_next_token(long
 
 def test_empty_batches_join_filled_ones_only_whole() -> None:
     with pytest.raises(ValueError, match="empty"):
-        BatchQuantizedKVCache.merge([QuantizedKVCache(), filled(3, 1)[0]])
-    batch = BatchQuantizedKVCache.merge([QuantizedKVCache(), QuantizedKVCache()])
+        QuantizedKVCache.merge([QuantizedKVCache(), filled(3, 1)[0]])
+    batch = QuantizedKVCache.merge([QuantizedKVCache(), QuantizedKVCache()])
     kv = random(4, 64, 2, rows=2)
     batch.update_and_fetch(kv, kv)
     assert batch.offset.tolist() == [4, 4]

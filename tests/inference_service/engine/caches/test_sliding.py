@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_service.engine.caches import BatchSlidingQuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.caches import SlidingQuantizedKVCache
 from inference_service.engine.caches.sliding import SLACK
 
 WINDOW = 48
@@ -72,12 +72,12 @@ def test_rows_come_and_go_and_keep_their_own() -> None:
         cache = SlidingQuantizedKVCache(WINDOW)
         write(cache, length, row)
         singles.append(cache)
-    batch = BatchSlidingQuantizedKVCache.merge(singles[:2])
-    batch.extend(BatchSlidingQuantizedKVCache.merge(singles[2:3]))
+    batch = SlidingQuantizedKVCache.merge(singles[:2])
+    batch.extend(SlidingQuantizedKVCache.merge(singles[2:3]))
     rows = [0, 1, 2]
     for step in range(SLACK + 50):
         if step == 20:
-            batch.extend(BatchSlidingQuantizedKVCache.merge(singles[3:]))
+            batch.extend(SlidingQuantizedKVCache.merge(singles[3:]))
             rows.append(3)
         if step == 120:
             batch.filter([1, 3, 2])  # the longest leaves, the others change places
