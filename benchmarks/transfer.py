@@ -29,6 +29,7 @@ from benchmarks import options, results
 from benchmarks.tables import Table, milliseconds, show
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.memory.restore import headers
+from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import PathTransport, StreamTransport, Target, Transport
 
@@ -74,9 +75,12 @@ async def read(client: StoreClient, transfer: Transport, fingerprint: str, block
     """Seconds to read and verify them."""
     named = list(headers(fingerprint, KEY.namespace, range(blocks * BLOCK_TOKENS)))
     files = (await client.open(KEY, block_hashes=[header.chain_hash for header in named])).files
+    wanted = [(header, files[header.chain_hash]) for header in named]
     started = time.perf_counter()
-    await asyncio.gather(*(transfer.read(header, files[header.chain_hash], GEOMETRY) for header in named))
-    return time.perf_counter() - started
+    found = await transfer.read_all(wanted, GEOMETRY)
+    seconds = time.perf_counter() - started
+    assert not any(isinstance(each, BlockMiss) for each in found)
+    return seconds
 
 
 async def main(blocks: int, runs: int) -> None:

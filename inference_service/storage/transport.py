@@ -63,10 +63,6 @@ class Transport(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
-        """Return the tensors of a published file. Raises BlockMiss where it is missing, bad, or out of reach."""
-
-    @abstractmethod
     async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
         """Return the tensors of each file in order, or why it cannot be used. Cancelled, it reads no more."""
 
@@ -85,10 +81,6 @@ class PathTransport(Transport):
     """Opens the store's files: they are on this machine's disk, too."""
 
     name = "path"
-
-    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
-        """Read it at once on another thread."""
-        return await asyncio.to_thread(read_block, file.path, wanted, file.digest, geometry)
 
     async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
         """Read by a few threads, each of which takes the next file when it is through with one."""
@@ -134,28 +126,24 @@ class StreamTransport(Transport):
         self._store = store
         self._streams = asyncio.Semaphore(STREAMS_AT_ONCE)
 
-    async def read(self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry) -> HostTensors:
-        """Receive it whole, then verify it on another thread. A stream that fails is an I/O error: the file stays."""
-        async with self._streams:
-            try:
-                data = await self._store.read_block(wanted.namespace, FileName.of(wanted), file.size_bytes)
-            except errors.NotFound as error:
-                raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
-            except errors.AgentmemError as error:
-                unreadable = isinstance(error, errors.DataLoss)
-                raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=unreadable) from error
-        return await asyncio.to_thread(verified, data, wanted, file.digest, geometry)
-
     async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
         """Read a few at once."""
+        return await asyncio.gather(*(self._read(*file, geometry) for file in files))
 
-        async def read(file: File) -> HostTensors | BlockMiss:
-            try:
-                return await self.read(*file, geometry)
-            except BlockMiss as miss:
-                return miss
-
-        return await asyncio.gather(*map(read, files))
+    async def _read(
+        self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry
+    ) -> HostTensors | BlockMiss:
+        """Receive it whole, then verify it on another thread. A stream that fails is an I/O error: the file stays."""
+        try:
+            async with self._streams:
+                data = await self._store.read_block(wanted.namespace, FileName.of(wanted), file.size_bytes)
+            return await asyncio.to_thread(verified, data, wanted, file.digest, geometry)
+        except BlockMiss as miss:
+            return miss
+        except errors.NotFound:
+            return BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing")
+        except errors.AgentmemError as error:
+            return BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=isinstance(error, errors.DataLoss))
 
     async def write(
         self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry

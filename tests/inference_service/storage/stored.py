@@ -12,7 +12,7 @@ from agentmem.identity import NO_VERSION, FileName
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT
 from agentmem.validation import AgentKey
-from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.geometry import Geometry, HostTensors, LayerGroup
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.storage.blocks import BlockMiss
@@ -52,10 +52,16 @@ class World:
         opened = await self.store.open(AgentKey("ns", "", "m"), block_hashes=names, window_hashes=names)
         return (opened.windows if header.window else opened.files)[header.chain_hash]
 
+    async def read(self, kind: str, header: BlockHeader, file: pb.StoredFile) -> HostTensors:
+        [found] = await self.transport(kind).read_all([(header, file)], GEOMETRY)
+        if isinstance(found, BlockMiss):
+            raise found
+        return found
+
     async def missed(self, kind: str, header: BlockHeader, file: pb.StoredFile) -> tuple[int, str, bool]:
         """Why a file can't be used."""
         with pytest.raises(BlockMiss) as caught:
-            await self.transport(kind).read(header, file, GEOMETRY)
+            await self.read(kind, header, file)
         return caught.value.reason, caught.value.fault, caught.value.damaged
 
 

@@ -58,7 +58,7 @@ async def test_one_way_reads_what_the_other_wrote(world: World, written_by: str)
         assert digest(content) == file.digest and len(content) == file.size_bytes
         assert len(content) > 2 * CHUNK_BYTES or header.token_count < 256
         for kind in KINDS:
-            read = await world.transport(kind).read(header, file, GEOMETRY)
+            read = await world.read(kind, header, file)
             assert {name: tensor.tobytes() for name, tensor in read.items()} == tensors
             shapes = GEOMETRY.window_shapes if header.window else GEOMETRY.block_shapes
             assert {name: tensor.shape for name, tensor in read.items()} == {
@@ -96,7 +96,7 @@ async def test_a_file_in_anothers_place_is_refused_either_way(world: World) -> N
         assert await world.missed(kind, mine, file) == (MISS_REASON_CORRUPT, "digest", True)
         lied = pb.StoredFile(path=file.path, digest=other.digest, size_bytes=other.size_bytes)
         assert await world.missed(kind, mine, lied) == (MISS_REASON_CORRUPT, "header", True)
-    assert (await world.transport("stream").read(theirs, other, GEOMETRY))["k.weights"].shape[2] == 256
+    assert (await world.read("stream", theirs, other))["k.weights"].shape[2] == 256
 
 
 async def test_a_block_of_another_namespace_is_not_read_by_stream(world: World) -> None:
@@ -177,8 +177,7 @@ async def test_few_streams_at_once(world: World, monkeypatch: pytest.MonkeyPatch
             now -= 1
 
     monkeypatch.setattr(StoreClient, "read_block", counted)
-    stream = world.transport("stream")
-    await asyncio.gather(*(stream.read(header, file, GEOMETRY) for _ in range(20)))
+    await world.transport("stream").read_all([(header, file)] * 20, GEOMETRY)
     assert most == STREAMS_AT_ONCE
 
 
