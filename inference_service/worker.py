@@ -88,7 +88,7 @@ class Worker:
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
         persister = Persister(self._engine, store, self._transports, self._metrics)
         self._pool_broken = asyncio.Event()
-        presence = Presence(persister, self._metrics, self._pool_broken.set)
+        presence = Presence(persister, self._metrics, self._pool_broken)
         loader = Loader(self._engine, settings, hints)
         self._models = Models(
             registered,

@@ -12,7 +12,7 @@ right.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,9 +77,16 @@ def window_candidates(
 def candidates_at(
     fingerprint: str, namespace: str, token_ids: TokenIds, positions: Iterable[int]
 ) -> tuple[WindowCandidate, ...]:
-    """Return the windows of a sequence at these positions, each above 0."""
-    named = _named(fingerprint, namespace, token_ids, positions)
-    return tuple(WindowCandidate(*place, usable_tokens=place[0]) for place in named)
+    """Return the windows of a sequence at these positions, each above 0, in order."""
+    token_ids = np.asarray(token_ids, np.uint32)
+    parents, found = [NO_PARENT], []
+    for position in sorted(positions):
+        block = (position - 1) // BLOCK_TOKENS
+        for first in range((len(parents) - 1) * BLOCK_TOKENS, block * BLOCK_TOKENS, BLOCK_TOKENS):
+            parents.append(chain_hash(fingerprint, namespace, parents[-1], token_ids[first : first + BLOCK_TOKENS]))
+        name = chain_hash(fingerprint, namespace, parents[block], token_ids[block * BLOCK_TOKENS : position])
+        found.append(WindowCandidate(position, name, parents[block], position))
+    return tuple(found)
 
 
 def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...]:
@@ -143,20 +150,6 @@ def choose_window(
         if resume > (best[1] if best else 0):
             best = candidate, resume
     return best
-
-
-def _named(
-    fingerprint: str, namespace: str, token_ids: TokenIds, positions: Iterable[int]
-) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield position, chain hash and parent, for each position in order."""
-    token_ids = np.asarray(token_ids, np.uint32)
-    parents = [NO_PARENT]
-    for position in sorted(positions):
-        block = (position - 1) // BLOCK_TOKENS
-        for first in range((len(parents) - 1) * BLOCK_TOKENS, block * BLOCK_TOKENS, BLOCK_TOKENS):
-            parents.append(chain_hash(fingerprint, namespace, parents[-1], token_ids[first : first + BLOCK_TOKENS]))
-        parent = parents[block]
-        yield position, chain_hash(fingerprint, namespace, parent, token_ids[block * BLOCK_TOKENS : position]), parent
 
 
 def _occurrences(token_ids: TokenIds, pattern: TokenIds) -> list[int]:

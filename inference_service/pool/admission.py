@@ -164,13 +164,7 @@ class Admission:
     @contextmanager
     def _pinned(self, names: Sequence[bytes]) -> Iterator[Table]:
         """Hold the longest run of these blocks that is in the pool."""
-        blocks = []
-        for name in names:
-            block = self._pool.full.find(name)
-            if block is None:
-                break
-            blocks.append(block)
-        table = Table(0, tuple(blocks))
+        table = Table(0, tuple(self._pool.full.run(names)))
         self._pool.acquire(table)
         try:
             yield table

@@ -74,6 +74,15 @@ class BlockPool:
         """Return the block of that name, if there is one. Acquire it before the next await."""
         return self._by_name.get(name)
 
+    def run(self, names: Iterable[bytes]) -> list[int]:
+        """Return the blocks of the first of these names, up to one that is not here. Acquire them likewise."""
+        found: list[int] = []
+        for name in names:
+            if (block := self.find(name)) is None:
+                break
+            found.append(block)
+        return found
+
     def publish(self, name: bytes, block: int) -> int:
         """Name a block that is written and evaluated. Where the name is taken, the reference moves to that block.
 

@@ -51,8 +51,6 @@ class KVPool:
         """Called whenever references were removed: a waiting request may fit now."""
         self.broken = asyncio.Event()
         """Set when the bookkeeping does not add up: no KV in the pool can be trusted any more."""
-        self.on_broken: Callable[[], object] = lambda: None
-        """Called then."""
 
     def space(self, tokens: int) -> Space:
         """Return what a sequence of so many tokens takes."""
@@ -80,7 +78,6 @@ class KVPool:
         """Report that the bookkeeping does not add up."""
         log.critical("the pool does not add up; the worker has to start again", exc_info=error)
         self.broken.set()
-        self.on_broken()
 
     def publish(self, names: Sequence[bytes], table: Table) -> Table:
         """Name the blocks of a table that is written, one name each, and the window by the last name.

@@ -10,14 +10,14 @@ moment, which is kept with its ledger as text: ISO 8601 with the offset from UTC
 machine's time zone would change, too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jinja2
 from transformers.utils import chat_template_utils
@@ -32,11 +32,8 @@ _ANSWER = "the answer of the stub"
 
 _moment: ContextVar[datetime | None] = ContextVar("_moment", default=None)
 
-
-class ChatTemplate(Protocol):
-    """Renders messages; `apply_chat_template` of a Hugging Face tokenizer."""
-
-    def __call__(self, messages: list[dict[str, Any]], **arguments: Any) -> str: ...
+ChatTemplate = Callable[..., str]
+"""Renders messages; `apply_chat_template` of a Hugging Face tokenizer."""
 
 
 class UserTurn(NamedTuple):

@@ -72,20 +72,17 @@ class Tokenizer:
 
     def special_spans(self, text: str) -> list[tuple[int, int]]:
         """Return the character ranges of `text` that parse as special tokens."""
-        pattern = self._special_pattern
-        return [] if pattern is None else [match.span() for match in pattern.finditer(text)]
+        return [match.span() for match in self._special_pattern.finditer(text)]
 
     def break_specials(self, text: str, mark: str) -> str:
         """Return `text` with a mark behind the first character of each special token that has more than one."""
-        if self._special_pattern is None:
-            return text
         return self._special_pattern.sub(
             lambda found: found[0] if len(found[0]) == 1 else f"{found[0][0]}{mark}{found[0][1:]}", text
         )
 
     def has_special(self, text: str) -> bool:
         """Return whether a special token is spelled somewhere in `text`."""
-        return self._special_pattern is not None and self._special_pattern.search(text) is not None
+        return self._special_pattern.search(text) is not None
 
     def is_special(self, text: bytes) -> bool:
         """Return whether `text` spells exactly one special token."""
@@ -183,7 +180,7 @@ class _Cuts:
     def _place(self, text: str, first: int, target: int, parse_special: bool) -> int | None:
         """Return the last boundary between two places, seen from the first. Before a special token is one, too."""
         last = target + _LOOKAHEAD
-        specials = [*self._specials.finditer(text, first, last)] if parse_special and self._specials else []
+        specials = [*self._specials.finditer(text, first, last)] if parse_special else []
         if specials:
             starts = [match.start() for match in specials if first < match.start() <= target]
             return starts[-1] if starts and not self._strips else None
@@ -201,7 +198,7 @@ class _Cuts:
     def _pre_tokens(self, text: str) -> list[tuple[int, int]]:
         """Return character ranges that are tokenized apart. Added tokens are taken out of the text before all else."""
         spans, at = [], 0
-        for match in self._added.finditer(text) if self._added else ():
+        for match in self._added.finditer(text):
             spans += self._ordinary_pre_tokens(text, at, match.start())
             spans.append(match.span())
             at = match.end()
@@ -245,15 +242,15 @@ def _prefix_ids(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> t
     return tuple(prefix)
 
 
-def _alternatives(texts: Iterable[str]) -> "re.Pattern[str] | None":
-    """Return what finds the longest of the texts: a tree, because a thousand of them one by one take microseconds."""
+def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return what finds the longest of the texts, if any: a tree, since thousands one by one take microseconds."""
     tree: dict[str, Any] = {}
     for text in filter(None, texts):
         node = tree
         for char in text:
             node = node.setdefault(char, {})
         node[""] = {}
-    return re.compile(_branches(tree)) if tree else None
+    return re.compile(_branches(tree) or "(?!)")
 
 
 def _branches(node: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
@@ -12,31 +11,14 @@ from agentmem.v1 import types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding
 from inference_service.models.loading import LoadedModel
+from inference_service.models.opening import ModelInfo
 from inference_service.text.grammar import Grammar
 from inference_service.text.lark import ReasoningRules, reasoning_rules
 from inference_service.text.reasoning import ReasoningSplit
-from inference_service.text.rendering import Renderer
-from inference_service.text.tokenizer import Tokenizer
 from inference_service.threads import WorkerThreads
 
 
-class TextModel(Protocol):
-    """The part of a model that has to do with text; it need not be loaded."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
-
-    @property
-    def renderer(self) -> Renderer:
-        """Renders its inputs."""
-
-    @property
-    def vocab_size(self) -> int:
-        """How many logits it has."""
-
-
-def check_tokens(turn_input: TurnInput, model: TextModel, logit_bias: Iterable[int] = ()) -> None:
+def check_tokens(turn_input: TurnInput, model: ModelInfo, logit_bias: Iterable[int] = ()) -> None:
     """Refuse token ids that the model does not have: the backend would read and write out of bounds.
 
     And more of them than text may have (FailedPrecondition).

@@ -19,7 +19,7 @@ from inference_service.memory.windows import kept_positions, window_headers
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import PoolError
-from inference_service.pool.kv import HotState, KVPool, Space, Table
+from inference_service.pool.kv import HotState, Space, Table
 from inference_service.threads import WorkerThreads
 from inference_service.turns.persisting import Persister, State
 from inference_service.turns.turn import Turn
@@ -64,7 +64,8 @@ class PoolWriter:
         if not caches or not self._engine.alive:
             return None
         pool, geometry = model.memory.pool, model.geometry
-        shared = _shared(pool, blocks)
+        shared = pool.full.run(header.chain_hash for header in blocks)  # the beginning that is there already
+        pool.full.acquire(shared)
         window = caches[geometry.sliding.layers[0]].buffers.filled if geometry.sliding else 0
         pieces = -(-window // geometry.piece_tokens) if window else 0
         try:
@@ -117,15 +118,3 @@ def _windows(turn: Turn, job: TurnJob, table: Table) -> dict[int, int]:
     windows |= {position: window[0].filled for position, window in job.windows.items()}
     windows[table.tokens] = table.window_tokens
     return {position: windows[position] for position in kept_positions(windows)}
-
-
-def _shared(pool: KVPool, blocks: list[BlockHeader]) -> list[int]:
-    """Return the beginning that is in the pool already, with references."""
-    shared: list[int] = []
-    for header in blocks:
-        block = pool.full.find(header.chain_hash)
-        if block is None:
-            break
-        shared.append(block)
-    pool.full.acquire(shared)
-    return shared

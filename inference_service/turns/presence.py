@@ -1,7 +1,7 @@
 """What a model's coming and going means for its agents' KV, the metrics and the log."""
 
+import asyncio
 import logging
-from collections.abc import Callable
 
 import mlx.core as mx
 
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 class Presence:
     """Follows the models in memory, as `models.serving.ModelListener` says. Event loop only.
 
-    `broken` is called when the bookkeeping of a model's pool does not add up.
+    `broken` is set when the bookkeeping of a model's pool does not add up.
     """
 
-    def __init__(self, persister: Persister, metrics: WorkerMetrics, broken: Callable[[], object]) -> None:
+    def __init__(self, persister: Persister, metrics: WorkerMetrics, broken: asyncio.Event) -> None:
         self._persister = persister
         self._metrics = metrics
         self._broken = broken
@@ -31,7 +31,7 @@ class Presence:
     def arrived(self, model: LoadedModel, seconds: float) -> None:
         """Let its pool evict, also what is unwritten if need be; count and log it."""
         memory, metrics = model.memory, self._metrics
-        memory.pool.on_broken = self._broken
+        memory.pool.broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
         memory.admission.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
@@ -68,7 +68,8 @@ class Presence:
             model.memory.hot.drop(key)
         if agents:
             self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(len(agents))
-        model.memory.pool.on_broken = model.memory.admission.last_resort = _nothing  # The latter held the model.
+        model.memory.pool.broken = asyncio.Event()
+        model.memory.admission.last_resort = _nothing  # It held the model.
         self._remove_gauges(model.model_id)
 
     def left(self, model: LoadedModel, reason: str) -> None:
