@@ -5,6 +5,7 @@ What keeps or moves a state first waits until its KV is written, so that the sto
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from agentmem.blockfile import BLOCK_TOKENS
@@ -27,67 +28,56 @@ from inference_service.turns.restoring import Restored, Restorer
 from inference_service.turns.turn import Turn
 
 
+@dataclass(eq=False, repr=False)
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """Agents, their branches, tiers and files; other RPCs answer UNIMPLEMENTED. Event loop."""
 
-    def __init__(
-        self,
-        store: StoreClient,
-        models: Models,
-        planner: TurnPlanner,
-        restorer: Restorer,
-        persister: Persister,
-        prefetcher: Prefetcher,
-        locks: AgentLocks,
-        hints: TurnHints,
-        portable: PortableAgents,
-    ) -> None:
-        self._store = store
-        self._models = models
-        self._planner = planner
-        self._restorer = restorer
-        self._persister = persister
-        self._prefetcher = prefetcher
-        self._locks = locks
-        self._hints = hints
-        self._portable = portable
+    store: StoreClient
+    models: Models
+    planner: TurnPlanner
+    restorer: Restorer
+    persister: Persister
+    prefetcher: Prefetcher
+    locks: AgentLocks
+    hints: TurnHints
+    portable: PortableAgents
 
     async def GetAgent(self, request: agent_pb2.GetAgentRequest, context: Any) -> agent_pb2.GetAgentResponse:
         AgentKey.from_proto(request.key)
-        response = await self._store.call(self._store.agents.GetAgent, request)
+        response = await self.store.call(self.store.agents.GetAgent, request)
         self._complete(response.agent)
         return response
 
     async def ListAgents(self, request: agent_pb2.ListAgentsRequest, context: Any) -> agent_pb2.ListAgentsResponse:
-        response = await self._store.call(self._store.agents.ListAgents, request)
+        response = await self.store.call(self.store.agents.ListAgents, request)
         for agent in response.agents:
             self._complete(agent)
         return response
 
     async def ListTurns(self, request: agent_pb2.ListTurnsRequest, context: Any) -> agent_pb2.ListTurnsResponse:
         AgentKey.from_proto(request.key)
-        return await self._store.call(self._store.agents.ListTurns, request)
+        return await self.store.call(self.store.agents.ListTurns, request)
 
     async def FindAgent(self, request: agent_pb2.FindAgentRequest, context: Any) -> agent_pb2.FindAgentResponse:
-        response = await self._store.call(self._store.agents.FindAgent, request)
+        response = await self.store.call(self.store.agents.FindAgent, request)
         if response.HasField("agent"):
             self._complete(response.agent)
         return response
 
     async def ProbeAgent(self, request: agent_pb2.ProbeAgentRequest, context: Any) -> agent_pb2.ProbeAgentResponse:
         probe = probe_request(request)
-        async with self._models.hold(probe.key.model_id) as model:
+        async with self.models.hold(probe.key.model_id) as model:
             check_tokens(probe.input, model)
             hot = model.memory.hot.get(probe.key)
-            opened = await self._store.open(probe.key, hot.version if hot is not None else NO_VERSION, peek=True)
+            opened = await self.store.open(probe.key, hot.version if hot is not None else NO_VERSION, peek=True)
             known = hot.ledger if hot is not None and hot.version == opened.version else None
             turn = Turn(probe)
-            await self._planner.plan(turn, model, opened, known)
+            await self.planner.plan(turn, model, opened, known)
             if turn.retokenized:
                 turn.restored = Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
             else:
                 options = {"incompatible": turn.incompatible}
-                turn.restored = await self._restorer.probe(probe.key, model, turn.lookup, **options)
+                turn.restored = await self.restorer.probe(probe.key, model, turn.lookup, **options)
         return agent_pb2.ProbeAgentResponse(
             cache=turn.cache_report(),
             version=opened.version.to_proto(),
@@ -97,78 +87,78 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def DeleteAgent(self, request: agent_pb2.DeleteAgentRequest, context: Any) -> agent_pb2.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)
         keys = [key] if key.model_id else await self._on_all_models(key)
-        async with self._locks.hold(*keys):
+        async with self.locks.hold(*keys):
             for each in keys:
-                await self._persister.forget(each)  # Or what is erased would be written once more.
+                await self.persister.forget(each)  # Or what is erased would be written once more.
                 self._drop_hot(each)
-            return await self._store.call(self._store.agents.DeleteAgent, request)
+            return await self.store.call(self.store.agents.DeleteAgent, request)
 
     async def ForkAgent(self, request: agent_pb2.ForkAgentRequest, context: Any) -> agent_pb2.ForkAgentResponse:
         key = AgentKey.from_proto(request.key)
         target = key._replace(agent_id=check_text("new_agent_id", request.new_agent_id))
-        async with self._locks.hold(key, target):
-            await self._persister.wait_written(key)
+        async with self.locks.hold(key, target):
+            await self.persister.wait_written(key)
             whole = not request.HasField("at_version") and not request.HasField("keep_tokens")
             shared = await self._present_hot(key) if whole else None
-            response = await self._store.call(self._store.agents.ForkAgent, request)
+            response = await self.store.call(self.store.agents.ForkAgent, request)
             if shared is not None:
                 self._share(shared, key, target, response.agent)
         self._complete(response.agent)
         return response
 
     async def TrimAgent(self, request: agent_pb2.TrimAgentRequest, context: Any) -> agent_pb2.TrimAgentResponse:
-        response: agent_pb2.TrimAgentResponse = await self._moved(self._store.agents.TrimAgent, request)
+        response: agent_pb2.TrimAgentResponse = await self._moved(self.store.agents.TrimAgent, request)
         return response
 
     async def CreateSnapshot(
         self, request: agent_pb2.CreateSnapshotRequest, context: Any
     ) -> agent_pb2.CreateSnapshotResponse:
         key = AgentKey.from_proto(request.key)
-        async with self._locks.hold(key):
-            await self._persister.wait_written(key)
-            return await self._store.call(self._store.agents.CreateSnapshot, request)
+        async with self.locks.hold(key):
+            await self.persister.wait_written(key)
+            return await self.store.call(self.store.agents.CreateSnapshot, request)
 
     async def ListSnapshots(
         self, request: agent_pb2.ListSnapshotsRequest, context: Any
     ) -> agent_pb2.ListSnapshotsResponse:
         AgentKey.from_proto(request.key)
-        return await self._store.call(self._store.agents.ListSnapshots, request)
+        return await self.store.call(self.store.agents.ListSnapshots, request)
 
     async def RestoreSnapshot(
         self, request: agent_pb2.RestoreSnapshotRequest, context: Any
     ) -> agent_pb2.RestoreSnapshotResponse:
-        response: agent_pb2.RestoreSnapshotResponse = await self._moved(self._store.agents.RestoreSnapshot, request)
+        response: agent_pb2.RestoreSnapshotResponse = await self._moved(self.store.agents.RestoreSnapshot, request)
         return response
 
     async def DeleteSnapshot(
         self, request: agent_pb2.DeleteSnapshotRequest, context: Any
     ) -> agent_pb2.DeleteSnapshotResponse:
-        async with self._locks.hold(AgentKey.from_proto(request.key)):
-            return await self._store.call(self._store.agents.DeleteSnapshot, request)
+        async with self.locks.hold(AgentKey.from_proto(request.key)):
+            return await self.store.call(self.store.agents.DeleteSnapshot, request)
 
     async def PinAgent(self, request: agent_pb2.PinAgentRequest, context: Any) -> agent_pb2.PinAgentResponse:
-        response: agent_pb2.PinAgentResponse = await self._changed(self._store.agents.PinAgent, request)
+        response: agent_pb2.PinAgentResponse = await self._changed(self.store.agents.PinAgent, request)
         return response
 
     async def SetAgentTtl(self, request: agent_pb2.SetAgentTtlRequest, context: Any) -> agent_pb2.SetAgentTtlResponse:
-        response: agent_pb2.SetAgentTtlResponse = await self._changed(self._store.agents.SetAgentTtl, request)
+        response: agent_pb2.SetAgentTtlResponse = await self._changed(self.store.agents.SetAgentTtl, request)
         return response
 
     async def SetContextPolicy(
         self, request: agent_pb2.SetContextPolicyRequest, context: Any
     ) -> agent_pb2.SetContextPolicyResponse:
-        response: agent_pb2.SetContextPolicyResponse = await self._changed(self._store.agents.SetContextPolicy, request)
+        response: agent_pb2.SetContextPolicyResponse = await self._changed(self.store.agents.SetContextPolicy, request)
         return response
 
     async def EvictAgent(self, request: agent_pb2.EvictAgentRequest, context: Any) -> agent_pb2.EvictAgentResponse:
         key = AgentKey.from_proto(request.key)
-        async with self._locks.hold(key):
+        async with self.locks.hold(key):
             if request.tier in (types_pb2.TIER_WARM, types_pb2.TIER_REMOTE):
-                await self._persister.forget(key)  # Or it would come back to the disk when this is over.
+                await self.persister.forget(key)  # Or it would come back to the disk when this is over.
             else:
-                await self._persister.wait_written(key)  # What is not on disk yet would stay in the pool until it is.
-            response = await self._store.call(self._store.agents.EvictAgent, request)
-            if (loaded := self._models.loaded(key.model_id)) is not None:
+                await self.persister.wait_written(key)  # What is not on disk yet would stay in the pool until it is.
+            response = await self.store.call(self.store.agents.EvictAgent, request)
+            if (loaded := self.models.loaded(key.model_id)) is not None:
                 response.freed_bytes += loaded.memory.evict(key)
         return response
 
@@ -178,75 +168,75 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         key = AgentKey.from_proto(request.key)
         if request.tier not in (types_pb2.TIER_UNSPECIFIED, types_pb2.TIER_HOT):
             raise InvalidArgument("tier", "must be TIER_HOT: KV is prefetched into the pool")
-        async with self._models.hold(key.model_id) as model, self._locks.hold(key):
-            prefetched = await self._prefetcher.prefetch(key, model)
+        async with self.models.hold(key.model_id) as model, self.locks.hold(key):
+            prefetched = await self.prefetcher.prefetch(key, model)
         return agent_pb2.PrefetchAgentResponse(tokens=prefetched.tokens, bytes=prefetched.load_bytes)
 
     async def SetTurnHints(
         self, request: agent_pb2.SetTurnHintsRequest, context: Any
     ) -> agent_pb2.SetTurnHintsResponse:
         hints = from_request(request)
-        self._hints.set(hints)  # First: a commit meanwhile must not tell the store to forget what was just said.
-        return await self._store.call(self._store.agents.SetTurnHints, request)
+        self.hints.set(hints)  # First: a commit meanwhile must not tell the store to forget what was just said.
+        return await self.store.call(self.store.agents.SetTurnHints, request)
 
     async def ExportAgent(
         self, request: agent_pb2.ExportAgentRequest, context: Any
     ) -> AsyncIterator[agent_pb2.ExportAgentResponse]:
-        async with aclosing(self._portable.exported(AgentKey.from_proto(request.key))) as chunks:
+        async with aclosing(self.portable.exported(AgentKey.from_proto(request.key))) as chunks:
             async for chunk in chunks:
                 yield agent_pb2.ExportAgentResponse(chunk=chunk)
 
     async def ImportAgent(
         self, request_iterator: AsyncIterator[agent_pb2.ImportAgentRequest], context: Any
     ) -> agent_pb2.ImportAgentResponse:
-        target = await self._portable.imported(request_iterator)
-        response = await self._store.call(self._store.agents.GetAgent, agent_pb2.GetAgentRequest(key=target.to_proto()))
+        target = await self.portable.imported(request_iterator)
+        response = await self.store.call(self.store.agents.GetAgent, agent_pb2.GetAgentRequest(key=target.to_proto()))
         self._complete(response.agent)
         return agent_pb2.ImportAgentResponse(agent=response.agent)
 
     async def _changed(self, rpc: Any, request: Any) -> Any:
         """Change an agent in the store, behind its running turn; the answer has the agent."""
-        async with self._locks.hold(AgentKey.from_proto(request.key)):
-            response = await self._store.call(rpc, request)
+        async with self.locks.hold(AgentKey.from_proto(request.key)):
+            response = await self.store.call(rpc, request)
         self._complete(response.agent)
         return response
 
     async def _moved(self, rpc: Any, request: Any) -> Any:
         """Move an agent to another state, once its present one is written."""
         key = AgentKey.from_proto(request.key)
-        async with self._locks.hold(key):
-            await self._persister.wait_written(key)
-            response = await self._store.call(rpc, request)
+        async with self.locks.hold(key):
+            await self.persister.wait_written(key)
+            response = await self.store.call(rpc, request)
             await self._follow(key, response.agent)
         self._complete(response.agent)
         return response
 
     async def _on_all_models(self, key: AgentKey) -> list[AgentKey]:
         request = agent_pb2.ListAgentsRequest(namespace=key.namespace, agent_id=key.agent_id, page_size=1000)
-        response = await self._store.call(self._store.agents.ListAgents, request)
+        response = await self.store.call(self.store.agents.ListAgents, request)
         return [key._replace(model_id=agent.key.model_id) for agent in response.agents]
 
     def _complete(self, agent: agent_pb2.Agent) -> None:
-        if (model := self._models.loaded(agent.key.model_id)) is not None:
+        if (model := self.models.loaded(agent.key.model_id)) is not None:
             if AgentKey.from_proto(agent.key) in model.memory.hot:
                 agent.tier = types_pb2.TIER_HOT
             agent.context_remaining = max(0, model.context_length - agent.tokens)
 
     def _drop_hot(self, key: AgentKey) -> None:
-        if (model := self._models.loaded(key.model_id)) is not None:
+        if (model := self.models.loaded(key.model_id)) is not None:
             model.memory.hot.drop(key)
 
     async def _present_hot(self, key: AgentKey) -> HotState | None:
         """Return the agent's hot state, if it is the store's present one. Call it under the agent's lock."""
-        loaded = self._models.loaded(key.model_id)
+        loaded = self.models.loaded(key.model_id)
         state = loaded.memory.hot.get(key) if loaded is not None else None
-        if state is None or (await self._store.open(key, state.version, peek=True)).version != state.version:
+        if state is None or (await self.store.open(key, state.version, peek=True)).version != state.version:
             return None
         return state
 
     def _share(self, state: HotState, source: AgentKey, target: AgentKey, agent: agent_pb2.Agent) -> None:
         """Let a fork have its parent's KV in the pool, unless it was evicted meanwhile."""
-        loaded = self._models.loaded(source.model_id)
+        loaded = self.models.loaded(source.model_id)
         if loaded is None or loaded.memory.hot.get(source) is not state:
             return
         loaded.memory.pool.acquire(state.table)
@@ -255,12 +245,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def _follow(self, key: AgentKey, agent: agent_pb2.Agent) -> None:
         """Let hot state be that of the agent's new version: the full blocks that both ledgers begin with stay."""
-        loaded = self._models.loaded(key.model_id)
+        loaded = self.models.loaded(key.model_id)
         state = loaded.memory.hot.get(key) if loaded is not None else None
         if loaded is None or state is None or state.version == Version.from_proto(agent.version):
             return
         try:
-            opened = await self._store.open(key)
+            opened = await self.store.open(key)
         except AgentmemError:
             self._drop_hot(key)  # The change is durable, and what memory has can be had from disk.
             return

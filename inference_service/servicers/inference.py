@@ -1,6 +1,7 @@
 """InferenceService on the worker."""
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 from agentmem.errors import FailedPrecondition
@@ -18,24 +19,22 @@ from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.runner import TurnRunner
 
 
+@dataclass(eq=False, repr=False)
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     """Generate, Prefill, CountTokens, Abort. A caller that leaves cancels its turn."""
 
-    def __init__(
-        self, runner: TurnRunner, models: Models, planner: TurnPlanner, store: StoreClient, threads: WorkerThreads
-    ) -> None:
-        self._runner = runner
-        self._models = models
-        self._planner = planner
-        self._store = store
-        self._threads = threads
+    runner: TurnRunner
+    models: Models
+    planner: TurnPlanner
+    store: StoreClient
+    threads: WorkerThreads
 
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: Any
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         with turn_log.refused(request.key):
-            asked = await self._threads.parse(lambda: generate_request(request))
-            turn = self._runner.start(asked)
+            asked = await self.threads.parse(lambda: generate_request(request))
+            turn = self.runner.start(asked)
         try:
             async for event in turn.events():
                 yield event
@@ -44,8 +43,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Prefill(self, request: inference_pb2.PrefillRequest, context: Any) -> inference_pb2.PrefillResponse:
         with turn_log.refused(request.key):
-            asked = await self._threads.parse(lambda: prefill_request(request))
-            turn = self._runner.start(asked)
+            asked = await self.threads.parse(lambda: prefill_request(request))
+            turn = self.runner.start(asked)
         response = inference_pb2.PrefillResponse()
         try:
             async for event in turn.events():
@@ -61,19 +60,19 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.CountTokensRequest, context: Any
     ) -> inference_pb2.CountTokensResponse:
         key = AgentKey.from_proto(request.key, anonymous=request.WhichOneof("input") != "append")
-        counted = await self._threads.parse(lambda: turn_input(request))
+        counted = await self.threads.parse(lambda: turn_input(request))
         # A count is not worth a swap: the tokenizer is all it takes.
-        model = self._models.loaded(key.model_id) or await self._models.info(key.model_id)
+        model = self.models.loaded(key.model_id) or await self.models.info(key.model_id)
         check_tokens(counted, model)
         ledger = Ledger()
         if isinstance(counted, AppendInput):
-            ledger = (await self._store.open(key, peek=True)).ledger or ledger
+            ledger = (await self.store.open(key, peek=True)).ledger or ledger
             if len(ledger) and ledger.tokenizer_hash != model.tokenizer.hash:
                 raise FailedPrecondition("the agent's ledger is of another tokenizer; its next turn renews it")
-        tokens = await self._planner.count(counted, request.parse_special, model, ledger)
+        tokens = await self.planner.count(counted, request.parse_special, model, ledger)
         return inference_pb2.CountTokensResponse(tokens=tokens, context_length=model.context_length)
 
     async def Abort(self, request: inference_pb2.AbortRequest, context: Any) -> inference_pb2.AbortResponse:
         namespace = check_text("namespace", request.namespace)
         request_id = check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES)
-        return inference_pb2.AbortResponse(aborted=self._runner.abort(namespace, request_id))
+        return inference_pb2.AbortResponse(aborted=self.runner.abort(namespace, request_id))

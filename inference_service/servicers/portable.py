@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
 
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument
@@ -21,31 +22,23 @@ STALL_SECONDS = 60.0
 """How long an import waits for the next piece; it keeps others from theirs."""
 
 
+@dataclass(eq=False, repr=False)
 class PortableAgents:
     """An export takes the agent's state behind its running turn and streams a copy; the agent goes on meanwhile."""
 
-    def __init__(
-        self,
-        models: Models,
-        persister: Persister,
-        locks: AgentLocks,
-        exporter: Exporter,
-        importer: Importer,
-        spool: Spool,
-    ) -> None:
-        self._models = models
-        self._persister = persister
-        self._locks = locks
-        self._exporter = exporter
-        self._importer = importer
-        self._spool = spool
+    models: Models
+    persister: Persister
+    locks: AgentLocks
+    exporter: Exporter
+    importer: Importer
+    spool: Spool
 
     async def exported(self, key: AgentKey) -> AsyncGenerator[bytes]:
         """Yield the agent's file, in chunks."""
-        async with self._spool.slot():
-            async with self._models.use(key.model_id) as model, self._locks.hold(key):
-                await self._persister.wait_written(key)
-                exported = await self._exporter.collect(key, model)
+        async with self.spool.slot():
+            async with self.models.use(key.model_id) as model, self.locks.hold(key):
+                await self.persister.wait_written(key)
+                exported = await self.exporter.collect(key, model)
             try:
                 async for chunk in exported.chunks():
                     yield chunk
@@ -64,26 +57,26 @@ class PortableAgents:
         """The agent that was created."""
         given = await _key(requests)
         if given.model_id:
-            self._models.slot(given.model_id)
+            self.models.slot(given.model_id)
 
         async def check(manifest: Manifest) -> None:
             check_namespace(manifest, given.namespace)
             target = _target(given, manifest)
-            async with self._models.use(target.model_id) as model:
+            async with self.models.use(target.model_id) as model:
                 await asyncio.to_thread(check_fit, manifest, model)
-            await self._importer.check_absent(target)
+            await self.importer.check_absent(target)
 
-        async with self._spool.slot():
-            received = await receive(_chunks(requests), self._spool, check)
+        async with self.spool.slot():
+            received = await receive(_chunks(requests), self.spool, check)
             target = _target(given, received.manifest)
             await run_shielded(self._create(target, received))
         return target
 
     async def _create(self, target: AgentKey, received: Received) -> None:
         try:
-            async with self._models.use(target.model_id) as model, self._locks.hold(target):
+            async with self.models.use(target.model_id) as model, self.locks.hold(target):
                 await asyncio.to_thread(check_fit, received.manifest, model)  # It may have gone and come meanwhile.
-                await self._importer.create(target, model, received)
+                await self.importer.create(target, model, received)
         finally:
             received.data.close()
 

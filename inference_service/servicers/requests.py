@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -33,7 +34,6 @@ from inference_service.domain import (
     TokensInput,
     TurnInput,
     TurnRequest,
-    tools_of,
 )
 from inference_service.text import json_schema, template
 
@@ -101,48 +101,38 @@ _NOT_REPEATED = {"request_id", "if_version", "memory_mode", "expiry", "context_p
 
 def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
     """A turn that generates. Raises InvalidArgument."""
-    key = AgentKey.from_proto(request.key, anonymous=True)
-    if not key.agent_id and request.WhichOneof("input") == "append":
+    if not request.key.agent_id and request.WhichOneof("input") == "append":
         raise InvalidArgument("append", "needs an agent_id: without a memory there is nothing to append to")
     if request.HasField("max_tokens") and request.max_tokens < 1:
         raise InvalidArgument("max_tokens", "must be at least 1; use Prefill to generate nothing")
     if request.HasField("top_logprobs") and request.top_logprobs > MAX_TOP_LOGPROBS:
         raise InvalidArgument("top_logprobs", f"must be at most {MAX_TOP_LOGPROBS}")
-    if request.cache_policy not in inference_pb2.CachePolicy.values():
-        raise InvalidArgument("cache_policy", f"{request.cache_policy} is not a CachePolicy")
-    if request.memory_mode not in inference_pb2.MemoryMode.values():
-        raise InvalidArgument("memory_mode", f"{request.memory_mode} is not a MemoryMode")
+    _check_enum("cache_policy", request.cache_policy, inference_pb2.CachePolicy)
+    _check_enum("memory_mode", request.memory_mode, inference_pb2.MemoryMode)
     if request.memory_mode == inference_pb2.MEMORY_MODE_REPLACE and request.WhichOneof("input") == "append":
         raise InvalidArgument("memory_mode", "cannot be REPLACE with append, which leaves what is there")
-    given = turn_input(request)
+    turn = prefill_request(request)
     schema = _json_schema(request) if request.HasField("json_schema") else None
-    return TurnRequest(
-        key=key,
-        input=given,
-        digest=_digest(request),
-        request_id=_request_id(request.request_id),
-        if_version=request.if_version if request.HasField("if_version") else None,
+    return replace(
+        turn,
         sampling=sampling(request.sampling),
         stop=_stops(list(request.stop)),
         max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
         cache_policy=request.cache_policy or inference_pb2.CACHE_POLICY_KEEP,
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
-        parse_special=request.parse_special,
-        label=check_text("label", request.label, allow_empty=True),
+        generates=True,
         tool_calls=request.tool_calls,
-        expiry=IdleTimes.from_proto(request.expiry, "expiry."),
-        context_policy=_context_policy(request.context_policy),
         json_schema=schema,
-        held=held_answer(request, schema, tools_of(given)),
+        held=held_answer(request, schema, turn.tools),
         memory_mode=request.memory_mode or inference_pb2.MEMORY_MODE_REPLACE,
-        template_time=_template_time(request.template_time),
     )
 
 
-def prefill_request(request: inference_pb2.PrefillRequest) -> TurnRequest:
-    """A turn that generates nothing. Raises InvalidArgument."""
+def prefill_request(request: inference_pb2.PrefillRequest | inference_pb2.GenerateRequest) -> TurnRequest:
+    """A turn that generates nothing: all that both kinds of turns say. Raises InvalidArgument."""
+    _check_enum("context_policy", request.context_policy, types_pb2.ContextPolicy)
     return TurnRequest(
-        key=AgentKey.from_proto(request.key),
+        key=AgentKey.from_proto(request.key, anonymous=isinstance(request, inference_pb2.GenerateRequest)),
         input=turn_input(request),
         digest=_digest(request),
         request_id=_request_id(request.request_id),
@@ -152,7 +142,7 @@ def prefill_request(request: inference_pb2.PrefillRequest) -> TurnRequest:
         template_time=_template_time(request.template_time),
         label=check_text("label", request.label, allow_empty=True),
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
-        context_policy=_context_policy(request.context_policy),
+        context_policy=request.context_policy,
     )
 
 
@@ -226,8 +216,7 @@ def _messages(field: str, chat: types_pb2.Messages) -> MessagesInput:
     arguments = template_arguments(chat, field)
     if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
         raise InvalidArgument(f"{field}.template_arguments_json", f"{', '.join(reserved)} cannot be set here")
-    if chat.history not in types_pb2.History.values():
-        raise InvalidArgument(f"{field}.history", f"{chat.history} is not a History")
+    _check_enum(f"{field}.history", chat.history, types_pb2.History)
     return MessagesInput(messages, tools, arguments, chat.history or types_pb2.HISTORY_MEMORY)
 
 
@@ -254,10 +243,9 @@ def _request_id(request_id: str) -> str:
     return check_text("request_id", request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
 
 
-def _context_policy(policy: "types_pb2.ContextPolicy.ValueType") -> "types_pb2.ContextPolicy.ValueType":
-    if policy not in types_pb2.ContextPolicy.values():
-        raise InvalidArgument("context_policy", f"{policy} is not a ContextPolicy")
-    return policy
+def _check_enum(field: str, value: int, enum: Any) -> None:
+    if value not in enum.values():
+        raise InvalidArgument(field, f"{value} is not a {enum.DESCRIPTOR.name}")
 
 
 def _digest(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> bytes:

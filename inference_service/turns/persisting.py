@@ -77,6 +77,7 @@ class State:
         return None
 
 
+@dataclass(eq=False, repr=False)
 class Persister:
     """Publishes agents' states in the background, one after the other. Event loop; files on other threads.
 
@@ -85,17 +86,14 @@ class Persister:
     snapshot has it.
     """
 
-    def __init__(
-        self, engine: EngineThread, store: StoreClient, transports: TransportSelector, metrics: WorkerMetrics
-    ) -> None:
-        self._engine = engine
-        self._store = store
-        self._transports = transports
-        self._metrics = metrics
-        self._waiting: list[State] = []
-        self._writing: State | None = None
-        self._written = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+    engine: EngineThread
+    store: StoreClient
+    transports: TransportSelector
+    metrics: WorkerMetrics
+    _waiting: list[State] = field(default_factory=list, init=False)
+    _writing: State | None = field(default=None, init=False)
+    _written: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     def publish(self, state: State) -> None:
         """Write the files that do not exist yet, and publish the state. Its table is held until then."""
@@ -115,7 +113,7 @@ class Persister:
     def give_up(self, model: LoadedModel) -> None:
         """Drop a model's waiting states: they can be computed again, and their memory is needed."""
         if dropped := self._drop(lambda state: state.model is model):
-            self._metrics.store_failures.labels(model.model_id).inc(dropped)
+            self.metrics.store_failures.labels(model.model_id).inc(dropped)
             log.warning("the KV of %d turns is given up unwritten, to make room; the ledger has them", dropped)
 
     async def leave(self, model: LoadedModel, seconds: float) -> None:
@@ -172,7 +170,7 @@ class Persister:
             self._written.set()
             self._written = asyncio.Event()
             if error := written.exception():
-                self._metrics.store_failures.labels(model_id).inc()
+                self.metrics.store_failures.labels(model_id).inc()
                 known = isinstance(error, AgentmemError | OSError)
                 message = "blocks were not written; the ledger has the turn"
                 log.warning("%s: %s", message, error, exc_info=None if known else error)
@@ -183,8 +181,8 @@ class Persister:
     async def _write(self, state: State) -> None:
         started = time.monotonic()
         headers = {FileName.of(header): header for header in (*state.blocks, *state.windows)}
-        paths = await self._store.stage(state.key.namespace, headers)
-        transport = await self._transports.current()
+        paths = await self.store.stage(state.key.namespace, headers)
+        transport = await self.transports.current()
         done = False
         try:
             written = {
@@ -194,17 +192,17 @@ class Persister:
             }
             files = [file for file, published in written.values() if not published]
             there = [name for name in headers if name not in paths or name in written]
-            await self._store.publish(state.key, state.version, files, there, state.model.fingerprint)
+            await self.store.publish(state.key, state.version, files, there, state.model.fingerprint)
             done = True
         finally:
             if not done:
                 await transport.abandon(paths.values())
         model_id = state.key.model_id
-        self._metrics.store_seconds.labels(model_id).observe(time.monotonic() - started)
-        self._metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
+        self.metrics.store_seconds.labels(model_id).observe(time.monotonic() - started)
+        self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
 
     async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:
-        data = await self._engine.call(lambda: state.read(header))
+        data = await self.engine.call(lambda: state.read(header))
         if data is None:
             return None
         target = Target(state.key, state.version, path)

@@ -4,7 +4,7 @@ Where a memory and what is appended to it outgrow the context, its oldest turns 
 """
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agentmem import logs
 from agentmem.blockfile import BLOCK_TOKENS
@@ -18,10 +18,11 @@ from inference_service.memory.retokenizing import retokenized
 from inference_service.memory.trimming import bounds, room_for_answer, room_for_summary
 from inference_service.memory.windows import capture_positions
 from inference_service.models.loading import LoadedModel
+from inference_service.models.opening import ModelInfo
 from inference_service.storage.client import Opened, StoreClient
 from inference_service.text import template
 from inference_service.threads import WorkerThreads
-from inference_service.turns.decoding import TextModel, decoding_of
+from inference_service.turns.decoding import decoding_of
 from inference_service.turns.inputs import InputPlanner
 from inference_service.turns.restoring import kv_lookup
 from inference_service.turns.turn import NO_NOTE, REFUSE, SUMMARIZE, TRIM, Note, Turn
@@ -29,16 +30,14 @@ from inference_service.turns.turn import NO_NOTE, REFUSE, SUMMARIZE, TRIM, Note,
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class TurnPlanner:
     """Plans turns, and raises the contract's errors, before any side effect. Event loop; text on other threads."""
 
-    def __init__(
-        self, store: StoreClient, threads: WorkerThreads, limits: MatchLimits, default_max_tokens: int
-    ) -> None:
-        self._store = store
-        self._threads = threads
-        self._limits = limits
-        self._default_max_tokens = default_max_tokens
+    store: StoreClient
+    threads: WorkerThreads
+    limits: MatchLimits
+    default_max_tokens: int
 
     async def plan(
         self, turn: Turn, model: LoadedModel, opened: Opened, known: Ledger | None, note: Note = NO_NOTE
@@ -56,7 +55,7 @@ class TurnPlanner:
             turn.retokenized = bool(len(ledger)) and ledger.tokenizer_hash != model.tokenizer.hash
             if turn.retokenized:
                 before = ledger
-                ledger = await self._threads.plan(lambda: retokenized(before, model.tokenizer))
+                ledger = await self.threads.plan(lambda: retokenized(before, model.tokenizer))
             turn.policy = opened.context_policy or request.context_policy or TRIM
             turn.incompatible = turn.retokenized or opened.is_incompatible(model.fingerprint)
             turn.base, turn.note = opened.version, note
@@ -64,10 +63,10 @@ class TurnPlanner:
 
     async def _plan_against(self, turn: Turn, model: LoadedModel, ledger: Ledger) -> None:
         request = turn.request
-        plan, appended = await self._threads.plan_input(request.input, lambda: self._fitted(turn, model, ledger))
+        plan, appended = await self.threads.plan_input(request.input, lambda: self._fitted(turn, model, ledger))
         if turn.note.text and plan.trim is None:
             turn.note = Note(failure="the note does not fit")
-            plan, appended = await self._threads.plan_input(request.input, lambda: self._fitted(turn, model, ledger))
+            plan, appended = await self.threads.plan_input(request.input, lambda: self._fitted(turn, model, ledger))
         shared = _shared_tokens(ledger, plan)
         turn.dropped_tokens, turn.snapshot_version = len(ledger) - shared, 0
         if not (turn.retokenized or appended) and (snapshot := await self._snapshot(turn, model, ledger, plan)):
@@ -76,8 +75,8 @@ class TurnPlanner:
         turn.keep_tokens = 0 if turn.retokenized else _shared_tokens(ledger, plan)
         turn.shared_tokens = 0 if turn.retokenized else shared
         turn.context_remaining = model.context_length - len(plan.sequence)
-        await self._threads.plan_input(request.input, lambda: self._check_and_look_up(turn, model))
-        turn.decoding = await decoding_of(request, model, plan.sequence, self._wanted(request), self._threads)
+        await self.threads.plan_input(request.input, lambda: self._check_and_look_up(turn, model))
+        turn.decoding = await decoding_of(request, model, plan.sequence, self._wanted(request), self.threads)
 
     def _fitted(self, turn: Turn, model: LoadedModel, ledger: Ledger) -> tuple[Plan, bool]:
         """Return the plan, and whether the input was appended; then it is trimmed if it leaves no room to answer."""
@@ -107,17 +106,17 @@ class TurnPlanner:
         turn.lookup = kv_lookup(request.key.namespace, model, ledger, plan.keep_tokens, plan.sequence, checkpoints)
         turn.opening_bytes = _opening_bytes(turn, model)
 
-    async def count(self, turn_input: TurnInput, parse_special: bool, model: TextModel, ledger: Ledger) -> int:
+    async def count(self, turn_input: TurnInput, parse_special: bool, model: ModelInfo, ledger: Ledger) -> int:
         """Return how many tokens an input has; for an append, how many it adds to the ledger."""
 
         def counted() -> int:
-            planner = Planner(model.tokenizer, model.renderer, self._limits)
+            planner = Planner(model.tokenizer, model.renderer, self.limits)
             with template.rendering_at(ledger.template_time):
                 options = {"parse_special": parse_special, "generation_prompt": True}
                 plan = InputPlanner(planner, ledger, **options).plan(turn_input)
             return len(plan.sequence) - (len(ledger) if isinstance(turn_input, AppendInput) else 0)
 
-        return await self._threads.plan_input(turn_input, counted)
+        return await self.threads.plan_input(turn_input, counted)
 
     def _inputs(self, request: TurnRequest, model: LoadedModel, ledger: Ledger) -> InputPlanner:
         options = {"parse_special": request.parse_special, "generation_prompt": request.generates}
@@ -126,10 +125,10 @@ class TurnPlanner:
     def _planner(self, request: TurnRequest, model: LoadedModel) -> Planner:
         """Return what plans the turn: a memory is continued as it is where that leaves room for the answer."""
         most = model.context_length - room_for_answer(model.context_length, self._wanted(request))
-        return Planner(model.tokenizer, model.renderer, self._limits._replace(most_tokens=most))
+        return Planner(model.tokenizer, model.renderer, self.limits._replace(most_tokens=most))
 
     def _wanted(self, request: TurnRequest) -> int:
-        return request.max_tokens or self._default_max_tokens
+        return request.max_tokens or self.default_max_tokens
 
     async def _snapshot(
         self, turn: Turn, model: LoadedModel, ledger: Ledger, plan: Plan
@@ -150,9 +149,9 @@ class TurnPlanner:
             text = model.tokenizer.decode(plan.sequence)
             return text, ledger.tokens_within(common_length(ledger.text, text))
 
-        text, common = await self._threads.plan(compared)
+        text, common = await self.threads.plan(compared)
         try:
-            found = await self._store.find_snapshot(request.key, turn.base, text, common, model.tokenizer.hash)
+            found = await self.store.find_snapshot(request.key, turn.base, text, common, model.tokenizer.hash)
         except AgentmemError as error:
             logs.event(log, "snapshots could not be searched", logging.WARNING, error=error.message)
             return None
@@ -161,7 +160,7 @@ class TurnPlanner:
         version, branch = found
         branch = replace(branch, template_time=ledger.template_time)
         inputs = self._inputs(request, model, branch)
-        continued = await self._threads.plan_input(request.input, lambda: inputs.plan(request.input))
+        continued = await self.threads.plan_input(request.input, lambda: inputs.plan(request.input))
         return (version, branch, continued) if continued.keep_tokens > plan.keep_tokens else None
 
 

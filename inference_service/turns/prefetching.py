@@ -1,6 +1,7 @@
 """Bringing an agent's KV into the pool ahead of its turn, so that its next prompt finds it there."""
 
 import time
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,26 +32,17 @@ class Prefetched(NamedTuple):
     load_bytes: int
 
 
+@dataclass(eq=False, repr=False)
 class Prefetcher:
     """Prefetches. Event loop only; call it under the agent's lock."""
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        threads: WorkerThreads,
-        store: StoreClient,
-        restorer: Restorer,
-        pool_writer: PoolWriter,
-        reservations: Reservations,
-        metrics: WorkerMetrics,
-    ) -> None:
-        self._engine = engine
-        self._threads = threads
-        self._store = store
-        self._restorer = restorer
-        self._pool_writer = pool_writer
-        self._reservations = reservations
-        self._metrics = metrics
+    engine: EngineThread
+    threads: WorkerThreads
+    store: StoreClient
+    restorer: Restorer
+    pool_writer: PoolWriter
+    reservations: Reservations
+    metrics: WorkerMetrics
 
     async def prefetch(self, key: AgentKey, model: LoadedModel) -> Prefetched:
         """Have the agent's KV in the pool, as far as there is any and memory for it, and the agent as the last used.
@@ -61,7 +53,7 @@ class Prefetcher:
         """
         memory = model.memory
         hot = memory.hot.get(key)
-        opened = await self._store.open(key, hot.version if hot is not None else NO_VERSION)
+        opened = await self.store.open(key, hot.version if hot is not None else NO_VERSION)
         if opened.version == NO_VERSION:
             raise NotFound("agent", key.agent_id)
         if hot is not None and hot.version != opened.version:
@@ -74,13 +66,13 @@ class Prefetcher:
             memory.hot.touch(key)
             return Prefetched(len(ledger), 0)
         sequence = np.append(ledger.token_ids, np.uint32(_NEXT))
-        lookup = await self._threads.plan(lambda: kv_lookup(key.namespace, model, ledger, len(ledger), sequence))
+        lookup = await self.threads.plan(lambda: kv_lookup(key.namespace, model, ledger, len(ledger), sequence))
         incompatible = opened.is_incompatible(model.fingerprint)
-        found = await self._restorer.probe(key, model, lookup, incompatible=incompatible)
+        found = await self.restorer.probe(key, model, lookup, incompatible=incompatible)
         held = hot.table.tokens if (hot := memory.hot.get(key)) is not None else 0
         if found.tokens <= held:  # No other agent is evicted for what is not there.
             return Prefetched(held, 0)
-        with self._reservations.reserve_now(model, MemoryRequest(key, lookup.own, found.tokens, keeps=True)) as given:
+        with self.reservations.reserve_now(model, MemoryRequest(key, lookup.own, found.tokens, keeps=True)) as given:
             if given is None:
                 return Prefetched(held, 0)
             return await self._load(key, model, opened.version, ledger, lookup, given)
@@ -95,18 +87,18 @@ class Prefetcher:
         reservation: Reservation,
     ) -> Prefetched:
         held = reservation.hot.table.tokens if reservation.hot is not None else 0
-        restored = await self._restorer.find(key, model, lookup, reservation)
+        restored = await self.restorer.find(key, model, lookup, reservation)
         tokens = restored.tokens
         if not held < tokens <= reservation.tokens:  # More files than a moment ago are for the next turn.
             return Prefetched(held, 0)
         began = time.monotonic()
-        caches = await self._engine.call(restored.caches)
+        caches = await self.engine.call(restored.caches)
         if restored.load_bytes:
             seconds = restored.read_seconds + time.monotonic() - began
-            self._metrics.load_seconds.labels(model.model_id).observe(seconds)
+            self.metrics.load_seconds.labels(model.model_id).observe(seconds)
         ids = model.fingerprint, key.namespace, ledger.token_ids[:tokens]
-        blocks = await self._threads.plan(lambda: list(headers(*ids)))
-        table = await self._pool_writer.write(model, reservation, caches, tokens, blocks)
+        blocks = await self.threads.plan(lambda: list(headers(*ids)))
+        table = await self.pool_writer.write(model, reservation, caches, tokens, blocks)
         if table is None:
             return Prefetched(held, 0)
         model.memory.hot.put(key, HotState(version, ledger, table, restored.stored_windows()))

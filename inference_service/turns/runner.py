@@ -8,6 +8,7 @@ cancelled before its commit leaves the ledger as it was; one whose commit was no
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 
 from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Cancelled, Internal, ResourceExhausted, Unavailable
@@ -41,55 +42,37 @@ from inference_service.turns.turn_log import TurnLog, found
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class TurnRunner:
     """Runs turns. Event loop only. `locks` is shared with what else changes agents."""
 
-    def __init__(
-        self,
-        models: Models,
-        engine: EngineThread,
-        threads: WorkerThreads,
-        store: StoreClient,
-        planner: TurnPlanner,
-        summarizer: Summarizer,
-        reservations: Reservations,
-        restorer: Restorer,
-        committer: Committer,
-        pool_writer: PoolWriter,
-        persister: Persister,
-        turn_log: TurnLog,
-        *,
-        locks: AgentLocks,
-        hints: TurnHints,
-        max_requests: int,
-    ) -> None:
-        self._models = models
-        self._engine = engine
-        self._threads = threads
-        self._store = store
-        self._planner = planner
-        self._summarizer = summarizer
-        self._reservations = reservations
-        self._restorer = restorer
-        self._committer = committer
-        self._pool_writer = pool_writer
-        self._persister = persister
-        self._log = turn_log
-        self._locks = locks
-        self._hints = hints
-        self._max_requests = max_requests
-        self._turns: dict[Turn, asyncio.Task[None]] = {}
-        self._draining = False
+    models: Models
+    engine: EngineThread
+    threads: WorkerThreads
+    store: StoreClient
+    planner: TurnPlanner
+    summarizer: Summarizer
+    reservations: Reservations
+    restorer: Restorer
+    committer: Committer
+    pool_writer: PoolWriter
+    persister: Persister
+    turn_log: TurnLog
+    locks: AgentLocks
+    hints: TurnHints
+    max_requests: int
+    _turns: dict[Turn, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _draining: bool = field(default=False, init=False)
 
     def start(self, request: TurnRequest) -> TurnStream:
         """Begin a turn; return the caller's end of it. Raises what is wrong with it, without side effect."""
         try:
             self._check_accepts(request)
         except AgentmemError as error:
-            self._log.refused(request, error)
+            self.turn_log.refused(request, error)
             raise
-        turn = Turn(request, self._hints.of(request.key))
-        self._log.arrived(turn)
+        turn = Turn(request, self.hints.of(request.key))
+        self.turn_log.arrived(turn)
         task = asyncio.create_task(self._run(turn))
         self._turns[turn] = task
         turn.stream.interrupt = task.cancel
@@ -99,12 +82,12 @@ class TurnRunner:
     def _check_accepts(self, request: TurnRequest) -> None:
         if self._draining:
             raise Unavailable("the worker is shutting down")
-        if not self._engine.alive:
+        if not self.engine.alive:
             raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
-        self._models.slot(request.key.model_id)
-        if sum(not turn.stream.ended for turn in self._turns) >= self._max_requests:
+        self.models.slot(request.key.model_id)
+        if sum(not turn.stream.ended for turn in self._turns) >= self.max_requests:
             raise ResourceExhausted(
-                f"{self._max_requests} requests run or wait already; try again later, or raise --max-requests"
+                f"{self.max_requests} requests run or wait already; try again later, or raise --max-requests"
             )
 
     def abort(self, namespace: str, request_id: str) -> bool:
@@ -123,14 +106,14 @@ class TurnRunner:
             for turn in self._turns:
                 turn.stream.cancel(Unavailable("the worker is shutting down"))
             await asyncio.wait(tasks, timeout=layout.LAST_SECONDS)
-        await self._persister.flush(layout.LAST_SECONDS)
+        await self.persister.flush(layout.LAST_SECONDS)
 
     def _end(self, turn: Turn, error: Exception | None = None) -> None:
         """Tell the caller that the turn is over. What follows is between the engine and the store."""
         if not turn.stream.ended:
             turn.stream.end(error)
             turn.timing.end("" if turn.stream.error is None else tracing.failure_of(turn.stream.error))
-            self._log.ended(turn)
+            self.turn_log.ended(turn)
 
     def _done(self, turn: Turn, task: "asyncio.Task[None]") -> None:
         del self._turns[turn]
@@ -150,10 +133,10 @@ class TurnRunner:
     async def _with_model(self, turn: Turn) -> None:
         request = turn.request
         turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
-        async with self._models.use(request.key.model_id) as model:
+        async with self.models.use(request.key.model_id) as model:
             check_tokens(request.input, model, request.sampling.logit_bias)
             check_tool_calls(request, model)
-            async with self._locks.hold(*([] if request.anonymous else [request.key])):
+            async with self.locks.hold(*([] if request.anonymous else [request.key])):
                 await self._serve(turn, model)
 
     async def _serve(self, turn: Turn, model: LoadedModel) -> None:
@@ -162,27 +145,27 @@ class TurnRunner:
         timing.enter("match")
         opened, known = await self._open(request, model)
         if opened.turn is not None:
-            self._committer.replay(turn, model, opened.turn)
-            self._log.replayed(turn)
+            self.committer.replay(turn, model, opened.turn)
+            self.turn_log.replayed(turn)
             return
-        await self._planner.plan(turn, model, opened, known)
+        await self.planner.plan(turn, model, opened, known)
         if turn.wants_note:
             timing.enter("summary")
-            note = await self._summarizer.note(turn, model, opened)
-            await self._planner.plan(turn, model, opened, known, note)
+            note = await self.summarizer.note(turn, model, opened)
+            await self.planner.plan(turn, model, opened, known, note)
         timing.enter("queue", waits_for="memory")
         memory = MemoryRequest(request.key, turn.lookup.own, turn.most_tokens, request.commits)
-        async with self._reservations.reserve(model, memory) as turn.reservation:
+        async with self.reservations.reserve(model, memory) as turn.reservation:
             timing.enter("load")
             turn.restored = await self._restore(turn, model)
             timing.annotate(**found(turn))
             try:
                 job = await self._generate(turn, model)
                 turn.stream.rest(turn.generated.rest)
-                finished = self._log.finished(turn)
+                finished = self.turn_log.finished(turn)
                 if request.commits:
                     timing.enter("commit")
-                    await self._committer.commit(turn, model, finished)
+                    await self.committer.commit(turn, model, finished)
                     timing.leave()
                     turn.reservation.superseded = True
                     finished.version.CopyFrom(turn.version.to_proto())
@@ -191,17 +174,17 @@ class TurnRunner:
                 self._end(turn, error)
                 raise
             turn.stream.send(inference_pb2.GenerateResponse(finished=finished))
-            self._log.completed(turn)
+            self.turn_log.completed(turn)
             self._end(turn)
             if request.commits:
-                await self._pool_writer.keep(turn, model, job)
+                await self.pool_writer.keep(turn, model, job)
 
     async def _open(self, request: TurnRequest, model: LoadedModel) -> tuple[Opened, Ledger | None]:
         """Return what the store has, and the ledger where it did not send that again. Drop hot state that is old."""
         if request.anonymous:
             return Opened(NO_VERSION, Ledger()), None
         hot = model.memory.hot.get(request.key)
-        opened = await self._store.open(request.key, hot.version if hot else NO_VERSION, request.request_id)
+        opened = await self.store.open(request.key, hot.version if hot else NO_VERSION, request.request_id)
         if hot is not None and hot.version != opened.version and opened.turn is None:
             model.memory.hot.drop(request.key)
             hot = None
@@ -214,7 +197,7 @@ class TurnRunner:
         if turn.retokenized:  # What was computed of other tokens never serves, not even where some have stayed.
             return Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
         key, options = turn.request.key, {"incompatible": turn.incompatible}
-        return await self._restorer.find(key, model, turn.lookup, turn.reservation, **options)
+        return await self.restorer.find(key, model, turn.lookup, turn.reservation, **options)
 
     async def _generate(self, turn: Turn, model: LoadedModel) -> TurnJob:
         """Have the engine compute the prompt and generate; the caller gets tokens meanwhile."""
@@ -223,7 +206,7 @@ class TurnRunner:
         def started(at: float, seconds: float) -> None:
             loop.call_soon_threadsafe(self._started, turn, model, at, seconds)
 
-        sequence: list[int] = await self._threads.plan(plan.sequence.tolist, len(plan.sequence))
+        sequence: list[int] = await self.threads.plan(plan.sequence.tolist, len(plan.sequence))
         job = TurnJob(
             sequence,
             turn.restored.caches,
@@ -237,8 +220,8 @@ class TurnRunner:
         turn.generated = job.result
         timing.enter("queue", waits_for="engine")
         turn.stream.interrupt = None  # The engine looks at the flag before every step.
-        self._engine.begin(lambda: model.engine.add(job), job.future)
-        await self._engine.wait(job.future)
+        self.engine.begin(lambda: model.engine.add(job), job.future)
+        await self.engine.wait(job.future)
         timing.computed(job, _failure(turn, job))
         turn.stream.check()
         job.future.result()
@@ -261,7 +244,7 @@ class TurnRunner:
             context_trim=turn.context_trim(),
         )
         turn.timing.annotate_request(prompt_tokens=len(turn.plan.sequence), **found(turn))
-        self._log.started(turn)
+        self.turn_log.started(turn)
         turn.stream.started(turn.started, model.tokenizer)
 
 

@@ -1,5 +1,6 @@
 """The note of what a memory loses, for agents whose context policy is to summarize: a turn of which nothing is kept."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from agentmem.errors import AgentmemError
@@ -30,22 +31,15 @@ _WORDS_PER_TOKEN: Final = 0.5
 """A cautious guess for any language, so that the note ends by itself."""
 
 
+@dataclass(eq=False, repr=False)
 class Summarizer:
     """Has the model write notes. Event loop only; call it under the agent's lock, before the turn has its memory."""
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        threads: WorkerThreads,
-        planner: TurnPlanner,
-        restorer: Restorer,
-        reservations: Reservations,
-    ) -> None:
-        self._engine = engine
-        self._threads = threads
-        self._planner = planner
-        self._restorer = restorer
-        self._reservations = reservations
+    engine: EngineThread
+    threads: WorkerThreads
+    planner: TurnPlanner
+    restorer: Restorer
+    reservations: Reservations
 
     async def note(self, turn: Turn, model: LoadedModel, opened: Opened) -> Note:
         """Return a note of what the turn's plan drops, or why there is none. Raises what cancelled the turn."""
@@ -56,13 +50,13 @@ class Summarizer:
             return Note(failure=f"the model could not write it ({error.code.name})")
 
     async def _written(self, turn: Turn, model: LoadedModel, opened: Opened) -> Note:
-        request, stream = await self._threads.plan(lambda: _request(turn, model)), turn.stream
+        request, stream = await self.threads.plan(lambda: _request(turn, model)), turn.stream
         asking = Turn(request)
-        await self._planner.plan(asking, model, opened, turn.ledger)
+        await self.planner.plan(asking, model, opened, turn.ledger)
         said: list[TokenEvent] = []
         memory = MemoryRequest(request.key, asking.lookup.own, asking.most_tokens, keeps=False)
-        async with self._reservations.reserve(model, memory) as asking.reservation:
-            restored = await self._restorer.find(request.key, model, asking.lookup, asking.reservation)
+        async with self.reservations.reserve(model, memory) as asking.reservation:
+            restored = await self.restorer.find(request.key, model, asking.lookup, asking.reservation)
             job = TurnJob(
                 asking.plan.sequence.tolist(),
                 restored.caches,
@@ -72,8 +66,8 @@ class Summarizer:
                 reused=restored.tokens,
             )
             interrupt, stream.interrupt = stream.interrupt, None  # The engine looks at the flag before every step.
-            self._engine.begin(lambda: model.engine.add(job), job.future)
-            await self._engine.wait(job.future)
+            self.engine.begin(lambda: model.engine.add(job), job.future)
+            await self.engine.wait(job.future)
             stream.interrupt = interrupt
             stream.check()
             job.future.result()
