@@ -4,10 +4,9 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -63,45 +62,54 @@ class Store:
         AgentmemError where it cannot be used now, because the disk is full or another program holds the database. Then
         nothing is held.
         """
+        self._opened = ExitStack()
+        try:
+            self._open(data, registry, limits, quotas, remote)
+        except BaseException:
+            with suppress(AgentmemError, sqlite3.Error):  # a disk that fails now fails again
+                self.close()
+            raise
+
+    def _open(
+        self, data: Path, registry: CollectorRegistry, limits: DiskLimits, quotas: Quotas, remote: RemoteSettings
+    ) -> None:
         self._directory = DataDirectory(data)
         schema.refuse_newer(self._directory.database)
         with disk_errors():
             self._directory.acquire()
-            try:
-                with database_errors():
-                    refuse_damaged(self._directory)
-                self._directory.prepare()
-                self._database = Database(self._directory.database)
-                self._database.open()
-                self.clock = self._started_clock()
-            except BaseException:
-                self._directory.release()
-                raise
-        last_use = LastUse()
+            self._opened.callback(self._directory.release)
+            with database_errors():
+                refuse_damaged(self._directory)
+            self._directory.prepare()
+            self._database = Database(self._directory.database)
+            self._database.open()
+            self._opened.callback(self._database.close)
+            self.clock = Clock(self._database)
+            self._opened.callback(self.clock.stop)
+        last_use, probe, metrics = LastUse(), Probe(self._directory), StoreMetrics(registry)
         self._database.before_commit(last_use.flush)
         self.process_metrics = ProcessMetrics(registry, "store")
         """Of the process that this store is; for its GrpcServer."""
-        metrics = StoreMetrics(registry)
         self.writability = Writability(self._directory.root, self._database, self.clock)
-        self._database.on_failure = self._failed(metrics)
+
+        def failed(failure: Failure) -> None:
+            metrics.failures.labels(failure).inc()
+            self.writability.note(failure)
+
+        self._database.on_failure = failed
         self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits, quotas)
         self._blocks = BlockStore(self._directory, self._database, self.clock, metrics, self.warm)
-        self._streams = BlockStreams(self._directory, self._database, self._blocks)
-        probe = Probe(self._directory)
-        self._remote: RemoteSide | None = None
+        self._opened.callback(self._blocks.close)
         try:
             with disk_errors():
                 self._blocks.reconcile()
                 probe.place()
-            self._remote = open_remote(remote, self._directory, self._database, self._blocks, registry)
-        except BaseException as error:
-            try:
-                if isinstance(error, TypeError | ValueError):
-                    self._database.confirm(error)
-            finally:
-                with suppress(AgentmemError, sqlite3.Error):  # a disk that fails now fails again
-                    self.close()
+            replicator, retriever = self._open_remote(remote, registry)
+        except (TypeError, ValueError) as error:
+            self._database.confirm(error)
             raise
+        streams = BlockStreams(self._directory, self._database, self._blocks)
+        self._opened.callback(streams.close)
         registry.register(DiskCollector(self._directory, self._database, self.warm.limits, lambda: self.warm.free()))
         ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
         cache_store = CacheStoreServicer(
@@ -109,13 +117,14 @@ class Store:
             self._database,
             self.clock,
             self._blocks,
-            self._streams,
+            streams,
             last_use,
             self.warm.hints,
             probe,
             ledgers,
-            self._remote and self._remote.retriever,
+            retriever,
         )
+        agents = AgentServicer(self._database, self.clock, self._blocks, self.warm.hints, replicator)
         self.services: list[tuple[str, Register, Any]] = [
             (
                 cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name,
@@ -125,19 +134,30 @@ class Store:
             (
                 agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
                 agent_pb2_grpc.add_AgentServiceServicer_to_server,
-                AgentServicer(
-                    self._database, self.clock, self._blocks, self.warm.hints, self._remote and self._remote.replicator
-                ),
+                agents,
             ),
         ]
 
-    def _started_clock(self) -> Clock:
-        try:
-            return Clock(self._database)
-        except BaseException:
-            with suppress(AgentmemError, sqlite3.Error):
-                self._database.close()
-            raise
+    def _open_remote(
+        self, settings: RemoteSettings, registry: CollectorRegistry
+    ) -> tuple[Replicator, Retriever] | tuple[None, None]:
+        """Claim the place that `settings` name, and begin; None if they name none. Raises RemoteRefused."""
+        if settings.location is None:
+            if left := self._database.write_blocking(objects.leave):
+                event(log, "objects are left where they are, out of reach", logging.WARNING, location=left)
+            return None, None
+        from cache_service.tiers.remote.s3 import S3Tier  # a store without a remote tier does not load the client
+
+        directory, database, blocks, seconds = self._directory, self._database, self._blocks, settings.timeout
+        tier = S3Tier(settings.location, settings.endpoint, settings.region, seconds)
+        metrics = RemoteMetrics(registry)
+        replicator = Replicator(directory, database, tier, metrics, blocks.quarantine, seconds=seconds)
+        replicator.start()
+        self._opened.callback(replicator.close)
+        registry.register(RemoteCollector(database))
+        retriever = Retriever(directory, database, blocks, tier, metrics, replicator.is_ready, seconds=seconds)
+        self._opened.callback(retriever.close)
+        return replicator, retriever
 
     async def stay_whole(self) -> None:
         """Put store.db back where it was removed under us, with all that it had, and raise: the store has to start
@@ -165,13 +185,6 @@ class Store:
         sync_directory(path.parent)
         raise Unavailable(f"{path} was removed while it was served; it is there again, with all that it had")
 
-    def _failed(self, metrics: StoreMetrics) -> Callable[[Failure], None]:
-        def noted(failure: Failure) -> None:
-            metrics.failures.labels(failure).inc()
-            self.writability.note(failure)
-
-        return noted
-
     async def upkeep(self, now: int) -> None:
         """End what is over at `now`, a time of the store's clock, and keep the warm tier within its limits."""
         await self._blocks.upkeep(now)
@@ -188,47 +201,4 @@ class Store:
 
     def close(self) -> None:
         """Finish what is running, write it down and release the directory. No service may be called any more."""
-        self._streams.close()
-        if self._remote is not None:
-            self._remote.close()
-        self._blocks.close()
-        self.clock.stop()
-        try:
-            self._database.close()
-        finally:
-            self._directory.release()
-
-
-class RemoteSide(NamedTuple):
-    """What sends files, and what brings them back."""
-
-    replicator: Replicator
-    retriever: Retriever
-
-    def close(self) -> None:
-        """Stop both. Before the BlockStore and the database."""
-        self.retriever.close()
-        self.replicator.close()
-
-
-def open_remote(
-    settings: RemoteSettings,
-    directory: DataDirectory,
-    database: Database,
-    blocks: BlockStore,
-    registry: CollectorRegistry,
-) -> RemoteSide | None:
-    """Claim the place that `settings` name, and begin; None if they name none. Blocks. Raises RemoteRefused."""
-    if settings.location is None:
-        if left := database.write_blocking(objects.leave):
-            event(log, "objects are left where they are, out of reach", logging.WARNING, location=left)
-        return None
-    from cache_service.tiers.remote.s3 import S3Tier  # a store without a remote tier does not load the client
-
-    tier = S3Tier(settings.location, settings.endpoint, settings.region, settings.timeout)
-    metrics = RemoteMetrics(registry)
-    replicator = Replicator(directory, database, tier, metrics, blocks.quarantine, seconds=settings.timeout)
-    replicator.start()
-    registry.register(RemoteCollector(database))
-    retriever = Retriever(directory, database, blocks, tier, metrics, replicator.is_ready, seconds=settings.timeout)
-    return RemoteSide(replicator, retriever)
+        self._opened.close()

@@ -2,8 +2,8 @@
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -15,26 +15,20 @@ from cache_service.files.disk import disk_errors, open_private, open_regular
 PIECE_BYTES = 1 << 20
 
 
-class Source:
-    """A published file that is read piece by piece; once open, it may be unlinked. `close` in the end, always."""
-
-    def __init__(self, name: FileName, path: Path) -> None:
-        self._name = name
-        self._path = path
-        self._descriptor: int | None = None
-
-    def read(self, offset: int) -> bytes:
-        """At most PIECE_BYTES from `offset` on; nothing at the end. Raises NotFound, DataLoss, OSError."""
-        with _unreadable(self._name):
-            if self._descriptor is None:
-                self._descriptor = open_regular(self._path)
-            return os.pread(self._descriptor, PIECE_BYTES, offset)
-
-    def close(self) -> None:
-        """Let it go."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+def pieces(name: FileName, path: Path) -> Generator[bytes, None, None]:
+    """Read a published file piece by piece; once begun, it may be unlinked. Raises NotFound, DataLoss, OSError."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            at = 0
+            while piece := os.pread(file.fileno(), PIECE_BYTES, at):
+                yield piece
+                at += len(piece)
+    except FileNotFoundError as error:
+        raise NotFound("file", name.chain_hash.hex(), "compute it again") from error
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise DataLoss(f"the disk cannot read file {name.chain_hash.hex()}; compute it again") from error
 
 
 class Spool:
@@ -74,15 +68,3 @@ class Spool:
             with suppress(OSError):
                 self._file.close()
         self._path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _unreadable(name: FileName) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise NotFound("file", name.chain_hash.hex(), "compute it again") from error
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        raise DataLoss(f"the disk cannot read file {name.chain_hash.hex()}; compute it again") from error

@@ -19,7 +19,7 @@ from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.publication import Publication, Staged
 from cache_service.files.references import FileRow
-from cache_service.files.spool import Source, Spool
+from cache_service.files.spool import Spool, pieces
 from cache_service.ledger.database import Database
 from cache_service.tiers.blocks import BlockStore
 
@@ -43,13 +43,11 @@ class BlockStreams:
         """
         if not await self._database.read(references.find, namespace=namespace, names=[name]):
             raise NotFound("file", name.chain_hash.hex(), "it may have been evicted; compute it again")
-        source = Source(name, self._directory.path(name))
-        offset = 0
+        source = pieces(name, self._directory.path(name))
         try:
-            while piece := await asyncio.wrap_future(self._reading.submit(source.read, offset)):
+            while piece := await asyncio.wrap_future(self._reading.submit(next, source, b"")):
                 for start in range(0, len(piece), CHUNK_BYTES):
                     yield piece[start : start + CHUNK_BYTES]
-                offset += len(piece)
         finally:
             _last(self._reading, source.close)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,6 @@ from agentmem import blockfile
 from agentmem.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files import spool
-from cache_service.files.spool import Source
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code
 from tests.cache_service.streams import LARGE, describe, read, write
@@ -127,25 +127,25 @@ async def test_two_writers_of_one_block(store: Running) -> None:
     assert data in (one, two) and blockfile.digest(data) == file.digest and len(on_disk(store.data)) == 1
 
 
-def repeats_a_piece(source: Source, offset: int) -> bytes:
-    return INTACT_READ(source, max(0, offset - 1))
+def repeats_a_piece(file: int, size: int, offset: int) -> bytes:
+    return INTACT_READ(file, size, max(0, offset - 1))
 
 
-def drops_a_byte(source: Source, offset: int) -> bytes:
-    return INTACT_READ(source, offset + 1)
+def drops_a_byte(file: int, size: int, offset: int) -> bytes:
+    return INTACT_READ(file, size, offset + 1)
 
 
-INTACT_READ = Source.read
+INTACT_READ = os.pread
 
 
 @pytest.mark.parametrize("fault", [repeats_a_piece, drops_a_byte])
 async def test_injected_faults_of_reading_are_found(
-    store: Running, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Source, int], bytes]
+    store: Running, monkeypatch: pytest.MonkeyPatch, fault: Callable[[int, int, int], bytes]
 ) -> None:
     """The comparison of this file's first tests is able to fail."""
     data = kv.content(LARGE)
     await write(store, describe(LARGE, data), data)
-    monkeypatch.setattr(Source, "read", fault)
+    monkeypatch.setattr("cache_service.files.spool.os.pread", fault)
     call = store.cache.ReadBlock(pb.ReadBlockRequest(namespace="default", name=name(LARGE)))
     got = b""
     async for part in call:
