@@ -41,9 +41,8 @@ from cache_service.files import directory_lock, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of, sync
 from cache_service.ledger import schema
-from cache_service.offline.database import lost_by_names, lost_by_rows, lost_recovery, recovery
+from cache_service.offline.database import lost_by_names, lost_by_rows, lost_recovery, reading, recovery
 from cache_service.offline.findings import CannotCheck
-from cache_service.offline.opening import reading
 from cache_service.settings import StoreSettings
 from cache_service.tiers.limits import DiskLimits
 

@@ -15,8 +15,8 @@ from cache_service.files import quarantine, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import sync_directory
 from cache_service.offline import chains, database, files, ledgers
+from cache_service.offline.database import alone, reading, writing
 from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Mend, Report
-from cache_service.offline.opening import alone, reading, writing
 from cache_service.tiers import eviction, quotas
 from cache_service.tiers.quotas import Usage
 

@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 import click
 
 from cache_service.offline.check import Checked, check
-from cache_service.offline.database import find
+from cache_service.offline.database import alone, find, writing
 from cache_service.offline.findings import CannotCheck
-from cache_service.offline.opening import alone, writing
 from cache_service.offline.recover import Recovered, recover
 from cache_service.offline.states import RecoveredAgent
 from cache_service.offline.usage import Usage, usage

@@ -16,9 +16,8 @@ from cache_service.files.disk import open_private
 from cache_service.ledger.database import Database
 from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew, refuse_newer
 from cache_service.offline import linking, states
-from cache_service.offline.database import lost_by_names, lost_by_rows
+from cache_service.offline.database import alone, lost_by_names, lost_by_rows, writing
 from cache_service.offline.findings import CannotCheck
-from cache_service.offline.opening import alone, writing
 from cache_service.offline.states import RecoveredAgent
 from cache_service.offline.transfer import transfer
 from cache_service.tiers import quotas

@@ -9,10 +9,9 @@ from agentmem.validation import AgentKey
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
-from cache_service.offline.database import find
+from cache_service.offline.database import find, reading
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.ledgers import cut_place
-from cache_service.offline.opening import reading
 from cache_service.offline.tree import ALL_REFS, Tree
 from cache_service.tiers import quotas
 

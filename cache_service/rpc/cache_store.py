@@ -1,4 +1,4 @@
-"""CacheStoreService as the worker calls it; RPCs of workflow records, which the gateway calls, are in `workflows`."""
+"""CacheStoreService, which the worker calls; and, for records of workflow runs, the gateway."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -7,21 +7,23 @@ from typing import Any
 
 import grpc
 
+from agentmem import paging
+from agentmem.errors import NotFound
 from agentmem.hints import Hint, TurnHints
 from agentmem.identity import FileKind, FileName
 from agentmem.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import types_pb2
+from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory, Probe
 from cache_service.files.references import FileRow
-from cache_service.ledger import agents, branches, turns
+from cache_service.ledger import agents, branches, turns, workflow_records
 from cache_service.ledger.clock import Clock
 from cache_service.ledger.database import Database
+from cache_service.ledger.erasure import Erased
 from cache_service.ledger.turns import Commit, Opened, Turn
 from cache_service.rpc import conversions, incoming
-from cache_service.rpc.workflows import WorkflowRecordServicer
 from cache_service.tiers import eviction, objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
@@ -32,8 +34,8 @@ from cache_service.tiers.streams import BlockStreams
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class CacheStoreServicer(WorkflowRecordServicer):
-    """Each RPC is one transaction of `turns` or `references`, or one call of BlockStore or BlockStreams."""
+class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
+    """Each RPC is one transaction of the ledger's functions, or one call of BlockStore or BlockStreams. Event loop."""
 
     def __init__(
         self,
@@ -49,8 +51,9 @@ class CacheStoreServicer(WorkflowRecordServicer):
         retriever: Retriever | None,
     ) -> None:
         """`retriever` is None where there is no remote tier."""
-        super().__init__(database, ledgers, blocks.erasures)
         self._directory = directory
+        self._database = database
+        self._ledgers = ledgers
         self._clock = clock
         self._blocks = blocks
         self._streams = streams
@@ -172,6 +175,49 @@ class CacheStoreServicer(WorkflowRecordServicer):
         name = conversions.file_name("name", request.name)
         await asyncio.wrap_future(self._blocks.quarantine(namespace, name, digest, reason))
         return pb.QuarantineBlockResponse()
+
+    async def PutWorkflowRecord(
+        self, request: pb.PutWorkflowRecordRequest, context: Context
+    ) -> pb.PutWorkflowRecordResponse:
+        new = conversions.workflow_put(request)
+        version = await self._ledgers.write(new.namespace, workflow_records.put, new=new)
+        return pb.PutWorkflowRecordResponse(version=version)
+
+    async def GetWorkflowRecord(
+        self, request: pb.GetWorkflowRecordRequest, context: Context
+    ) -> pb.GetWorkflowRecordResponse:
+        namespace, workflow_id = conversions.workflow_name("", request)
+        found = await self._database.read(workflow_records.read, namespace, workflow_id, request.after_event)
+        if found is None:
+            raise NotFound("workflow", workflow_id)
+        record = conversions.workflow_message(namespace, found.record, found.payload)
+        return pb.GetWorkflowRecordResponse(record=record, events=found.events)
+
+    async def ListWorkflowRecords(
+        self, request: pb.ListWorkflowRecordsRequest, context: Context
+    ) -> pb.ListWorkflowRecordsResponse:
+        namespace = check_text("namespace", request.namespace)
+        size = paging.asked_size(request)
+        last = paging.number(request.page_token)
+        before = workflow_records.NEWEST if last is None else last
+        found = await self._database.read(workflow_records.page, namespace, before, size + 1)
+        page, following = paging.cut(found, size, lambda record: (str(record.id),))
+        return pb.ListWorkflowRecordsResponse(
+            records=[conversions.workflow_message(namespace, record) for record in page], next_page_token=following
+        )
+
+    async def DeleteWorkflowRecord(
+        self, request: pb.DeleteWorkflowRecordRequest, context: Context
+    ) -> pb.DeleteWorkflowRecordResponse:
+        namespace, workflow_id = conversions.workflow_name("", request)
+
+        async def erase() -> Erased:
+            delete, version = workflow_records.delete, request.version
+            await asyncio.wrap_future(self._database.erase(lambda _: True, delete, namespace, workflow_id, version))
+            return Erased(1)
+
+        await self._blocks.erasures.erase(("workflow", namespace, workflow_id), erase)
+        return pb.DeleteWorkflowRecordResponse()
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
         done = await self._ledgers.write(turn.key.namespace, turns.commit, turn, self._clock.now())

@@ -24,8 +24,8 @@ from cache_service.offline.check import check
 from cache_service.offline.commands import main
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.recover import recover
-from cache_service.offline.salvage import Salvaged
 from cache_service.offline.states import RecoveredAgent
+from cache_service.offline.transfer import Salvaged
 
 from .. import kv
 from ..conftest import Running, running
