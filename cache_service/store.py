@@ -87,7 +87,7 @@ class Store:
             self.clock = Clock(self._database)
             self._opened.callback(self.clock.stop)
         last_use, probe, metrics = LastUse(), Probe(self._directory), StoreMetrics(registry)
-        self._database.before_commit(last_use.flush)
+        self._database.before_commit.append(last_use.flush)
         self.process_metrics = ProcessMetrics(registry, "store")
         """Of the process that this store is; for its GrpcServer."""
         self.writability = Writability(self._directory.root, self._database, self.clock)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from agentmem.errors import NotFound
 from agentmem.identity import FileKind, Version
 from agentmem.v1 import types_pb2
-from agentmem.validation import AgentKey, IdleTimes
+from agentmem.validation import AgentKey
 from cache_service import checksums
 from cache_service.files import quarantine, references
 from cache_service.files.references import Dropped
@@ -106,19 +106,15 @@ def context_policy(connection: sqlite3.Connection, uid: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def set_context_policy(connection: sqlite3.Connection, key: AgentKey, policy: int) -> Agent:
-    """Set what the agent does when its memory outgrows the context; the agent. Raises NotFound."""
-    return _set(connection, key, "context_policy = ?", (policy,))
-
-
-def set_times(connection: sqlite3.Connection, key: AgentKey, times: IdleTimes) -> Agent:
-    """Set how long its KV, and it itself, outlive its last use, None for ever; the agent. Raises NotFound."""
-    return _set(connection, key, "ttl = ?, delete_after = ?", times)
-
-
-def set_pinned(connection: sqlite3.Connection, key: AgentKey, pinned: bool) -> Agent:
-    """Keep an agent's KV from being evicted to make room, or let it go again; the agent. Raises NotFound."""
-    return _set(connection, key, "pinned = ?", (pinned,))
+def change(connection: sqlite3.Connection, /, key: AgentKey, **columns: int | None) -> Agent:
+    """Set `pinned`, `context_policy`, or `ttl` and `delete_after` (see IdleTimes); the agent. Raises NotFound."""
+    assignments = ", ".join(f"{column} = :{column}" for column in columns)
+    connection.execute(
+        f"UPDATE agents SET {assignments}"
+        " WHERE namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id",
+        {**columns, **key._asdict()},
+    )
+    return described(connection, key)
 
 
 def conversation(connection: sqlite3.Connection, uid: str) -> Conversation:
@@ -143,17 +139,11 @@ def may_publish(connection: sqlite3.Connection, uid: str) -> bool:
     return not uid or connection.execute("SELECT 1 FROM agents WHERE uid = ?", (uid,)).fetchone() is not None
 
 
-def get(connection: sqlite3.Connection, key: AgentKey) -> Agent | None:
-    """One agent."""
-    return next(iter(page(connection, key, None, 1)), None)
-
-
 def described(connection: sqlite3.Connection, key: AgentKey) -> Agent:
     """One agent. Raises NotFound."""
-    agent = get(connection, key)
-    if agent is None:
-        raise NotFound("agent", key.agent_id)
-    return agent
+    for agent in page(connection, key, None, 1):
+        return agent
+    raise NotFound("agent", key.agent_id)
 
 
 def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] | None, limit: int) -> list[Agent]:
@@ -162,10 +152,8 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] |
     An empty agent_id or model_id in `key` means any.
     """
     condition, values = _matching(key)
-    if after is not None:
-        condition += " AND (a.agent_id, a.model_id) > (?, ?)"
-        values.extend(after)
-    rows = connection.execute(_PAGE.format(condition=condition), (*values, limit))
+    beyond = "" if after is None else " AND (a.agent_id, a.model_id) > (?, ?)"
+    rows = connection.execute(_PAGE.format(condition=condition + beyond), (*values, *(after or ()), limit))
     return [Agent(AgentKey(*row[:3]), Version(*row[3:5]), *row[5:]) for row in rows]
 
 
@@ -221,17 +209,6 @@ _PAGE = (
 )
 
 
-def _set(connection: sqlite3.Connection, key: AgentKey, assignments: str, values: tuple[int | None, ...]) -> Agent:
-    connection.execute(
-        f"UPDATE agents SET {assignments} WHERE namespace = ? AND agent_id = ? AND model_id = ?", (*values, *key)
-    )
-    return described(connection, key)
-
-
 def _matching(key: AgentKey) -> tuple[str, list[str]]:
-    condition, values = "a.namespace = ?", [key.namespace]
-    for column, value in (("agent_id", key.agent_id), ("model_id", key.model_id)):
-        if value:
-            condition += f" AND a.{column} = ?"
-            values.append(value)
-    return condition, values
+    given = {column: value for column, value in key._asdict().items() if value}
+    return " AND ".join(f"a.{column} = ?" for column in given), [*given.values()]

@@ -22,6 +22,7 @@ from cache_service.ledger import agents, segments, snapshots
 from cache_service.ledger.agents import Agent, Conversation, State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
+from cache_service.ledger.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def fork(
     policy = agents.context_policy(connection, state.version.uid)
     agents.create(connection, target, version.uid, kept.head, conversation, now, context_policy=policy)
     references.give(connection, *version, kept.files)
-    return agents.set_times(connection, target, idle_times)
+    return agents.change(connection, target, **idle_times._asdict())
 
 
 def trim(connection: sqlite3.Connection, key: AgentKey, keep_tokens: int, if_version: int | None, now: Moment) -> Moved:
@@ -91,8 +92,6 @@ def trim(connection: sqlite3.Connection, key: AgentKey, keep_tokens: int, if_ver
             return Moved(agents.described(connection, key))
         raise Aborted(f"the agent is at version {state.version.number}, not {if_version}")
     kept = _cut(connection, _state(connection, state, state.version.number), keep_tokens)
-    if kept.head == state.head:
-        return Moved(agents.described(connection, key))
     return _move(connection, key, state, kept, now)
 
 
@@ -100,11 +99,7 @@ def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: Momen
     """Make a snapshot's state the agent's, as a new version; nothing changes if it is. Raises NotFound."""
     state = agents.existing(connection, key)
     snapshot = snapshots.existing(connection, state.version.uid, name)
-    if snapshot.head == state.head:
-        return Moved(agents.described(connection, key))
-    files = references.of_snapshot(connection, snapshot.id)
-    kept = _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files)
-    return _move(connection, key, state, kept, now)
+    return _move(connection, key, state, _kept_by(connection, snapshot), now)
 
 
 def find_snapshot(
@@ -156,9 +151,8 @@ def return_to(
     snapshot = snapshots.of_version(connection, Version(state.version.uid, version))
     if snapshot is None:
         raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
-    files = references.of_snapshot(connection, snapshot.id)
-    kept = _cut(connection, _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files), keep_tokens)
-    return _move(connection, key, state, kept, now)
+    kept = _cut(connection, _kept_by(connection, snapshot), keep_tokens)
+    return _move(connection, key, state, kept, now, always=True)
 
 
 def _common_bytes(a: bytes, b: bytes) -> int:
@@ -168,7 +162,17 @@ def _common_bytes(a: bytes, b: bytes) -> int:
     return int(differ.argmax()) if differ.any() else size
 
 
-def _move(connection: sqlite3.Connection, key: AgentKey, state: State, kept: _Kept, now: Moment) -> Moved:
+def _kept_by(connection: sqlite3.Connection, snapshot: Snapshot) -> _Kept:
+    files = references.of_snapshot(connection, snapshot.id)
+    return _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files)
+
+
+def _move(
+    connection: sqlite3.Connection, key: AgentKey, state: State, kept: _Kept, now: Moment, *, always: bool = False
+) -> Moved:
+    """Make `kept` the agent's state, as a new version; `always`, or unless it is the present one."""
+    if kept.head == state.head and not always:
+        return Moved(agents.described(connection, key))
     uid, number = state.version
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
     before = references.of(connection, uid)
@@ -193,8 +197,7 @@ def _state(connection: sqlite3.Connection, state: State, version: int) -> _Kept:
     if version > state.version.number:
         raise NotFound("version", str(version), f"the present one is {state.version.number}")
     if (snapshot := snapshots.of_version(connection, Version(uid, version))) is not None:
-        files = references.of_snapshot(connection, snapshot.id)
-        return _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files)
+        return _kept_by(connection, snapshot)
     row = connection.execute(
         "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns, t.messages, t.message_hash,"
         " t.request_id, t.request_digest, t.record, t.checksum"

@@ -96,7 +96,7 @@ class Clock:
         self._database = database
         self._time: Time = database.write_blocking(self._begin)
         self._kept: Time | None = self._time
-        database.before_commit(self._keep)
+        database.before_commit.append(self._keep)
 
     def time(self) -> int:
         """Nanoseconds on a scale that begins somewhere near 1970, and never goes back."""

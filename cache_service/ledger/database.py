@@ -89,8 +89,10 @@ class Database:
         self._reading = Threads(READERS, thread_name_prefix="database reads")
         self._readers: SimpleQueue[sqlite3.Connection] = SimpleQueue()
         """Connections that are not in use."""
-        self._before_commit: list[Work[None]] = []
-        self._after_commit: list[Callable[[], None]] = []
+        self.before_commit: list[Work[None]] = []
+        """Add their own changes to every write transaction, before its commit."""
+        self.after_commit: list[Callable[[], None]] = []
+        """Called, on the database's thread, when a transaction has been committed and can be read."""
         self._scrub_owed = False
         self._doubtful = False
         self._is_left = False
@@ -108,11 +110,10 @@ class Database:
         self._opened = self._path.stat()
         try:
             self._connection = self._thread.submit(_connect, self._path).result()
-        except UnicodeDecodeError as error:  # SQLite's message has the damaged bytes
+        except BaseException as error:
             self._thread.shutdown()
-            raise LedgerDamaged("the schema") from error
-        except BaseException:
-            self._thread.shutdown()
+            if isinstance(error, UnicodeDecodeError):  # SQLite's message has the damaged bytes
+                raise LedgerDamaged("the schema") from error
             raise
         for _ in range(READERS):
             self._readers.put(_reader(self._path))
@@ -125,14 +126,6 @@ class Database:
     def scrub_owed(self) -> bool:
         """Whether something was erased whose bytes may still be in the file or its WAL."""
         return self._scrub_owed
-
-    def before_commit(self, work: Work[None]) -> None:
-        """Let `work` add its own changes to every write transaction, before its commit."""
-        self._before_commit.append(work)
-
-    def after_commit(self, call: Callable[[], None]) -> None:
-        """Let `call` be called, on the database's thread, when a transaction has been committed and can be read."""
-        self._after_commit.append(call)
 
     async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, with these arguments, in one consistent state, with all that was committed before.
@@ -168,17 +161,13 @@ class Database:
         """`write` from any thread; where what `work` returns `erases` anything, a scrub is owed."""
         return self._thread.submit(self._write, lambda connection: work(connection, *args, **kwargs), erases)
 
-    async def scrub(self, patient: bool = True) -> None:
+    def scrub(self, patient: bool = True) -> "Future[None]":
         """Give free pages back and move all of the WAL into the database, so that what was erased is in neither.
 
         Raises Unavailable if another program is reading the database, ResourceExhausted if the disk is full; then it
-        stays owed. The impatient don't wait for another program.
+        stays owed. The impatient don't wait for another program. Any thread.
         """
-        await asyncio.wrap_future(self._thread.submit(self._scrub, _PATIENT if patient else _IMPATIENT))
-
-    def scrub_blocking(self) -> None:
-        """`scrub` for a thread that isn't the event loop's."""
-        self._thread.submit(self._scrub, _PATIENT).result()
+        return self._thread.submit(self._scrub, _PATIENT if patient else _IMPATIENT)
 
     def is_in_place(self) -> bool:
         """Whether the file that was opened is still the one at its path: SQLite writes on to one that is removed."""
@@ -215,7 +204,7 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work(connection)
-                for more in self._before_commit:
+                for more in self.before_commit:
                     more(connection)
                 self._scrub_owed |= erases(result)
                 self._doubtful = True
@@ -225,7 +214,7 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 self._overwrite_doubtful()
-        for call in self._after_commit:
+        for call in self.after_commit:
             call()
         return result
 
@@ -376,19 +365,15 @@ def database_errors(on_failure: Callable[[Failure], None] = lambda _: None) -> I
         if failure is not Failure.BUSY:
             event(log, "store.db fails", logging.ERROR, reason=failure, error=str(error), sqlite=name)
             on_failure(failure)
-        raise _contract_error(failure, f"{error}, {name}") from error
-
-
-def _contract_error(failure: Failure, problem: str) -> AgentmemError:
-    match failure:
-        case Failure.FULL:
-            return ResourceExhausted("the cache store's disk is full; nothing was changed", retry_after=5.0)
-        case Failure.BUSY:
-            return Unavailable("another program holds store.db; try again")
-        case Failure.DAMAGED:
-            return LedgerDamaged(f"a page ({problem})")
-        case Failure.IO_ERROR:
-            return Internal(
-                f"the cache store's disk fails ({problem}); the ledger is unchanged; look at the disk and at the"
-                " store's log, then try again"
-            )
+        match failure:
+            case Failure.FULL:
+                raise ResourceExhausted("the cache store's disk is full; nothing was changed", 5.0) from error
+            case Failure.BUSY:
+                raise Unavailable("another program holds store.db; try again") from error
+            case Failure.DAMAGED:
+                raise LedgerDamaged(f"a page ({error}, {name})") from error
+            case Failure.IO_ERROR:
+                raise Internal(
+                    f"the cache store's disk fails ({error}, {name}); the ledger is unchanged; look at the disk and at"
+                    " the store's log, then try again"
+                ) from error

@@ -4,6 +4,7 @@ Bytes of what was erased may then still be in the database file or its WAL. The 
 repetition, which finds nothing to erase any more, has to be answered by what the first attempt did.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -54,6 +55,6 @@ class Erasures:
             self._unfinished[name] = total
             if len(self._unfinished) > MOST:
                 del self._unfinished[next(iter(self._unfinished))]
-            await self._database.scrub()
+            await asyncio.wrap_future(self._database.scrub())
             self._unfinished.pop(name, None)
         return total

@@ -99,7 +99,7 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
     if state.version == NO_VERSION:
         policy = turn.context_policy
         agents.create(connection, turn.key, version.uid, head, turn.conversation, now, context_policy=policy)
-        agents.set_times(connection, turn.key, turn.idle_times)
+        agents.change(connection, turn.key, **turn.idle_times._asdict())
     else:
         agents.advance(connection, version, head, turn.conversation, now)
     connection.execute(

@@ -156,12 +156,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         return pb.DeleteSnapshotResponse()
 
     async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
-        agent = await self._database.write(agents.set_pinned, AgentKey.from_proto(request.key), request.pinned)
+        agent = await self._database.write(agents.change, AgentKey.from_proto(request.key), pinned=request.pinned)
         return pb.PinAgentResponse(agent=agent_message(agent))
 
     async def SetAgentTtl(self, request: pb.SetAgentTtlRequest, context: Context) -> pb.SetAgentTtlResponse:
         key, times = AgentKey.from_proto(request.key), IdleTimes.from_proto(request)
-        agent = await self._database.write(agents.set_times, key=key, times=times)
+        agent = await self._database.write(agents.change, key, **times._asdict())
         return pb.SetAgentTtlResponse(agent=agent_message(agent))
 
     async def SetContextPolicy(
@@ -169,7 +169,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     ) -> pb.SetContextPolicyResponse:
         key = AgentKey.from_proto(request.key)
         policy = conversions.context_policy(request.context_policy, needed=True)
-        agent = await self._database.write(agents.set_context_policy, key=key, policy=policy)
+        agent = await self._database.write(agents.change, key, context_policy=policy)
         return pb.SetContextPolicyResponse(agent=agent_message(agent))
 
     async def EvictAgent(self, request: pb.EvictAgentRequest, context: Context) -> pb.EvictAgentResponse:

@@ -128,7 +128,7 @@ class BlockStore:
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
                 raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
-        if not self._database.read_blocking(agents.may_publish, uid=publication.version.uid):
+        if not self._database.read_blocking(agents.may_publish, publication.version.uid):
             self._discard(publication)
             return Published(0, len(publication.staged))
         placed: dict[FileName, FileOrigin] = {}
@@ -248,7 +248,7 @@ class BlockStore:
         """What has to be done now and then: end what is over at `now`, and keep the limits where the disk changed."""
         await asyncio.wrap_future(self._keep_limits(now))
         if self._database.scrub_owed:
-            await self._database.scrub(patient=False)
+            await asyncio.wrap_future(self._database.scrub(patient=False))
 
     def close(self) -> None:
         """Wait for what is running."""

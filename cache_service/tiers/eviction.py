@@ -10,12 +10,13 @@ fsync. A crash or a failed commit loses the notes since the last commit: evictio
 
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from agentmem.hints import TurnHints
 from agentmem.identity import FileName
 from agentmem.validation import AgentKey
-from cache_service.files import references
+from cache_service.files import quarantine, references
 from cache_service.files.references import Dropped
 from cache_service.ledger import agents
 
@@ -38,12 +39,13 @@ def evict(
     `namespace`, nothing of any other goes.
     """
     dropped = Dropped()
-    _drop_unowned(connection, goal, namespace, dropped)
-    _drop_quarantined(connection, goal, namespace, dropped)
-    for uid in _candidates(connection, protected, hints, namespace) if dropped.freed_bytes < goal else ():
-        dropped.add(drop_agent(connection, uid))
-        if dropped.freed_bytes >= goal:
-            break
+    going = chain(
+        _unowned(connection, namespace),
+        _quarantined(connection, namespace),
+        _idle(connection, protected, hints, namespace),
+    )
+    while dropped.freed_bytes < goal and (each := next(going, None)):
+        dropped.add(each)
     return dropped
 
 
@@ -120,10 +122,10 @@ def last_used(connection: sqlite3.Connection, hints: TurnHints, namespace: str |
     return None if row is None or hints.is_over(AgentKey(*row[:3])) else str(row[3])
 
 
-def _candidates(
+def _idle(
     connection: sqlite3.Connection, protected: str | None, hints: TurnHints, namespace: str | None
-) -> list[str]:
-    """Agents that may lose their KV, who should go first in front."""
+) -> Iterator[Dropped]:
+    """Drop the KV of agents that may lose it, one after the other; who should go first in front."""
     within, values = _within(namespace)
     rows = connection.execute(
         "SELECT namespace, agent_id, model_id, uid FROM agents"
@@ -131,10 +133,11 @@ def _candidates(
         (*values, protected),
     ).fetchall()
     uids = {AgentKey(*row[:3]): str(row[3]) for row in rows}
-    return [uids[key] for key in hints.order(uids)]
+    yield from (drop_agent(connection, uids[key]) for key in hints.order(uids))
 
 
-def _drop_unowned(connection: sqlite3.Connection, goal: int, namespace: str | None, dropped: Dropped) -> None:
+def _unowned(connection: sqlite3.Connection, namespace: str | None) -> Iterator[Dropped]:
+    """Drop files that no state refers to, one after the other."""
     within, values = _within(namespace)
     rows = connection.execute(
         f"SELECT namespace, kind, chain_hash FROM files WHERE {within}"
@@ -143,22 +146,18 @@ def _drop_unowned(connection: sqlite3.Connection, goal: int, namespace: str | No
         " WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash AND r.warm) ORDER BY used",
         values,
     ).fetchall()
-    for owner, kind, chain_hash in rows:
-        if dropped.freed_bytes >= goal:
-            return
-        files, size = references.drop_unreferenced(connection, owner, [references.named(kind, chain_hash)])
-        dropped.add(Dropped(files, freed_bytes=size))
+    for owner, *name in rows:
+        files, size = references.drop_unreferenced(connection, owner, [references.named(*name)])
+        yield Dropped(files, freed_bytes=size)
 
 
-def _drop_quarantined(connection: sqlite3.Connection, goal: int, namespace: str | None, dropped: Dropped) -> None:
+def _quarantined(connection: sqlite3.Connection, namespace: str | None) -> Iterator[Dropped]:
+    """Drop files in quarantine, one after the other."""
     within, values = _within(namespace)
     rows = connection.execute(f"SELECT file, size_bytes FROM quarantined WHERE {within} ORDER BY rowid", values)
     for file, size in rows.fetchall():
-        if dropped.freed_bytes >= goal:
-            return
-        connection.execute("DELETE FROM quarantined WHERE file = ?", (file,))
-        dropped.quarantined.append(file)
-        dropped.freed_bytes += size
+        quarantine.forget(connection, [file])
+        yield Dropped(quarantined=[file], freed_bytes=size)
 
 
 def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:
@@ -176,13 +175,10 @@ def expire(connection: sqlite3.Connection, now: int) -> tuple[Dropped, Dropped]:
 
     A pin keeps KV from those who need room, not from the agent's own TTL.
     """
-    erased = Dropped()
-    ended = connection.execute(
-        "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ?", (now,)
-    ).fetchall()
-    for key in ended:
+    erased, dropped = Dropped(), Dropped()
+    over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ?"
+    for key in connection.execute(over, (now,)).fetchall():
         erased.add(agents.delete(connection, AgentKey(*key)))
-    dropped = Dropped()
     idle = connection.execute(f"SELECT uid FROM agents WHERE used + ttl <= ? AND {HAS_ANY_KV}", (now,)).fetchall()
     for (uid,) in idle:
         dropped.add(drop_agent(connection, uid, objects=True))

@@ -97,28 +97,17 @@ class Quotas:
         quota = self.of(namespace)
         return quota is None or ledger + held <= quota
 
-    def refusal_of_kv(self, namespace: str, used: Usage, held: int) -> str:
-        """Why new KV is not kept, in words for the operator. `held` are bytes of pinned agents' KV."""
-        return (
-            f"{self._full(namespace, used, held)}; unpin or delete agents, delete workflow runs, or raise the quota"
-            " (the turn is kept, its KV is not)"
-        )
-
-    def refusal_of_ledger(self, namespace: str, used: Usage, held: int) -> str:
-        """Why a ledger may not grow, in words for the operator. `used` is what would be there."""
-        return (
-            f"{self._full(namespace, used, held)}; only KV is ever evicted; nothing was changed; delete agents or"
-            " workflow runs, or raise the quota"
-        )
-
-    def _full(self, namespace: str, used: Usage, held: int) -> str:
-        quota = self.of(namespace)
-        assert quota is not None, "a namespace without a quota is never full"
-        flag = "--namespaces" if namespace in self.own else "--namespace-bytes"
-        return (
-            f"the quota of namespace {namespace!r} is {binary_size(quota)} ({flag}), and it would take"
+    def refusal(self, namespace: str, used: Usage, held: int, *, of_ledger: bool) -> ResourceExhausted:
+        """Why a ledger may not grow, or new KV is not kept. `used` is what would be there, `held` what is pinned KV."""
+        quota, flag = self.of(namespace), "--namespaces" if namespace in self.own else "--namespace-bytes"
+        advice = "unpin or delete agents, delete workflow runs, or raise the quota (the turn is kept, its KV is not)"
+        if of_ledger:
+            advice = "only KV is ever evicted; nothing was changed; delete agents or workflow runs, or raise the quota"
+        return ResourceExhausted(
+            f"the quota of namespace {namespace!r} is {binary_size(quota or 0)} ({flag}), and it would take"
             f" {binary_size(used.total)}: {binary_size(used.ledger)} of ledgers and workflow records, and"
-            f" {binary_size(used.kv)} of KV, of which {binary_size(held)} belong to pinned agents"
+            f" {binary_size(used.kv)} of KV, of which {binary_size(held)} belong to pinned agents; {advice}",
+            retry_after=RETRY_SECONDS,
         )
 
 
@@ -160,6 +149,5 @@ class LedgerWriter:
         if exceeded and after.ledger > before.ledger:
             held = eviction.held_bytes(connection, namespace=namespace)
             if not self._quotas.has_room(namespace, after.ledger, held):
-                problem = self._quotas.refusal_of_ledger(namespace, after, held)
-                raise ResourceExhausted(problem, retry_after=RETRY_SECONDS)
+                raise self._quotas.refusal(namespace, after, held, of_ledger=True)
         return result, exceeded

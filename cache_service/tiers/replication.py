@@ -90,7 +90,7 @@ class Replicator:
         """
         self._pending_claim = self._database.write_blocking(place.begin, location=self._tier.location)
         self._database.write_blocking(objects.catch_up)
-        self._database.after_commit(self._wake.set)
+        self._database.after_commit.append(self._wake.set)
         self._thread.start()
         try:
             self._first_claim.result(_FIRST_CLAIM_SECONDS)
@@ -218,7 +218,7 @@ class Replicator:
         self._metrics.up.set(1)
         finished = self._database.write_blocking(objects.end_deletions, numbers=numbers)
         if finished:
-            self._database.scrub_blocking()  # the rows named agents that are gone
+            self._database.scrub().result()  # the rows named agents that are gone
         progress, self._deleted = self._deleted, Future()
         progress.set_result(None)
         return True

@@ -105,15 +105,15 @@ class WarmTier:
 
     def refusal(self, namespace: str) -> ResourceExhausted | None:
         """Why there is no room for new files of the namespace, as the error to raise; None if there is."""
-        problem = None
-        used = self._database.read_blocking(usage.of, namespace=namespace)
+        used = self._database.read_blocking(usage.of, namespace)
         if self._quotas.excess(namespace, used):
-            held = self._database.read_blocking(eviction.held_bytes, namespace=namespace)
-            problem = self._quotas.refusal_of_kv(namespace, used, held)
-        elif self.limits.refuses(everything := self.used(), free := self.free()):
+            held = self._database.read_blocking(eviction.held_bytes, None, namespace)
+            return self._quotas.refusal(namespace, used, held, of_ledger=False)
+        if self.limits.refuses(everything := self.used(), free := self.free()):
             held = self._database.read_blocking(eviction.held_bytes)
             problem = self.limits.refusal(everything, free, held, str(self._directory.root))
-        return None if problem is None else ResourceExhausted(problem, retry_after=RETRY_SECONDS)
+            return ResourceExhausted(problem or "", retry_after=RETRY_SECONDS)
+        return None
 
     def evict_agent(self, key: AgentKey, *, objects: bool) -> Dropped:
         """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""

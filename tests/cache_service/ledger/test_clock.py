@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.identity import NO_VERSION, Ledger, TurnPlace
-from agentmem.validation import AgentKey, IdleTimes
+from agentmem.validation import AgentKey
 from cache_service.ledger import agents, clock, turns
 from cache_service.ledger.agents import Conversation
 from cache_service.ledger.clock import SETTLING, STEP, Clock, Moment, Reading, Time, advanced, resumed
@@ -222,7 +222,7 @@ def begin(connection: sqlite3.Connection, now: Moment) -> None:
     key = AgentKey("n", "a", "m")
     part = Ledger(np.zeros(1, np.uint32), b"x", np.ones(1, np.uint32), "t", (TurnPlace(1, 0),))
     turns.commit(connection, Turn(key, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b"")), now)
-    agents.set_times(connection, key, IdleTimes(DAY, 30 * DAY))
+    agents.change(connection, key, ttl=DAY, delete_after=30 * DAY)
 
 
 @pytest.mark.parametrize(

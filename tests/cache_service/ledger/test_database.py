@@ -107,8 +107,8 @@ async def test_a_scrub_waits_for_reads_and_keeps_new_ones_waiting(database: Data
     slow = asyncio.ensure_future(database.read(slow_read))
     await asyncio.to_thread(reading.wait, 10)
     with pytest.raises(Unavailable, match="is being read"):
-        await database.scrub(patient=False)
-    scrub = asyncio.ensure_future(database.scrub())
+        await asyncio.wrap_future(database.scrub(patient=False))
+    scrub = asyncio.wrap_future(database.scrub())
     late = asyncio.ensure_future(database.read(names))
     done.set()
     await asyncio.gather(slow, scrub, late)
@@ -153,9 +153,9 @@ async def test_erasing_while_another_program_reads_asks_for_a_retry(
     reader.execute("SELECT * FROM agents").fetchall()
     await database.write(lambda c: put(c, "b"))
     with pytest.raises(Unavailable):
-        await database.scrub()
+        await asyncio.wrap_future(database.scrub())
     reader.close()
-    await database.scrub()
+    await asyncio.wrap_future(database.scrub())
     assert (tmp_path / "store.db-wal").stat().st_size == 0
 
 
@@ -168,7 +168,7 @@ def test_notes_join_the_next_transaction_and_the_last_one_at_close(tmp_path: Pat
         while noted:
             put(connection, noted.pop())
 
-    database.before_commit(flush)
+    database.before_commit.append(flush)
     noted.append("with a write")
     database.write_blocking(lambda c: put(c, "write"))
     noted.append("at close")

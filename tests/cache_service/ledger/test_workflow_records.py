@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -209,7 +210,7 @@ async def test_a_put_writes_what_it_brings_and_not_the_record(store: Running) ->
     """Of a record of a megabyte an event of 1.5 KB changes a few pages."""
     await store.cache.PutWorkflowRecord(put("w", payload=bytes(500_000), events=[bytes(500_000)]))
     wal = store.data / "store.db-wal"
-    await store.store._database.scrub()
+    await asyncio.wrap_future(store.store._database.scrub())
     for version in range(1, 21):
         await store.cache.PutWorkflowRecord(put("w", version, None, summary=b"s" * 100, events=[bytes(1500)]))
     assert wal.stat().st_size < 20 * 40_000

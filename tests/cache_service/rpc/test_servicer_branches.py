@@ -32,7 +32,7 @@ class Held:
 @contextmanager
 def next_transaction(store: Running) -> Iterator[Held]:
     """Hold the next transaction, at most until the end of the block."""
-    held, hooks = Held(), store.store._database._before_commit
+    held, hooks = Held(), store.store._database.before_commit
     hooks.append(held)
     try:
         yield held

@@ -23,8 +23,8 @@ def test_ledgers_need_room_beside_what_cannot_go() -> None:
 
 
 def test_the_refusals_say_what_to_do() -> None:
-    kv = QUOTAS.refusal_of_kv("any", Usage(900, 200), 40)
+    kv = QUOTAS.refusal("any", Usage(900, 200), 40, of_ledger=False).message
     assert "'any' is 1000 bytes (--namespace-bytes)" in kv and "1100 bytes" in kv and "40 bytes belong to pinned" in kv
     assert "unpin or delete agents, delete workflow runs, or raise" in kv
-    ledger = QUOTAS.refusal_of_ledger("small", Usage(0, 11), 0)
+    ledger = QUOTAS.refusal("small", Usage(0, 11), 0, of_ledger=True).message
     assert "(--namespaces)" in ledger and "delete agents or workflow runs, or raise the quota" in ledger

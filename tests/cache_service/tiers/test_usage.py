@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
 from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace
-from agentmem.validation import NEVER, AgentKey, IdleTimes
+from agentmem.validation import NEVER, AgentKey
 from cache_service.files import quarantine, references
 from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger import agents, branches, schema, snapshots, turns, workflow_records
@@ -120,7 +120,7 @@ class UsageMachine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def end(self, key: AgentKey) -> None:
         def work(connection: sqlite3.Connection) -> None:
-            agents.set_times(connection, key, IdleTimes(1, 2))
+            agents.change(connection, key, ttl=1, delete_after=2)
             eviction.expire(connection, 1)
             eviction.expire(connection, 2)
 
