@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from agentmem.blockfile import TENSORS
 from agentmem.errors import DataLoss
@@ -31,27 +32,33 @@ SLACK = 256
 """Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
 
 DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
-_MAX_DIM = 1 << 20
-_MAX_LAYERS = 4096
+
+
+_Dim = Annotated[int, Field(strict=True, gt=0, le=1 << 20)]
 
 
 class LayerShape(NamedTuple):
     """The KV of one layer. `window` is None for full attention."""
 
-    kv_heads: int
-    k_dim: int
-    v_dim: int
-    window: int | None = None
+    kv_heads: _Dim
+    k_dim: _Dim
+    v_dim: _Dim
+    window: Annotated[int, Field(strict=True, gt=0, lt=1 << 32)] | None = None
 
 
 @dataclass(frozen=True)
 class KVGeometry:
     """The KV of all layers in the model's order. `dtype` is that of scales and biases, as safetensors calls it."""
 
-    dtype: str
-    bits: int
-    group_size: int
-    layers: tuple[LayerShape, ...]
+    dtype: Annotated[str, Field(pattern="^(F32|F16|BF16)$")]
+    bits: Annotated[int, Field(strict=True, ge=4, le=8, multiple_of=4)]
+    group_size: Annotated[int, Field(strict=True, ge=32, le=64, multiple_of=32)]
+    layers: Annotated[tuple[LayerShape, ...], Field(min_length=1, max_length=4096)]
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the geometry that this says. Raises ValueError, which pydantic's ValidationError is."""
+        return TypeAdapter(cls).validate_json(text)
 
     def width(self, layer: int, part: str) -> int:
         """Return the elements per token and head of one part ("k.weights", …) of a layer."""
@@ -158,7 +165,12 @@ def check(manifest: Manifest) -> None:
         end = turn.end_token
     if not 0 <= manifest.kv_tokens <= len(ledger):
         raise damaged("it has KV of more tokens than there are")
-    _check_geometry(geometry)
+    try:
+        TypeAdapter(KVGeometry).validate_python(vars(geometry))
+    except ValidationError as error:
+        raise damaged("its KV has a strange geometry") from error
+    if any(dim % geometry.group_size for _, *dims, _ in geometry.layers for dim in dims):
+        raise damaged("a layer of a strange width")
     if len(firsts) != (len(geometry.layers) if manifest.kv_tokens else 0):
         raise damaged("first positions do not belong to the layers")
     for shape, first in zip(geometry.layers, firsts, strict=False):
@@ -168,17 +180,3 @@ def check(manifest: Manifest) -> None:
             raise damaged("a layer has more tokens than it keeps")
     if len({first for shape, first in zip(geometry.layers, firsts, strict=False) if shape.window}) > 1:
         raise damaged("windows do not begin at one position")
-
-
-def _check_geometry(geometry: KVGeometry) -> None:
-    if geometry.dtype not in DTYPE_BYTES or geometry.dtype == "U32":
-        raise damaged("unknown dtype")
-    if geometry.bits not in (4, 8) or geometry.group_size not in (32, 64):
-        raise damaged("unknown quantization")
-    if not 0 < len(geometry.layers) <= _MAX_LAYERS:
-        raise damaged("a strange number of layers")
-    for kv_heads, k_dim, v_dim, window in geometry.layers:
-        if not 0 < kv_heads <= _MAX_DIM or (window is not None and not 0 < window < 1 << 32):
-            raise damaged("a layer of a strange shape")
-        if any(not 0 < dim <= _MAX_DIM or dim % geometry.group_size for dim in (k_dim, v_dim)):
-            raise damaged("a layer of a strange width")

@@ -33,7 +33,7 @@ from agentmem.errors import FailedPrecondition, InvalidArgument
 from agentmem.identity import Ledger, TurnPlace, Uint32
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey, check_text
-from inference_service.portable.format import FORMAT, FORMAT_VERSION, KVGeometry, LayerShape, Manifest, check, damaged
+from inference_service.portable.format import FORMAT, FORMAT_VERSION, KVGeometry, Manifest, check, damaged
 from inference_service.text.template import parse_moment
 
 LENGTH_BYTES = 8
@@ -187,7 +187,9 @@ def _manifest(metadata: Mapping[str, str]) -> Manifest:
         opening_bytes=int(np.uint32(int(metadata.get("opening_bytes", "0")))),
         template_time=parse_moment("template_time", moment) if moment else "",
     )
-    geometry = _geometry(metadata["geometry"])
+    if len(metadata["geometry"]) > _MAX_GEOMETRY:
+        raise ValueError("too long")
+    geometry = KVGeometry.from_json(metadata["geometry"])
     firsts = _numbers(metadata["first_positions"], len(geometry.layers) if kv_tokens else 0).tolist()
     key = AgentKey(*(check_text(name, metadata[name]) for name in ("namespace", "agent_id", "model_id")))
     policy = types_pb2.ContextPolicy.ValueType(int(metadata.get("context_policy", "0")))
@@ -204,14 +206,3 @@ def _numbers(text: str, count: int, *, lists: int = 0) -> Uint32:
     if numbers.size != count:
         raise ValueError("not that many numbers")
     return numbers
-
-
-def _geometry(text: str) -> KVGeometry:
-    if len(text) > _MAX_GEOMETRY:
-        raise ValueError("too long")
-    raw = json.loads(text)
-    layers = tuple(LayerShape(**layer) for layer in raw["layers"])
-    numbers = [raw["bits"], raw["group_size"], *(n for layer in layers for n in layer if n is not None)]
-    if not all(type(n) is int for n in numbers) or not isinstance(raw["dtype"], str):
-        raise ValueError("not numbers")
-    return KVGeometry(raw["dtype"], raw["bits"], raw["group_size"], layers)

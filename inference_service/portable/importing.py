@@ -22,7 +22,7 @@ from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.models.loading import LoadedModel
 from inference_service.portable import header, spool
-from inference_service.portable.format import Manifest, damaged, kv_geometry, layers_of
+from inference_service.portable.format import KVGeometry, Manifest, damaged, kv_geometry, layers_of
 from inference_service.portable.spool import Spool, SpoolFile
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import Target
@@ -126,7 +126,8 @@ def check_fit(manifest: Manifest, model: LoadedModel) -> None:
     Raises DataLoss for a ledger whose tokens the model's tokenizer would decode otherwise.
     """
     if manifest.geometry != kv_geometry(model.geometry):
-        found, wanted = _differing(manifest, model)
+        both = zip(_parts(manifest.geometry), _parts(kv_geometry(model.geometry)), strict=False)
+        found, wanted = next(pair for pair in both if pair[0] != pair[1])
         raise FailedPrecondition(
             f"the file's KV has another geometry than model {model.model_id!r} here: {found} instead of {wanted}; "
             "import it where the same model runs with the same settings"
@@ -193,16 +194,11 @@ async def _read_data(
         raise damaged("the tensors' checksum is another")
 
 
-def _differing(manifest: Manifest, model: LoadedModel) -> tuple[str, str]:
-    """Return the first thing in which two geometries differ, on both sides."""
-    found, wanted = manifest.geometry, kv_geometry(model.geometry)
-    for name in ("dtype", "bits", "group_size"):
-        if getattr(found, name) != getattr(wanted, name):
-            return f"{name} {getattr(found, name)}", f"{getattr(wanted, name)}"
-    if len(found.layers) != len(wanted.layers):
-        return f"{len(found.layers)} layers", f"{len(wanted.layers)}"
-    at = next(i for i, pair in enumerate(zip(found.layers, wanted.layers, strict=True)) if pair[0] != pair[1])
-    return f"layer {at} with {found.layers[at]._asdict()}", f"{wanted.layers[at]._asdict()}"
+def _parts(geometry: KVGeometry) -> list[str]:
+    """Return what two geometries may differ in, in words."""
+    settings = [f"{name} {getattr(geometry, name)}" for name in ("dtype", "bits", "group_size")]
+    layers = [f"layer {number} with {layer._asdict()}" for number, layer in enumerate(geometry.layers)]
+    return [*settings, f"{len(layers)} layers", *layers]
 
 
 def _files(namespace: str, model: LoadedModel, manifest: Manifest) -> dict[FileName, BlockHeader]:

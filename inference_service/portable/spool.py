@@ -24,7 +24,8 @@ from inference_service.storage.blocks import NUMPY_DTYPE
 RETRY_SECONDS = 10.0
 FREE_BYTES = 256 << 20
 """Disk that stays free, whatever is exported or imported."""
-_EXPONENTS = {"F16": 0x7C00, "BF16": 0x7F80}
+_EXPONENTS = {"F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80), "F32": (np.uint32, 0x7F800000)}
+"""Bits that a float has all set where it is not finite."""
 
 Places = Mapping[str, TensorPlace]
 
@@ -148,9 +149,7 @@ def _start(place: TensorPlace, position: int) -> int:
 
 
 def _is_finite(data: npt.NDArray[np.generic], dtype: str) -> bool:
-    if dtype == "U32":
+    if dtype not in _EXPONENTS:
         return True
-    if dtype == "F32":
-        return bool(np.isfinite(data.view(np.float32)).all())
-    exponent = _EXPONENTS[dtype]
-    return bool(((data.view(np.uint16) & exponent) != exponent).all())
+    bits, exponent = _EXPONENTS[dtype]
+    return bool(((data.view(bits) & exponent) != exponent).all())

@@ -58,10 +58,10 @@ def test_what_was_exported_here_fits() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"geometry": replace(manifest().geometry, dtype="F32")}, "dtype F32 instead of BF16"),
-        ({"geometry": replace(manifest().geometry, bits=8)}, "bits 8 instead of 4"),
-        ({"geometry": replace(manifest().geometry, group_size=32)}, "group_size 32 instead of 64"),
-        ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL))}, "2 layers instead of 4"),
+        ({"geometry": replace(manifest().geometry, dtype="F32")}, "dtype F32 instead of dtype BF16"),
+        ({"geometry": replace(manifest().geometry, bits=8)}, "bits 8 instead of bits 4"),
+        ({"geometry": replace(manifest().geometry, group_size=32)}, "group_size 32 instead of group_size 64"),
+        ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL))}, "2 layers instead of 4 layers"),
         ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL, FULL, FULL))}, "layer 2"),
         ({"fingerprint": "other"}, "fingerprint"),
         ({"ledger": replace(manifest(1).ledger, tokenizer_hash="other")}, "tokenizer"),
