@@ -33,6 +33,7 @@ from gateway.api.exchange import (
     Incoming,
     SseEvent,
     function_call,
+    joined,
     template_arguments,
     to_json_text,
 )
@@ -40,7 +41,6 @@ from gateway.api.openai import (
     MAX_TOOLS,
     ChatToolChoice,
     FunctionDefinition,
-    Label,
     ResponseFormat,
     SampledRequest,
     Verbosity,
@@ -51,7 +51,7 @@ from gateway.api.openai import (
 )
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
 from gateway.api.reports import finish_reason
-from gateway.api.validation import Count, Forgiving, Json, JsonObject, Strict, Text
+from gateway.api.validation import Count, Forgiving, Json, JsonObject, KeyPart, Strict, Text
 
 
 class TextPart(Strict):
@@ -120,10 +120,9 @@ class Message(Forgiving):
 
     def to_proto(self) -> types_pb2.ChatMessage:
         """Return the contract's message. Parts of the content are joined without anything between them."""
-        content = self.content
         return types_pb2.ChatMessage(
             role="system" if self.role == "developer" else self.role,
-            content="".join(part.text for part in content) if isinstance(content, list) else content or "",
+            content=joined(self.content),
             name=self.name,
             reasoning_content=self.reasoning_content,
             tool_calls_json=to_json_text([call.model_dump() for call in self.tool_calls or ()]),
@@ -139,7 +138,7 @@ class ChatRequest(SampledRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
-    prompt_cache_key: Label | None = None
+    prompt_cache_key: KeyPart | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -137,6 +137,11 @@ def function_call(identifier: str, name: str, arguments: str) -> Json:
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def joined(content: str | list[Any] | None) -> str:
+    """Return a content of text as one text; its parts are joined without anything between them."""
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+
+
 def to_json_text(value: Any) -> str | None:
     """Return `value` as JSON for a field of the contract; None for what is empty."""
     return json.dumps(value, ensure_ascii=False) if value else None

@@ -21,8 +21,17 @@ from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api import messages_schema as schema
 from gateway.api.errors import ANTHROPIC
-from gateway.api.exchange import Answer, Exchange, Incoming, SseEvent, function_call, template_arguments, to_json_text
-from gateway.api.messages_schema import CountTokensRequest, MessagesRequest, joined
+from gateway.api.exchange import (
+    Answer,
+    Exchange,
+    Incoming,
+    SseEvent,
+    function_call,
+    joined,
+    template_arguments,
+    to_json_text,
+)
+from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
 from gateway.api.validation import Json
 
 DEFAULT_TEMPERATURE = 1.0
@@ -106,7 +115,7 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     chat = types_pb2.Messages(
         tools_json=to_json_text(_functions(tools)), template_arguments_json=template_arguments(effort, thinking)
     )
-    if system := joined(conversation.system or ""):
+    if system := joined(conversation.system):
         chat.messages.add(role="system", content=system)
     for role, turn in groupby(enumerate(conversation.messages), key=lambda one: one[1].role):
         chat.messages.extend(_turn(role, list(turn)))
@@ -124,7 +133,8 @@ def _turn(role: str, turn: Sequence[tuple[int, schema.Message]]) -> Iterator[typ
     blocks = [block for _, message in turn for block in message.blocks]
     results = [block for block in blocks if isinstance(block, schema.ToolResultBlock)]
     for result in results:
-        content = f"Error: {result.text}" if result.is_error else result.text
+        content = joined(result.content)
+        content = f"Error: {content}" if result.is_error else content
         yield types_pb2.ChatMessage(role="tool", content=content, tool_call_id=result.tool_use_id)
     texts = [[block for block in message.blocks if isinstance(block, schema.TextBlock)] for _, message in turn]
     if results and not any(texts):

@@ -17,11 +17,11 @@ speed standard, a null or an empty list.
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from agentmem.validation import MAX_STOPS, check_text
+from agentmem.validation import MAX_STOPS
 from gateway.api.exchange import Effort
-from gateway.api.validation import UINT32, Count, Forgiving, JsonObject, ModelName, StopString, Text
+from gateway.api.validation import UINT32, Count, Forgiving, JsonObject, KeyPart, StopString, Text
 
 MAX_TOOL_NAME = 128
 
@@ -67,11 +67,6 @@ class ToolResultBlock(_Cacheable):
     tool_use_id: Text
     content: Text | list[TextBlock] | None = None
     is_error: bool | None = None
-
-    @property
-    def text(self) -> str:
-        """The result as one text."""
-        return joined(self.content or "")
 
 
 class ThinkingBlock(Forgiving):
@@ -165,20 +160,16 @@ class OutputConfig(Forgiving):
     effort: Effort | None = None
 
 
-def _label(value: str) -> str:
-    return check_text("metadata.user_id", value)
-
-
 class Metadata(Forgiving):
     """What is said of the request."""
 
-    user_id: Annotated[Text, AfterValidator(_label)] | None = None
+    user_id: KeyPart | None = None
 
 
 class Conversation(Forgiving):
     """What a request to be answered and one to be counted have in common: all that the prompt is made of."""
 
-    model: ModelName
+    model: KeyPart
     messages: Annotated[list[Message], Field(min_length=1)]
     system: Text | list[TextBlock] | None = None
     tools: list[Tool] | None = None
@@ -204,8 +195,3 @@ class MessagesRequest(Conversation):
     stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-
-
-def joined(content: str | list[TextBlock]) -> str:
-    """Return a content of text as one text; blocks are joined without anything between them."""
-    return content if isinstance(content, str) else "".join(block.text for block in content)

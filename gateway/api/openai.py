@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
-from agentmem.validation import MAX_PENALTY, MAX_STOPS, check_text
-from gateway.api.validation import UINT32, Count, Forgiving, Json, JsonObject, ModelName, StopString, Strict, Text
+from agentmem.validation import MAX_PENALTY, MAX_STOPS
+from gateway.api.validation import UINT32, Count, Forgiving, Json, JsonObject, KeyPart, StopString, Strict, Text
 
 MAX_CHOICES = 16
 MAX_LOGIT_BIASES = 1024
@@ -24,10 +24,6 @@ def _false(value: bool) -> bool:
     return value
 
 
-def _label(value: str) -> str:
-    return check_text("prompt_cache_key", value)
-
-
 No = Annotated[bool, AfterValidator(_false), Field(json_schema_extra={"const": False})]
 """false, and not 0, which Literal[False] takes."""
 
@@ -37,7 +33,6 @@ Verbosity = Literal["medium"]
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
 TopP = Annotated[float, Field(gt=0, le=1)]
-Label = Annotated[Text, AfterValidator(_label)]
 _Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
 
 
@@ -51,7 +46,7 @@ class StreamOptions(Strict):
 class SampledRequest(Forgiving):
     """What chat completions and completions have in common; top_k, min_p and repetition_penalty are beyond OpenAI's."""
 
-    model: ModelName
+    model: KeyPart
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.exchange import Exchange, Incoming, function_call, template_arguments, to_json_text
+from gateway.api.exchange import Exchange, Incoming, function_call, joined, template_arguments, to_json_text
 from gateway.api.openai import DEFAULT_TEMPERATURE, held_calls, refuse_idle_stream_options, schema_of
 from gateway.api.responses_output import ResponseAnswer
 from gateway.api.responses_schema import (
@@ -31,7 +31,6 @@ from gateway.api.responses_schema import (
     MessageItem,
     ReasoningItem,
     ResponseRequest,
-    text_of,
 )
 from gateway.api.validation import Json
 
@@ -156,7 +155,7 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
     for item in given:
         match item:
             case MessageItem():
-                text = text_of(item.content)
+                text = joined(item.content)
                 if item.role == "assistant" and messages and messages[-1].goes_on:
                     messages[-1].texts.append(text)
                     messages[-1].thought = False
@@ -168,8 +167,8 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
                 messages[-1].calls.append(function_call(item.call_id, item.name, item.arguments))
                 messages[-1].thought = False
             case FunctionCallOutputItem():
-                messages.append(_Message("tool", [text_of(item.output)], answers=item.call_id))
-            case ReasoningItem(text=text) if text:
+                messages.append(_Message("tool", [joined(item.output)], answers=item.call_id))
+            case ReasoningItem() if text := joined(item.content):
                 if not messages or messages[-1].role != "assistant":
                     messages.append(_Message("assistant"))
                 messages[-1].reasoning.append(text)

@@ -15,7 +15,6 @@ Strict tools, a tool_choice that names or requires functions, and parallel_tool_
 the model writes calls as JSON. A tool is strict if it says so.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
@@ -25,7 +24,6 @@ from gateway.api.exchange import Effort
 from gateway.api.openai import (
     MAX_TOOLS,
     FunctionDefinition,
-    Label,
     No,
     ResponseToolChoice,
     Temperature,
@@ -33,7 +31,7 @@ from gateway.api.openai import (
     TopP,
     Verbosity,
 )
-from gateway.api.validation import Count, Forgiving, JsonObject, ModelName, Strict, Text
+from gateway.api.validation import Count, Forgiving, JsonObject, KeyPart, Strict, Text
 
 MAX_METADATA = 16
 
@@ -124,11 +122,6 @@ class ReasoningItem(Strict):
     encrypted_content: None = None
     status: _Status | None = None
 
-    @property
-    def text(self) -> str:
-        """The parts as one text."""
-        return "".join(part.text for part in self.content or ())
-
 
 def _kind(item: Any) -> Any:
     return item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
@@ -177,7 +170,7 @@ class ResponseStreamOptions(Strict):
 class ResponseRequest(Forgiving):
     """The body of a request."""
 
-    model: ModelName
+    model: KeyPart
     input: Text | Annotated[list[Item], Field(min_length=1)]
     instructions: Text | None = None
     stream: bool | None = None
@@ -188,7 +181,7 @@ class ResponseRequest(Forgiving):
     previous_response_id: Text | None = None
     store: bool | None = None
     metadata: Annotated[dict[Text, Text], Field(max_length=MAX_METADATA)] | None = None
-    prompt_cache_key: Label | None = None
+    prompt_cache_key: KeyPart | None = None
     text: TextConfig | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ResponseToolChoice | None = None
@@ -214,8 +207,3 @@ class ResponseRequest(Forgiving):
     def wants_logprobs(self) -> bool:
         """Whether log-probabilities are asked for."""
         return "message.output_text.logprobs" in (self.include or ())
-
-
-def text_of(content: str | Iterable[InputText | OutputText]) -> str:
-    """Content as one text; parts are joined without anything between them."""
-    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -69,8 +69,11 @@ def _stop(value: str) -> str:
     return value
 
 
-def _model(value: str) -> str:
-    return check_text("model", value)
+def _key_part(value: str) -> str:
+    try:
+        return check_text("", value)
+    except InvalidArgument as error:
+        raise ValueError(error.problem) from None
 
 
 Text = Annotated[str, AfterValidator(_well_formed)]
@@ -81,7 +84,8 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
 
 StopString = Annotated[Text, AfterValidator(_stop)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
-ModelName = Annotated[str, Field(min_length=1), AfterValidator(_model)]
+KeyPart = Annotated[str, Field(min_length=1), AfterValidator(_key_part)]
+"""A part of an agent's key, such as its model, or a label."""
 
 
 _TOO_DEEP = f"must not be nested deeper than {MAX_DEPTH}"
@@ -89,7 +93,11 @@ _TOO_DEEP = f"must not be nested deeper than {MAX_DEPTH}"
 
 def parse_body(body: bytes, schema: type[_Model]) -> _Model:
     """Return `body` as `schema`. Raises InvalidArgument that names the field, or "body" where it is no JSON object."""
-    data = _parse(body)
+    return checked(_parse(body), schema)
+
+
+def checked(data: Json, schema: type[_Model]) -> _Model:
+    """Return `data` as `schema`. Raises InvalidArgument that names the field."""
     try:
         return schema.model_validate(data)
     except ValidationError as error:

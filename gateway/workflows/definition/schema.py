@@ -34,9 +34,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import GenerateJsonSchema
 
-from agentmem.errors import InvalidArgument
-from agentmem.validation import MAX_SCHEMA_BYTES, MAX_STOPS, check_text
-from gateway.api.validation import JsonObject, StopString, Strict, Text
+from agentmem.validation import MAX_SCHEMA_BYTES, MAX_STOPS
+from gateway.api.validation import JsonObject, KeyPart, StopString, Strict, Text
 
 MAX_AGENTS: Final = 64
 MAX_PHASES: Final = 64
@@ -56,13 +55,6 @@ Tokens = Annotated[int, Field(ge=1, le=32768)]
 Listening = Literal["silent", "notes"]
 
 
-def _part_of_a_key(value: str) -> str:
-    try:
-        return check_text("key", value)
-    except InvalidArgument as error:
-        raise ValueError(error.problem) from None
-
-
 def _schema(value: dict[str, Any]) -> dict[str, Any]:
     if len(schema_text(value).encode()) > MAX_SCHEMA_BYTES:
         raise ValueError(f"must have at most {MAX_SCHEMA_BYTES} bytes as JSON")
@@ -75,10 +67,6 @@ def _schema(value: dict[str, Any]) -> dict[str, Any]:
 def schema_text(schema: dict[str, Any]) -> str:
     """A JSON Schema as the worker gets it, with the properties in their order."""
     return json.dumps(schema, ensure_ascii=False)
-
-
-KeyPart = Annotated[str, Field(min_length=1), AfterValidator(_part_of_a_key)]
-"""A part of an agent's key; unlike a door's ModelName it complains as every field of the file does."""
 
 
 class Sampling(Strict):
