@@ -20,6 +20,7 @@ from gateway.api.rest import ENDPOINTS, Endpoint, Parameter, model_of_answer, mo
 from gateway.api.transcoding import message_model
 from gateway.api.validation import Json
 from gateway.http.middleware import ALIVE, METRICS, OPEN, READY
+from gateway.http.requests import TurnHeaders, TurnName
 from gateway.http.turns import TurnEndpoint
 
 JSON: Final = "application/json"
@@ -61,44 +62,24 @@ class Operation(NamedTuple):
 _NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 
-def _header(name: str, what: str, schema: Json) -> Json:
-    return {"name": name, "in": "header", "description": what, "schema": schema}
+def _headers(model: type[BaseModel]) -> tuple[Json, ...]:
+    """Return the headers of `model` as parameters."""
+    return tuple(
+        {
+            "name": name,
+            "in": "header",
+            "description": said["description"],
+            "schema": {key: value for key, value in said.items() if key not in ("title", "description", "default")},
+        }
+        for name, said in model.model_json_schema()["properties"].items()
+    )
 
-
-def _ascii(most: int) -> Json:
-    return {"type": "string", "minLength": 1, "maxLength": most, "pattern": "^[!-~]+$"}
-
-
-AGENT: Final = _header(
-    "X-Agent-ID", "The agent whose turn it is, percent-encoded; else it is found by content.", _ascii(768)
-)
-MEMORY: Final = _header(
-    "X-Agent-Memory",
-    "How the input relates to the memory of the agent that X-Agent-ID names; else the input decides.",
-    {"enum": ["append", "replace", "refuse"]},
-)
-IDEMPOTENCY_KEY: Final = _header(
-    "Idempotency-Key",
-    "Names the turn: a retry with the same key and body is answered with the turn itself.",
-    _ascii(128),
-)
-HISTORY: Final = _header(
-    "X-Agent-History",
-    "How what the agent has had of a chat is taken: as it remembers it, with the reasoning that a "
-    "template leaves out of earlier turns (memory, the default), or as the template renders it.",
-    {"enum": ["memory", "template"]},
-)
-TEMPLATE_TIME: Final = _header(
-    "X-Agent-Template-Time",
-    "The moment, in ISO 8601, that the chat template sees as the present, and the agent's from then on.",
-    _ascii(64),
-)
 
 _TURN: Final = Operation(
     "",
     "OpenAI",
     {JSON: told.ANY, EVENTS: told.EVENT},
-    parameters=(AGENT, MEMORY, IDEMPOTENCY_KEY, TEMPLATE_TIME, HISTORY),
+    parameters=_headers(TurnHeaders),
     errors=WRITE_ERRORS,
 )
 """A route that runs turns: JSON, or events where `stream` asks for them."""
@@ -213,7 +194,7 @@ def _rest(endpoint: Endpoint) -> Operation:
         answers,
         body,
         endpoint.example,
-        tuple(_query(one) for one in endpoint.query) + ((IDEMPOTENCY_KEY,) if endpoint.is_turn else ()),
+        tuple(_query(one) for one in endpoint.query) + (_headers(TurnName) if endpoint.is_turn else ()),
         READ_ERRORS if body is None and endpoint.method == "GET" else WRITE_ERRORS,
     )
 

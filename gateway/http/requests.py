@@ -2,85 +2,98 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Collection
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
 
+from pydantic import AfterValidator, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agentmem.errors import InvalidArgument
-from agentmem.v1 import inference_pb2, types_pb2
-from agentmem.validation import MAX_REQUEST_ID_BYTES, check_text
+from agentmem.v1 import inference_pb2
+from agentmem.validation import MAX_PART_BYTES, MAX_REQUEST_ID_BYTES, check_text
 from agentmem.wire import drain
+from gateway.api.validation import Strict, checked
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
-TEMPLATE_TIME_HEADER = "X-Agent-Template-Time"
-HISTORY_HEADER = "X-Agent-History"
-MEMORY_HEADER = "X-Agent-Memory"
 WARNING_HEADER = "X-Agent-Warning"
 """Of answers: what a client that sent no X-Agent-Memory may not have meant."""
-
-_MEMORY_MODES: Final = {
-    "": inference_pb2.MEMORY_MODE_AUTO,
-    "append": inference_pb2.MEMORY_MODE_APPEND,
-    "replace": inference_pb2.MEMORY_MODE_REPLACE,
-    "refuse": inference_pb2.MEMORY_MODE_REFUSE,
-}
-_HISTORIES: Final = {
-    "": types_pb2.HISTORY_UNSPECIFIED,
-    "memory": types_pb2.HISTORY_MEMORY,
-    "template": types_pb2.HISTORY_TEMPLATE,
-}
-_MOST_TIME_BYTES = 64
 
 _LARGE: Final = 64 * 1024
 """Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
 
 _T = TypeVar("_T")
+_Headers = TypeVar("_Headers", bound=Strict)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
-def agent_id(headers: Headers) -> str:
-    """Return the agent that X-Agent-ID names; empty where the header is absent.
-
-    Headers are ASCII, so an id is percent-encoded UTF-8: `caf%C3%A9` is "café", and a "%" itself is `%25`. Raises
-    InvalidArgument for an empty, over-long or ill-formed id.
-    """
-    value = _single(headers, AGENT_HEADER)
-    return "" if value is None else percent_decoded(AGENT_HEADER, value)
+def _field(name: str, what: str, most: int = 0) -> Any:
+    """Return a header that may be absent; `most` bytes long, unless it is one of a few words."""
+    text: Any = {"minLength": 1, "maxLength": most, "pattern": "^[!-~]+$"} if most else {}
+    return Field("", alias=name, description=what, json_schema_extra=text)
 
 
-def request_id(headers: Headers) -> str:
-    """Return the turn's id for retries, from Idempotency-Key; empty where it is absent.
-
-    X-Request-ID is not asked: proxies stamp one on each attempt, and some callers send one for all that they do.
-    """
-    return _text(headers, TURN_HEADER, MAX_REQUEST_ID_BYTES)
+def _text(name: str, most: int) -> AfterValidator:
+    return AfterValidator(lambda value: check_text(name, _ascii(name, value), max_bytes=most))
 
 
-def template_time(headers: Headers) -> str:
-    """Return the moment that the agent's chat template is to see from now on; empty without X-Agent-Template-Time."""
-    return _text(headers, TEMPLATE_TIME_HEADER, _MOST_TIME_BYTES)
+class TurnName(Strict):
+    """What a request says of its turn; X-Request-ID is not asked, for proxies stamp one on each attempt."""
+
+    turn: Annotated[str, _text(TURN_HEADER, MAX_REQUEST_ID_BYTES)] = _field(
+        TURN_HEADER,
+        "Names the turn: a retry with the same key and body is answered with the turn itself.",
+        MAX_REQUEST_ID_BYTES,
+    )
 
 
-def history(headers: Headers) -> "types_pb2.History.ValueType":
-    """Return how what the agent has had of a chat is taken; unspecified without X-Agent-History."""
-    return _HISTORIES[_single(headers, HISTORY_HEADER, _HISTORIES) or ""]
+class TurnHeaders(TurnName):
+    """What headers say of a turn and its agent. They are ASCII, so an id is percent-encoded UTF-8."""
+
+    agent: Annotated[str, AfterValidator(lambda value: percent_decoded(AGENT_HEADER, value))] = _field(
+        AGENT_HEADER, "The agent whose turn it is, percent-encoded; else it is found by content.", 3 * MAX_PART_BYTES
+    )
+    memory: Literal["append", "replace", "refuse"] = _field(
+        "X-Agent-Memory",
+        "How the input relates to the memory of the agent that X-Agent-ID names; else the input decides.",
+    )
+    template_time: Annotated[str, _text("X-Agent-Template-Time", 64)] = _field(
+        "X-Agent-Template-Time",
+        "The moment, in ISO 8601, that the chat template sees as the present, and the agent's from then on.",
+        64,
+    )
+    history: Literal["memory", "template"] = _field(
+        "X-Agent-History",
+        "How what the agent has had of a chat is taken: as it remembers it, with the reasoning that a "
+        "template leaves out of earlier turns (memory, the default), or as the template renders it.",
+    )
+
+    @property
+    def memory_mode(self) -> "inference_pb2.MemoryMode.ValueType":
+        """How the input relates to the memory of the agent that is named, AUTO unless it is said.
+
+        Without X-Agent-ID it is UNSPECIFIED: an agent that is found by its conversation has the beginning of it.
+        """
+        if not self.agent:
+            return inference_pb2.MEMORY_MODE_UNSPECIFIED
+        return inference_pb2.MemoryMode.Value(f"MEMORY_MODE_{(self.memory or 'auto').upper()}")
 
 
-def memory_mode(headers: Headers) -> "inference_pb2.MemoryMode.ValueType":
-    """Return how the input relates to the memory of the agent that is named: AUTO without X-Agent-Memory.
-
-    Without X-Agent-ID it is UNSPECIFIED: an agent that is found by its conversation has the beginning of it. Raises
-    InvalidArgument for an unknown mode, or one without an agent.
-    """
-    value, named = _single(headers, MEMORY_HEADER, _MEMORY_MODES), AGENT_HEADER in headers
-    if value is not None and not named:
-        raise InvalidArgument(MEMORY_HEADER, "needs X-Agent-ID; without it an agent is found by its conversation")
-    return _MEMORY_MODES[value or ""] if named else inference_pb2.MEMORY_MODE_UNSPECIFIED
+def read_headers(headers: Headers, schema: type[_Headers]) -> _Headers:
+    """Return the headers of `schema` that a request has. Raises InvalidArgument that names the header."""
+    given = {}
+    for name in (field.alias or "" for field in schema.model_fields.values()):
+        values = headers.getlist(name)
+        if len(values) > 1:
+            raise InvalidArgument(name, "is given more than once")
+        if values:
+            given[name] = values[0]
+    if "X-Agent-Memory" in given and AGENT_HEADER not in given:
+        raise InvalidArgument("X-Agent-Memory", "needs X-Agent-ID; without it an agent is found by its conversation")
+    return checked(given, schema)
 
 
 def percent_decoded(name: str, value: str) -> str:
@@ -96,21 +109,6 @@ def check_percent_encoding(name: str, value: str) -> None:
     """Raise InvalidArgument for a `value` that is not ASCII, or has a "%" that encodes nothing."""
     if _BAD_ESCAPE.search(_ascii(name, value)):
         raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
-
-
-def _single(headers: Headers, name: str, known: Collection[str] = ()) -> str | None:
-    """Return a header's value, one of the `known` ones if there are any, or None where it is absent."""
-    values = headers.getlist(name)
-    if len(values) > 1:
-        raise InvalidArgument(name, "is given more than once")
-    if values and known and not (values[0] and values[0] in known):
-        raise InvalidArgument(name, f"must be one of {', '.join(filter(None, known))}")
-    return values[0] if values else None
-
-
-def _text(headers: Headers, name: str, max_bytes: int) -> str:
-    value = _single(headers, name)
-    return "" if value is None else check_text(name, _ascii(name, value), max_bytes=max_bytes)
 
 
 def _ascii(name: str, value: str) -> str:

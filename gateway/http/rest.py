@@ -31,7 +31,7 @@ from gateway.api.transcoding import read_json, to_json
 from gateway.edge.authorization import authorize_namespace
 from gateway.edge.callers import caller
 from gateway.http.middleware import log_fields
-from gateway.http.requests import check_percent_encoding, limited, parsed_body, percent_decoded, request_id
+from gateway.http.requests import TurnName, check_percent_encoding, limited, parsed_body, percent_decoded, read_headers
 from gateway.http.responses import StreamedResponse, until_disconnect
 from gateway.http.turns import Turns, answer
 
@@ -201,10 +201,11 @@ class RestResource:
         streamed = await self._read(endpoint, request, message) if endpoint.has_body else False
         fill_parameters(message, endpoint, values)
         if endpoint.is_turn:
-            message.request_id = request_id(request.headers)
+            message.request_id = read_headers(request.headers, TurnName).turn
         authorize_namespace(message, caller().namespace)
         if rpc.name == "Generate":
-            await answer(shared, request, send, exchange_of(message, streamed), agent=message.key.agent_id)
+            exchange = exchange_of(message, streamed)
+            await answer(shared, request, send, exchange, message.request_id, message.key.agent_id)
             return
         if rpc.server_streaming:
             work = send_file(call(message), message.key.agent_id, send, shared.settings.stall_limit)

@@ -23,9 +23,9 @@ from gateway.api.messages_schema import CountTokensRequest
 from gateway.api.reports import cached_tokens, short_name, warning
 from gateway.api.validation import parse_body
 from gateway.edge.callers import caller
-from gateway.http import requests
 from gateway.http.choices import Events, each_choice, may_append
 from gateway.http.middleware import as_our_error, broke_off, log_fields, whole
+from gateway.http.requests import AGENT_HEADER, WARNING_HEADER, TurnHeaders, parsed_body, read_headers
 from gateway.http.responses import EventStream, ReaderStalled, until_disconnect
 from gateway.identity import Finder, How, Memory, Wanted
 from gateway.metrics import GatewayMetrics
@@ -60,21 +60,19 @@ class TurnEndpoint(Generic[_Schema]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        headers = request.headers
-        agent, turn, mode = requests.agent_id(headers), requests.request_id(headers), requests.memory_mode(headers)
-        moment, of_history = requests.template_time(headers), requests.history(headers)
-        log_fields(scope, agent=agent)
-        incoming = Incoming(caller().namespace, turn, uuid.uuid4().hex, int(time.time()), agent)
-        exchange = await requests.parsed_body(
+        headers = read_headers(request.headers, TurnHeaders)
+        log_fields(scope, agent=headers.agent)
+        incoming = Incoming(caller().namespace, headers.turn, uuid.uuid4().hex, int(time.time()), headers.agent)
+        exchange = await parsed_body(
             request,
             self.shared.settings.max_body_bytes,
             lambda body: self.translate(parse_body(body, self.schema), incoming),
         )
         for each in exchange.turns:
-            each.template_time = moment
-            if of_history and each.HasField("messages"):
-                each.messages.history = of_history
-        await answer(self.shared, request, send, exchange, agent=agent, mode=mode)
+            each.template_time = headers.template_time
+            if headers.history and each.HasField("messages"):
+                each.messages.history = types_pb2.History.Value(f"HISTORY_{headers.history.upper()}")
+        await answer(self.shared, request, send, exchange, headers.turn, headers.agent, headers.memory_mode)
 
 
 async def answer(
@@ -82,26 +80,25 @@ async def answer(
     request: Request,
     send: Send,
     exchange: Exchange,
-    *,
+    turn: str,
     agent: str,
     mode: "inference_pb2.MemoryMode.ValueType | None" = None,
 ) -> None:
-    """Run an exchange, whose request was read to its end, and answer it. An empty `agent` is not named.
+    """Run an exchange, whose request was read to its end, and answer it. Empty are the names of no `turn`, no `agent`.
 
     `mode` is how its turns relate to that agent's memory; None is as they say themselves. Raises AgentmemError where
     nothing of the answer was sent.
     """
     first = exchange.turns[0]
     log_fields(request.scope, model=first.key.model_id)
-    named = requests.request_id(request.headers) != ""
-    if named and len(exchange.turns) > 1:
+    if turn and len(exchange.turns) > 1:
         raise errors.InvalidArgument("Idempotency-Key", "names one turn; ask for one choice with it")
     wanted = Wanted(
         namespace=first.key.namespace,
         model_id=first.key.model_id,
         agent_id=agent,
         # The dialect may give the turn another name than the key, but the same one to each attempt.
-        turn=first.request_id if named else "",
+        turn=first.request_id if turn else "",
         previous=exchange.previous,
         messages=first.messages if first.HasField("messages") else None,
         label=exchange.label,
@@ -138,9 +135,9 @@ class _Run:
                     self.shared.metrics.agents_resolved.labels(memory.how).inc()
                     self.exchange.answer.agent_id = memory.agent_id
                     log_fields(self.request.scope, agent=memory.agent_id)
-                    headers = {requests.AGENT_HEADER: quote(memory.agent_id, safe="")} if memory.agent_id else {}
+                    headers = {AGENT_HEADER: quote(memory.agent_id, safe="")} if memory.agent_id else {}
                     if text := warning(first[1].started):
-                        headers[requests.WARNING_HEADER] = text
+                        headers[WARNING_HEADER] = text
                     await self._answer(self._noting(first, choices, memory), headers)
                     return
 
@@ -236,7 +233,7 @@ class CountEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         limit = self.shared.settings.max_body_bytes
-        asked = await requests.parsed_body(request, limit, lambda body: parse_body(body, CountTokensRequest))
+        asked = await parsed_body(request, limit, lambda body: parse_body(body, CountTokensRequest))
         log_fields(scope, model=asked.model)
         inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)
         call = inference.CountTokens(to_count(asked, caller().namespace))
