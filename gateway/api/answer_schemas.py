@@ -27,12 +27,12 @@ def like(answer: Any) -> Json:
 
 
 _NO_MODEL: Final = model_pb2.Model()
-_CHAT: Final = ChatAnswer("", 0, "", logprobs=False).body()
+_CHAT: Final = ChatAnswer("", 0, "").body()
 _CHAT["choices"][0]["message"]["content"] = None  # where there are only calls
 
 ANY: Final[Json] = {"type": "object"}
 CHAT_COMPLETION: Final = like(_CHAT)
-COMPLETION: Final = like(CompletionAnswer("", 0, "", logprobs=False).body())
+COMPLETION: Final = like(CompletionAnswer("", 0, "").body())
 MESSAGE: Final = like(MessageAnswer("", "").body())
 MODEL: Final = like(openai_model(_NO_MODEL))
 MODELS: Final = like(openai_list([_NO_MODEL]))

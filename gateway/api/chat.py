@@ -200,18 +200,13 @@ def _max_tokens(chat: ChatRequest) -> int | None:
 
 
 class ChatAnswer(CompletionsAnswer):
-    """A chat.completion, or its chunks. `logprobs` says whether they were asked for."""
+    """A chat.completion, or its chunks."""
 
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
     dialect = OPENAI
 
-    def __init__(self, answer_id: str, created: int, model: str, *, logprobs: bool, **options: Any) -> None:
-        super().__init__(answer_id, created, model, **options)
-        self._wants_logprobs = logprobs
-
     def choice(self, index: int, heard: Heard) -> Json:
-        """Return one choice of the whole."""
         text, reasoning = "".join(heard.texts), "".join(heard.reasoning)
         message: Json = {"role": "assistant", "content": text if text or not heard.calls else None, "refusal": None}
         if reasoning:
@@ -226,7 +221,6 @@ class ChatAnswer(CompletionsAnswer):
         }
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        """Yield the chunks of `event`; none where it has nothing new for a reader."""
         called = len(self.heard[choice].calls)
         self.heard[choice].add(event)
         match event.WhichOneof("event"):

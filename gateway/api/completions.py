@@ -96,24 +96,21 @@ def _turn(request: CompletionRequest, prompt: str | list[int], incoming: Incomin
 
 
 class CompletionAnswer(CompletionsAnswer):
-    """A text_completion, whole or in parts. `logprobs` says whether they were asked for."""
+    """A text_completion, whole or in parts."""
 
     object = chunk_object = "text_completion"
     dialect = COMPLETIONS
 
-    def __init__(self, answer_id: str, created: int, model: str, *, logprobs: bool, **options: Any) -> None:
+    def __init__(self, answer_id: str, created: int, model: str, **options: Any) -> None:
         super().__init__(answer_id, created, model, **options)
-        self._wants_logprobs = logprobs
         self._characters = [0] * len(self.heard)
         """Of the tokens so far, by choice."""
 
     def choice(self, index: int, heard: Heard) -> Json:
-        """Return one choice of the whole."""
         logprobs = _logprobs(heard.logprobs, 0)[0] if self._wants_logprobs else None
         return _choice(index, "".join(heard.texts), logprobs, finish_reason(heard.finished.reason))
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        """Yield the chunk of `event`; none where it has nothing new for a reader."""
         self.heard[choice].add(event)
         match event.WhichOneof("event"):
             case "delta":

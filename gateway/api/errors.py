@@ -111,14 +111,12 @@ class AnthropicDialect(Dialect):
         return _OVERLOADED if isinstance(error, errors.Unavailable) else error.http_status
 
     def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:
-        """Return the JSON for one of our errors."""
         message = error.message
         if isinstance(error, errors.InvalidArgument):
             message = f"{self.name(error.field)}: {error.problem}"
         return self.http_body(error.http_status, message, request_id)
 
     def http_body(self, status: int, detail: str, request_id: str = "") -> Json:
-        """Return the JSON for an error with a status of HTTP."""
         kind = _TYPES.get(status, (None, None))[1] or ("api_error" if status >= 500 else "invalid_request_error")
         body: Json = {"type": "error", "error": {"type": kind, "message": detail}}
         return {**body, "request_id": request_id} if request_id else body

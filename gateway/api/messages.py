@@ -189,12 +189,10 @@ class MessageAnswer(Answer):
         self._open: _Said | None = None
 
     def body(self) -> Json:
-        """Return the message."""
         content = [*self._blocks, *([self._open.block()] if self._open else [])]
         return {**self._head, "content": content, **self._stopped(), "usage": self._usage(), "agentmem": self.report()}
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        """Yield the stream's events for `event`."""
         self.heard[choice].add(event)
         match event.WhichOneof("event"):
             case "started":
@@ -215,11 +213,9 @@ class MessageAnswer(Answer):
                 yield _event("message_delta", delta=self._stopped(), usage=self._usage(), agentmem=self.report())
 
     def closing(self) -> Iterator[SseEvent]:
-        """Yield message_stop."""
         yield _event("message_stop")
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
-        """Yield the error."""
         yield SseEvent(ANTHROPIC.body(error), "error")
 
     def _say(self, kind: str, text: str) -> Iterator[SseEvent]:

@@ -50,7 +50,8 @@ class CompletionsAnswer(Answer):
 
     Beyond OpenAI's fields the whole, and the chunk that ends the first choice, hold `agentmem`: the agent, how the
     prompt matched its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in
-    seconds. Choices are numbered prompt by prompt, `per_prompt` of each; `include_usage` is as in stream_options.
+    seconds. Choices are numbered prompt by prompt, `per_prompt` of each; `logprobs` says whether they were asked for,
+    and `include_usage` is as in stream_options.
     """
 
     object: ClassVar[str]
@@ -65,11 +66,13 @@ class CompletionsAnswer(Answer):
         *,
         prompts: int = 1,
         per_prompt: int = 1,
+        logprobs: bool = False,
         include_usage: bool = False,
     ) -> None:
         super().__init__(prompts * per_prompt)
         self._head = {"id": answer_id, "created": created, "model": model}
         self._per_prompt = per_prompt
+        self._wants_logprobs = logprobs
         self._include_usage = include_usage
 
     def choice(self, index: int, heard: Heard) -> Json:
@@ -77,19 +80,16 @@ class CompletionsAnswer(Answer):
         raise NotImplementedError
 
     def body(self) -> Json:
-        """Return the whole."""
         choices = [self.choice(index, heard) for index, heard in enumerate(self.heard)]
         head = {**self._head, "object": self.object}
         return {**head, "choices": choices, "usage": self._usage(), "agentmem": self.report()}
 
     def closing(self) -> Iterator[SseEvent]:
-        """Yield the usage, if it was asked for, and [DONE]."""
         if self._include_usage:
             yield SseEvent({**self._head, "object": self.chunk_object, "choices": [], "usage": self._usage()})
         yield _DONE
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
-        """Yield the error, and no [DONE]."""
         yield SseEvent(self.dialect.body(error))
 
     def chunk(self, choice: Json, *, ends: bool = False) -> SseEvent:

@@ -147,7 +147,6 @@ class ResponseAnswer(Answer):
         self._events = 0
 
     def body(self) -> Json:
-        """Return the response, completed or incomplete."""
         incomplete = cut_short(self.heard[0].finished.reason)
         return {
             **self._response("incomplete" if incomplete else "completed"),
@@ -158,7 +157,6 @@ class ResponseAnswer(Answer):
         }
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        """Yield the stream's events for `event`."""
         self.heard[choice].add(event)
         if self._events == 0:
             for name in ("created", "in_progress"):
@@ -173,12 +171,10 @@ class ResponseAnswer(Answer):
             yield self._numbered(one)
 
     def closing(self) -> Iterator[SseEvent]:
-        """Yield response.completed, or response.incomplete."""
         body = self.body()
         yield self._lifecycle(body["status"], body)
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
-        """Yield response.failed, with what was said until then."""
         failure = {"code": _code(error), "message": error.message}
         yield self._lifecycle("failed", {**self._response("failed"), "error": failure, "output": self._output.items})
 

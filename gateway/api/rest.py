@@ -209,17 +209,14 @@ class RestAnswer(Answer):
         self._said.MergeFrom(event.delta)  # repeated fields grow; text is replaced, and joined in the end
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:  # noqa: ARG002 - one
-        """Yield the event itself, by its name."""
         name = event.WhichOneof("event")
         if name is not None:
             yield SseEvent(to_json(getattr(event, name)), name)
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
-        """Yield the error, and nothing after it."""
         yield SseEvent(REST.body(error), "error")
 
     def body(self) -> Json:
-        """Return all that was said, with `started` and `finished`."""
         heard = self.heard[0]
         self._said.reasoning, self._said.text = "".join(heard.reasoning), "".join(heard.texts)
         return {**to_json(self._said), "started": to_json(heard.started), "finished": to_json(heard.finished)}
