@@ -1,14 +1,7 @@
-"""What a request to /v1/chat/completions may hold; everything else is refused by name.
+"""/v1/chat/completions: what a request may hold, its turns, and their events as an answer, whole or in chunks.
 
-Supported: model, messages, stream, stream_options.include_usage, max_tokens, max_completion_tokens, temperature, top_p,
-stop, seed, n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, response_format,
-prompt_cache_key (which only narrows the search for the conversation), tools of type function, tool_choice,
-parallel_tool_calls, reasoning_effort; and beyond OpenAI's top_k, min_p, repetition_penalty, and chat_template_kwargs
-(vLLM's: further arguments of the model's chat template, as reasoning_effort is one). A null counts as not given.
-
-Accepted without effect, because they change nothing about an answer here: user, safety_identifier, metadata, store,
-service_tier, prediction, prompt_cache_retention, stream_options.include_obfuscation=false; and what says how it is
-anyway: verbosity="medium", modalities=["text"].
+Everything else is refused by name; a null counts as not given. prompt_cache_key only narrows the search for the
+conversation; chat_template_kwargs are vLLM's: further arguments of the chat template, as reasoning_effort is one.
 
 Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
 the model writes calls as JSON. With "none" the model does not get the tools: one that sees them may call them.
@@ -144,6 +137,7 @@ class ChatRequest(SampledRequest):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     chat_template_kwargs: JsonObject | None = None
+    # Without effect: they change nothing about an answer here, or say how it is anyway.
     metadata: dict[Text, Text] | None = None
     store: bool | None = None
     service_tier: Text | None = None

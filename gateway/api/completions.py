@@ -1,10 +1,5 @@
 """/v1/completions: what a request may hold, its turns, and their events as one text_completion, or as many.
 
-Supported: model, prompt (a string, strings, token ids, or lists of them), stream, stream_options.include_usage,
-max_tokens (16 unless given, as OpenAI has it), temperature, top_p, stop, seed, n, logprobs, logit_bias,
-presence_penalty, frequency_penalty; and beyond OpenAI's top_k, min_p, repetition_penalty, parse_special. Accepted
-without effect: user, echo=false, and best_of where it is n. A null counts as not given. Everything else is refused.
-
 A raw prompt has no messages to be found by: without X-Agent-ID nothing of it is kept. With it, the prompt is the whole
 text so far of that agent. text_offset is where a token begins in the choice's own text, in characters.
 """

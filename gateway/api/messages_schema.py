@@ -1,10 +1,7 @@
 """What a request to /v1/messages may hold; everything else is refused by name.
 
-Supported: model, max_tokens, messages (of user, assistant and system), system, stream, temperature, top_p, top_k,
-stop_sequences, tools (of one's own), tool_choice, output_config.format, output_config.effort (which reaches the model's
-chat template), metadata.user_id (which only narrows the search for the conversation), thinking (as far as the model's
-template can turn it on and off; disabled also leaves it out of the answer), thinking blocks in the assistant's
-messages.
+output_config.effort reaches the model's chat template, as does thinking, if the template can turn it on and off;
+disabled also leaves it out of the answer. metadata.user_id only narrows the search for the conversation.
 
 Strict tools, tool_choice any and tool, and disable_parallel_tool_use are held by a grammar, where the model writes
 calls as JSON.

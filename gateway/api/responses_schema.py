@@ -1,15 +1,7 @@
-"""What a request to /v1/responses may hold; everything else is refused by name.
+"""What a request to /v1/responses may hold; everything else is refused by name. A null counts as not given.
 
-Supported: model, input (text, or items: messages with text, reasoning, function_call, function_call_output),
-instructions, stream, max_output_tokens, temperature, top_p, previous_response_id, store, metadata (echoed),
-prompt_cache_key (which only narrows the search for the conversation), text.format, tools that are functions,
-tool_choice, parallel_tool_calls, reasoning.effort (which reaches the model's chat template), top_logprobs with
-include=["message.output_text.logprobs"]. A null counts as not given.
-
-Accepted without effect, because they change nothing about an answer here: user, safety_identifier, service_tier,
-prompt_cache_retention, prompt_cache_options, max_tool_calls (of OpenAI's own tools), reasoning.summary,
-include=["reasoning.encrypted_content"] (reasoning is never encrypted); and what says how it is anyway:
-truncation="disabled", background=false, stream_options.include_obfuscation=false, text.verbosity="medium".
+metadata is echoed, prompt_cache_key only narrows the search for the conversation, and reasoning.effort reaches the
+model's chat template. include=["reasoning.encrypted_content"] has no effect: reasoning is never encrypted.
 
 Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
 the model writes calls as JSON. A tool is strict if it says so.
@@ -189,6 +181,7 @@ class ResponseRequest(Forgiving):
     reasoning: ReasoningConfig | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    # Without effect: they change nothing about an answer here, or say how it is anyway.
     user: Text | None = None
     safety_identifier: Text | None = None
     truncation: Literal["disabled"] | None = None

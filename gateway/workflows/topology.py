@@ -1,10 +1,4 @@
-"""Who speaks in a phase, when and to whom, and who hears it: functions of the phase alone. Pure.
-
-An utterance is meant for its addressees, and the channel says who hears it:
-
-    public     all others of the phase: its agents, and those who only listen
-    private    the addressees
-    whisper    the addressees; the others of the phase are bystanders, who learn that there was a whisper, and no more
+"""Who speaks in a phase, when and to whom, and who hears it, as `definition.schema` says: functions of the phase. Pure.
 
 All functions take a phase as `load()` lets it through. Given another (checks.py asks them about phases that still have
 mistakes), they leave out whom the phase does not say: no center, or no partner, is an empty tuple.
