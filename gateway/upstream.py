@@ -4,9 +4,9 @@ Of what a caller sends besides a request only its trace reaches them (`agentmem.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -23,21 +23,8 @@ STORE: Final = "cache store"
 """The processes behind a gateway, as messages name them."""
 
 _T = TypeVar("_T")
-_T_co = TypeVar("_T_co", covariant=True)
-
-
-class UnaryCall(Awaitable[_T_co], Protocol[_T_co]):
-    """The call object of an RPC with one response."""
-
-    def cancel(self) -> bool:
-        """Cancel the call. May be called at any time."""
-
-
-class StreamCall(AsyncIterable[_T_co], Protocol[_T_co]):
-    """The call object of an RPC with a stream of responses."""
-
-    def cancel(self) -> bool:
-        """Cancel the call. May be called at any time."""
+UnaryCall: TypeAlias = grpc.aio.UnaryUnaryCall[Any, _T] | grpc.aio.StreamUnaryCall[Any, _T]
+StreamCall: TypeAlias = grpc.aio.UnaryStreamCall[Any, _T]
 
 
 def stub(

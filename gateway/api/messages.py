@@ -186,11 +186,13 @@ class MessageAnswer(Answer):
         self._head = {"id": answer_id, "type": "message", "role": "assistant", "model": model}
         self._thinking = thinking
         self._blocks: list[Json] = []
-        self._open: _Said | None = None
+        self._kind = ""
+        """Of the block that the model is saying; empty for none."""
+        self._texts: list[str] = []
 
     def body(self) -> Json:
-        content = [*self._blocks, *([self._open.block()] if self._open else [])]
-        return {**self._head, "content": content, **self._stopped(), "usage": self._usage(), "agentmem": self.report()}
+        answer = {**self._head, "content": self._blocks, **self._stopped()}
+        return {**answer, "usage": self._usage(), "agentmem": self.report()}
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
         self.heard[choice].add(event)
@@ -219,11 +221,11 @@ class MessageAnswer(Answer):
         yield SseEvent(ANTHROPIC.body(error), "error")
 
     def _say(self, kind: str, text: str) -> Iterator[SseEvent]:
-        if self._open is None or self._open.kind != kind:
+        if self._kind != kind:
             yield from self._close()
-            self._open = _Said(kind)
-            yield self._of_block("start", content_block=self._open.begun())
-        self._open.texts.append(text)
+            self._kind, self._texts = kind, []
+            yield self._of_block("start", content_block=_block(kind, ""))
+        self._texts.append(text)
         yield self._of_block("delta", delta={"type": f"{kind}_delta", kind: text})
 
     def _call(self, call: inference_pb2.ToolCall) -> Iterator[SseEvent]:
@@ -235,14 +237,14 @@ class MessageAnswer(Answer):
         self._blocks.append({**block, "input": json.loads(call.arguments_json)})
 
     def _close(self) -> Iterator[SseEvent]:
-        if self._open is None:
+        if not self._kind:
             return
-        block = self._open.block()
+        block = _block(self._kind, "".join(self._texts))
         if "signature" in block:
             yield self._of_block("delta", delta={"type": "signature_delta", "signature": block["signature"]})
         yield self._of_block("stop")
         self._blocks.append(block)
-        self._open = None
+        self._kind = ""
 
     def _of_block(self, name: str, **fields: Json) -> SseEvent:
         """Return an event of the present block."""
@@ -258,24 +260,12 @@ class MessageAnswer(Answer):
         return usage(counts.prompt_tokens, counts.cached, counts.completion_tokens, kept=bool(self.agent_id))
 
 
-class _Said:
-    """A text or a thinking block as far as it has come. The block's field has the name of its type."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.texts: list[str] = []
-
-    def begun(self) -> Json:
-        """Return the empty block."""
-        return {"type": self.kind, self.kind: "", **({"signature": ""} if self.kind == "thinking" else {})}
-
-    def block(self) -> Json:
-        """Return the block so far. A thought's signature is what clients expect to send back with it."""
-        text = "".join(self.texts)
-        block = {**self.begun(), self.kind: text}
-        if self.kind == "thinking":
-            block["signature"] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return block
+def _block(kind: str, text: str) -> Json:
+    """Return a block of text or thinking. A thought's signature is what clients expect to send back with it."""
+    if kind == "text":
+        return {"type": kind, kind: text}
+    signature = hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if text else ""
+    return {"type": kind, kind: text, "signature": signature}
 
 
 def usage(prompt: int, cached: Iterable[types_pb2.TierTokens], said: int, *, kept: bool) -> Json:

@@ -172,7 +172,7 @@ def _wait(failure: retries.Failure) -> float | None:
     return retries.retry_delay(failure) if isinstance(failure, Unavailable | ResourceExhausted) else None
 
 
-async def _best_effort(call: "upstream.UnaryCall[object]") -> None:
+async def _best_effort(call: "upstream.UnaryCall[Any]") -> None:
     try:
         await upstream.result(call)
     except (FailedPrecondition, NotFound, ResourceExhausted, Unavailable):

@@ -11,7 +11,7 @@ and aliases that grow the file beyond its limits.
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, islice
 from typing import Any, Final
@@ -110,14 +110,14 @@ def load(text: str, variables: Mapping[str, str]) -> Definition:
         raise MalformedDefinition(
             [source.diagnostic(_of_schema(one)) for one in complaints(error, source.data)]
         ) from None
-    mistakes = [_of_run(name, value, definition, source) for name, value in variables.items()]
+    mistakes = list(_of_run(variables, definition.variables, source))
     found = list(islice(variable_problems(definition.variables), _MAX_PROBLEMS))
     values = dict(definition.variables)
-    if not found and not any(mistakes):
+    if not found and not mistakes:
         values, found = resolved(definition.variables, variables)
     found += islice(chain(problems(definition), text_problems(definition, values)), _MAX_PROBLEMS)
-    if found or any(mistakes):
-        raise MalformedDefinition([*filter(None, mistakes), *map(source.diagnostic, found)])
+    if found or mistakes:
+        raise MalformedDefinition([*mistakes, *map(source.diagnostic, found)])
     return definition.model_copy(update={"variables": values})
 
 
@@ -128,15 +128,15 @@ def _of_schema(complaint: Complaint) -> Problem:
     return Problem(complaint.path, message, complaint.of_key)
 
 
-def _of_run(name: str, value: str, definition: Definition, source: "Source") -> Diagnostic | None:
-    """Return what is wrong with a value that came with the run; it has no place in the file."""
-    if name not in definition.variables:
-        hint = source.hint(name, definition.variables)
-        message = f"is given for the run, but the file has no such variable{hint}"
-        return Diagnostic(_field(("variables", name)), message)
-    if len(value) > MAX_TEXT:
-        return Diagnostic(_field(("variables", name)), f"must not be longer than {MAX_TEXT} characters")
-    return None
+def _of_run(given: Mapping[str, str], known: Mapping[str, str], source: "Source") -> Iterator[Diagnostic]:
+    """Yield what is wrong with values that came with the run; they have no place in the file."""
+    for name, value in given.items():
+        field = _field(("variables", name))
+        if name not in known:
+            hint = source.hint(name, known)
+            yield Diagnostic(field, f"is given for the run, but the file has no such variable{hint}")
+        elif len(value) > MAX_TEXT:
+            yield Diagnostic(field, f"must not be longer than {MAX_TEXT} characters")
 
 
 class Source:
@@ -267,7 +267,14 @@ def read(text: str) -> Source:
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise MalformedDefinition([Diagnostic("definition", "must not be longer than 1 MiB", 1, 1)])
     if refused := _REFUSED.search(text):
-        raise _malformed(_why(refused[0]), *_position(text, refused.start()))
+        problem = (
+            f"must not have the character U+{ord(refused[0]):04X}; in double quotes it may be written as an escape"
+        )
+        if refused[0] == "%":
+            problem = "is YAML 1.2 without directives: no line may begin with %"
+        elif "\ud800" <= refused[0] <= "\udfff":
+            problem = "must be well-formed Unicode (it has a lone surrogate)"
+        raise _malformed(problem, *_position(text, refused.start()))
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MAX_DEPTH + 1  # it counts scalars, too
     yaml.Composer, yaml.Resolver = _Composer, _CoreSchema
@@ -335,14 +342,6 @@ def _place(mark: Any) -> tuple[int, int]:
 
 def _references(text: str) -> list[int]:
     return [found.start() for found in re.finditer(r"\$\{", text)]
-
-
-def _why(refused: str) -> str:
-    if refused == "%":
-        return "is YAML 1.2 without directives: no line may begin with %"
-    if "\ud800" <= refused <= "\udfff":
-        return "must be well-formed Unicode (it has a lone surrogate)"
-    return f"must not have the character U+{ord(refused):04X}; in double quotes it may be written as an escape"
 
 
 def _position(text: str, index: int) -> tuple[int, int]:
