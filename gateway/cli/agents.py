@@ -31,24 +31,11 @@ from gateway.cli.text import (
 )
 from gateway.cli.turns import turn_text
 
+_BRANCHES = "fork", "snapshot", "snapshots", "restore", "trim", "context-policy", "pin", "unpin", "probe"
 _FURTHER = {
-    "export": ("gateway.cli.transfers:export_agent", "Write AGENT's memory to FILE: what it was told, and its KV."),
-    "import": ("gateway.cli.transfers:import_agent", "Make an agent of FILE, named AGENT or as in the file."),
-    "fork": ("gateway.cli.branches:fork", "Make a second agent, NEW, with AGENT's memory."),
-    "snapshot": ("gateway.cli.branches:snapshot", "Keep AGENT's present state under NAME."),
-    "snapshots": ("gateway.cli.branches:snapshots", "List AGENT's snapshots, newest first."),
-    "restore": ("gateway.cli.branches:restore", "Make AGENT what it was in the snapshot NAME."),
-    "trim": ("gateway.cli.branches:trim", "Drop AGENT's memory behind its first TOKENS tokens."),
-    "context-policy": (
-        "gateway.cli.branches:context_policy",
-        "Set what AGENT does when its memory outgrows the model's context.",
-    ),
-    "pin": ("gateway.cli.branches:pin", "Keep AGENT's KV on disk, whoever needs room."),
-    "unpin": ("gateway.cli.branches:unpin", "Let AGENT's KV make room on disk again."),
-    "probe": (
-        "gateway.cli.branches:probe",
-        "Show what a turn with MESSAGE would reuse of AGENT's memory, and from where.",
-    ),
+    "export": "gateway.cli.transfers:export_agent",
+    "import": "gateway.cli.transfers:import_agent",
+    **{name: f"gateway.cli.branches:{name.replace('-', '_')}" for name in _BRANCHES},
 }
 _model_option = click.option("--model", default="", help="Only on this model; without it on all.")
 _all_option = click.option(

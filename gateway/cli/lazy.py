@@ -1,18 +1,21 @@
 """A group of commands whose modules are imported when they are used, so that a small command starts quickly."""
 
+import ast
 import importlib
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
 
-_SUMMARY_LETTERS = 100
+_SUMMARY_LETTERS = 120
 
 
 class LazyGroup(click.Group):
-    """A click group; `lazy` has commands by name as ("module:attribute", the first sentence of their help)."""
+    """A click group; `lazy` has commands by name as "module:function", of which help reads the docstrings only."""
 
-    def __init__(self, *, lazy: Mapping[str, tuple[str, str]], **settings: Any) -> None:
+    def __init__(self, *, lazy: Mapping[str, str], **settings: Any) -> None:
         super().__init__(**settings)
         self.lazy = lazy
 
@@ -22,7 +25,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
-        module, _, name = self.lazy[cmd_name][0].partition(":")
+        module, _, name = self.lazy[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
@@ -36,10 +39,15 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, self.summary(name)) for name in self.list_commands(ctx)])
 
-    def _summary(self, ctx: click.Context, name: str) -> str:
-        if name in self.lazy:
-            return self.lazy[name][1]
-        command = self.get_command(ctx, name)
-        return command.get_short_help_str(_SUMMARY_LETTERS) if command else ""
+    def summary(self, name: str) -> str:
+        """Return the first sentence of a command's help, without an import of its module."""
+        if name not in self.lazy:
+            return self.commands[name].get_short_help_str(_SUMMARY_LETTERS)
+        module, _, function = self.lazy[name].partition(":")
+        if (spec := find_spec(module)) is None or spec.origin is None:
+            raise ModuleNotFoundError(module)
+        definitions = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+        found = (each for each in definitions if isinstance(each, ast.FunctionDef) and each.name == function)
+        return click.Command(name, help=ast.get_docstring(next(found))).get_short_help_str(_SUMMARY_LETTERS)

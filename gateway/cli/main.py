@@ -12,26 +12,17 @@ from gateway.cli.lazy import LazyGroup
 
 BENCHMARKS = "benchmarks"
 _COMMANDS = {
-    "agents": ("gateway.cli.agents:agents", "Show, branch, move or erase agents."),
-    "bench": ("gateway.cli.main:bench", "Measure this machine, by name (agentmem bench --help)."),
-    "chat": ("gateway.cli.chat:chat", "Talk with AGENT, line by line from standard input."),
-    "doctor": (
-        "gateway.cli.doctor.command:doctor",
-        "Look whether this machine can run Agentmem well, and say what to do where it cannot.",
-    ),
-    "keys": ("gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),
-    "models": ("gateway.cli.models:models", "Show, load or unload models."),
-    "run": (
-        "gateway.cli.workflows.run:run",
-        "Run the workflow in FILE, and show who speaks, what, and what memory gave.",
-    ),
-    "store": ("gateway.cli.main:store", "Check, weigh or recover a data directory (agentmem store --help)."),
-    "top": (
-        "gateway.cli.top.command:top",
-        "Show what store, worker and gateway do: requests, tokens, times, hit rates, the pool, the disk, agents.",
-    ),
-    "up": ("gateway.cli.up.command:up", "Start store, worker and gateway, and keep them running until Ctrl-C."),
-    "workflows": ("gateway.cli.workflows.runs:workflows", "Show, cancel or erase runs of workflows."),
+    "agents": "gateway.cli.agents:agents",
+    "bench": "gateway.cli.main:bench",
+    "chat": "gateway.cli.chat:chat",
+    "doctor": "gateway.cli.doctor.command:doctor",
+    "keys": "gateway.cli.keys:keys",
+    "models": "gateway.cli.models:models",
+    "run": "gateway.cli.workflows.run:run",
+    "store": "gateway.cli.main:store",
+    "top": "gateway.cli.top.command:top",
+    "up": "gateway.cli.up.command:up",
+    "workflows": "gateway.cli.workflows.runs:workflows",
 }
 _OTHER_PROGRAM = {"ignore_unknown_options": True, "help_option_names": []}
 

@@ -11,17 +11,7 @@ from rich.table import Table
 
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from gateway.cli.client import Client, all_pages, client_options, group_options, not_empty
-from gateway.cli.text import (
-    FOLD,
-    LINE,
-    RIGHT,
-    age,
-    as_dict,
-    counted,
-    described,
-    printable,
-    table,
-)
+from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, counted, described, printable, table
 from gateway.cli.workflows.state import state_name
 
 _STUB = workflow_pb2_grpc.WorkflowServiceStub
