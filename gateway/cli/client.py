@@ -22,7 +22,7 @@ from rich.console import ConsoleRenderable
 from agentmem import errors, layout
 from agentmem.channels import ClientTls, connect
 from agentmem.diagnostics import Diagnostic
-from agentmem.sockets import is_loopback, parse_address
+from agentmem.sockets import Address, is_loopback, parse_address
 from gateway import retries
 from gateway.cli.text import Mistake, console, printable, write_json
 
@@ -145,10 +145,7 @@ def _client(context: click.Context) -> Client:
         return context.meta.get(_META + name)
 
     gateway: str = given("gateway")
-    try:
-        host = parse_address(gateway).host
-    except ValueError as error:
-        raise Mistake(f"--gateway: {error}") from error
+    host = flag_address("--gateway", gateway).host
     if bool(given("client_cert")) != bool(given("client_key")):
         raise Mistake("--client-cert and --client-key go together")
     key_file = given("key_file")
@@ -163,6 +160,14 @@ def _client(context: click.Context) -> Client:
     elif key and not is_loopback(host):
         click.echo(f"warning: the key goes to {gateway} in clear text; use --tls or --ca FILE", err=True)
     return Client(gateway, key, tls, bool(given("as_json")))
+
+
+def flag_address(flag: str, text: str) -> Address:
+    """Return the address that a flag gives. Raises Mistake."""
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise Mistake(f"{flag}: {error}") from error
 
 
 def _read(flag: str, path: Path) -> bytes:

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from agentmem import layout
 from agentmem.checkup import Checks, Finding, Findings, main, ok, problem, refused, usable_directory, warning
-from agentmem.settings import SettingsError, load
+from agentmem.settings import SettingsError
 from agentmem.sockets import MAX_SOCKET_PATH_BYTES, Address, parse_address
 from gateway.cli.text import Mistake
 from gateway.cli.top.metrics import Page
@@ -28,7 +28,7 @@ from gateway.cli.top.sources import Service, read_page
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import doors
 from gateway.cli.up.readiness import NAMES, gateway_addresses, unready
-from gateway.cli.up.settings import UpSettings, service_arguments
+from gateway.cli.up.settings import UpSettings, gateway_settings
 from gateway.settings import GatewaySettings, check_files
 
 _NAME = "agentmem"
@@ -60,7 +60,7 @@ def checks(settings: UpSettings) -> Checks:
     return {
         "versions": versions,
         "extras": extras,
-        "gateway settings": partial(gateway_settings, settings),
+        "gateway settings": partial(settings_of_gateway, settings),
         "open files": partial(open_files, settings),
         "BLAS": blas,
         "run directory": partial(run_directory, run),
@@ -131,16 +131,16 @@ def _some(words: list[str]) -> str:
     return ", ".join(words[:_MOST]) + (f" and {len(words) - _MOST} more" if len(words) > _MOST else "")
 
 
-def gateway_settings(settings: UpSettings) -> Findings:
+def settings_of_gateway(settings: UpSettings) -> Findings:
     """Check that the gateway would take its settings, and can read its files. Raise SettingsError."""
-    check_files(load(GatewaySettings, service_arguments(settings).gateway))
+    check_files(gateway_settings(settings))
     return [ok("settings, keys and certificates can be read")]
 
 
 def open_files(settings: UpSettings) -> Findings:
     """Check the soft limit, which the services inherit, against the connections that HTTP and gRPC together take."""
     try:
-        connections = 2 * load(GatewaySettings, service_arguments(settings).gateway).max_connections
+        connections = 2 * gateway_settings(settings).max_connections
     except SettingsError:  # found by the check of the gateway's settings
         connections = 2 * GatewaySettings.model_fields["max_connections"].default
     soft, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], connections + _OWN_FILES

@@ -19,11 +19,10 @@ from rich.console import Console
 from rich.text import Text
 
 from agentmem.checkup import Finding, State, parse, problem, unknown
-from agentmem.settings import SettingsError, load
 from agentmem.sizes import byte_size
-from gateway.cli.text import FOLD, LINE, Mistake, console, counted, printable, table
+from gateway.cli.text import FOLD, LINE, console, counted, printable, table
 from gateway.cli.up.openblas import preload_here
-from gateway.cli.up.settings import UpSettings, service_arguments
+from gateway.cli.up.settings import UpSettings, service_arguments, up_settings
 
 SILENCE_SECONDS = 60.0
 """What a check may take. Opening a model with a large vocabulary takes seconds; the rest is much faster."""
@@ -50,10 +49,7 @@ class DoctorSettings(UpSettings):
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
     """Look whether this machine can run Agentmem well, and say what to do where it cannot."""
-    try:
-        settings = load(DoctorSettings, arguments)
-    except SettingsError as error:
-        raise Mistake(str(error)) from error
+    settings = up_settings(DoctorSettings, arguments)
     try:
         found = _all(settings, arguments, quiet=as_json)
     except KeyboardInterrupt:

@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.text import Text
 
 from agentmem import layout
-from agentmem.sockets import Address, parse_address
-from gateway.cli.client import Client, client_options
+from agentmem.sockets import Address
+from gateway.cli.client import Client, client_options, flag_address
 from gateway.cli.text import Mistake, console, write_json
 from gateway.cli.top.measure import Figures, History, silent
 from gateway.cli.top.screen import NOTHING_ANSWERS, Screen
@@ -95,10 +95,7 @@ def addresses(metrics: str, worker: str | None, store: str | None) -> dict[Servi
 
 
 def _address(flag: str, text: str) -> Address:
-    try:
-        address = parse_address(text)
-    except ValueError as error:
-        raise Mistake(f"{flag}: {error}") from error
+    address = flag_address(flag, text)
     if not address.port:
         raise Mistake(f"{flag}: {text} has no port that can be read; give the one that it really has")
     return address

@@ -9,16 +9,14 @@ import click
 
 from agentmem import layout, logs
 from agentmem.service import ServiceManager
-from agentmem.settings import SettingsError, load
 from agentmem.sockets import parse_address
-from gateway.cli.text import Mistake, say
+from gateway.cli.text import say
 from gateway.cli.up.lock import UpLock, has_been_taken
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import gateway_addresses, unready
-from gateway.cli.up.settings import UpSettings, service_arguments
+from gateway.cli.up.settings import UpSettings, gateway_settings, service_arguments, up_settings
 from gateway.cli.up.supervisor import Service, ServiceFailed, Supervisor
-from gateway.settings import GatewaySettings
 
 _LOADING = "loading the model"
 _PROBE_TIMEOUT = 2.0
@@ -31,10 +29,7 @@ def up(arguments: tuple[str, ...]) -> None:
 
     Ends with 2 where there is something to mend, before anything was started; with 1 where a service cannot be kept up.
     """
-    try:
-        settings = load(UpSettings, arguments)
-    except SettingsError as error:
-        raise Mistake(str(error)) from error
+    settings = up_settings(UpSettings, arguments)
     logs.configure("up", settings.log_level, settings.log_format)
     check(settings)
     # Where there was an up before, it may have the ports, and the lock's message says so.
@@ -98,7 +93,7 @@ def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
         others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"
         say(f"metrics  http://{addresses['metrics']}/metrics{others}")
     say(f"data     {settings.data_directory}")
-    keys = load(GatewaySettings, service_arguments(settings).gateway).keys  # which has an environment, too
+    keys = gateway_settings(settings).keys
     unused = layout.key_file(settings.data)
     if keys is not None:
         say(f"keys     {keys}")

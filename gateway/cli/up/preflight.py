@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from agentmem import layout, otlp
 from agentmem.model_registry import register
-from agentmem.settings import SettingsError, load
+from agentmem.settings import SettingsError
 from agentmem.sockets import Address, parse_address
 from gateway.cli.text import Mistake
-from gateway.cli.up.settings import UpSettings, service_arguments
-from gateway.settings import GatewaySettings, check_files
+from gateway.cli.up.settings import UpSettings, gateway_settings
+from gateway.settings import check_files
 
 _LAST_PORT = 65535
 _NO_SUCH_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -27,7 +27,7 @@ def check(settings: UpSettings) -> None:
     try:
         otlp.check(settings.otlp)
         register(settings.model, settings.adapter, settings.models)
-        check_files(load(GatewaySettings, service_arguments(settings).gateway))
+        check_files(gateway_settings(settings))
     except (ValueError, SettingsError) as error:
         raise Mistake(str(error)) from error
 

@@ -1,16 +1,20 @@
 """Settings of `agentmem up`, and the arguments of the three services that follow from them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.models import ModelSettings
+from agentmem.settings import SettingsError, load
 from agentmem.sockets import OptionalLoopbackAddress, parse_address
-from gateway.settings import ListenSettings
+from gateway.cli.text import Mistake
+from gateway.settings import GatewaySettings, ListenSettings
+
+_Settings = TypeVar("_Settings", bound="UpSettings")
 
 
 class UpSettings(ModelSettings, ListenSettings):
@@ -42,6 +46,19 @@ class UpSettings(ModelSettings, ListenSettings):
     def run_directory(self) -> Path:
         """Return the directory of the sockets, absolute."""
         return layout.run_directory(self.data, self.run_dir)
+
+
+def gateway_settings(settings: UpSettings) -> GatewaySettings:
+    """Return the settings of the gateway that would be started, which has an environment, too. Raise SettingsError."""
+    return load(GatewaySettings, service_arguments(settings).gateway)
+
+
+def up_settings(kind: type[_Settings], arguments: Sequence[str]) -> _Settings:
+    """Return the settings that a command's arguments, the environment and the TOML file give. Raise Mistake."""
+    try:
+        return load(kind, arguments)
+    except SettingsError as error:
+        raise Mistake(str(error)) from error
 
 
 class ServiceArguments(NamedTuple):

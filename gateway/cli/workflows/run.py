@@ -23,7 +23,6 @@ from gateway.workflows.definition.parser import MAX_BYTES, MalformedDefinition, 
 from gateway.workflows.definition.schema import json_schema
 
 _INTERRUPTED = 130
-_MAX_ID_BYTES = 128
 _LOST = "the connection to the gateway was lost"
 
 
@@ -68,7 +67,7 @@ def run(
         if check:
             click.echo(f"{printable(str(file))}: {_checked(file, text, variables)} can be run")
             return
-        name = _request_id(request_id)
+        name = request_id or f"run-{uuid.uuid4().hex}"
         request = workflow_pb2.RunWorkflowRequest(definition_yaml=text, variables=variables, request_id=name)
     if report is not None:
         prepare(report)
@@ -180,14 +179,6 @@ def _variables(settings: Iterable[str]) -> dict[str, str]:
         if name in given:
             raise Mistake(f"--set {printable(name)} is given more than once")
         given[name] = value
-    return given
-
-
-def _request_id(given: str | None) -> str:
-    if given is None:
-        return f"run-{uuid.uuid4().hex}"
-    if not 1 <= len(given.encode(errors="surrogateescape")) <= _MAX_ID_BYTES:
-        raise Mistake(f"--request-id must have 1 to {_MAX_ID_BYTES} bytes")
     return given
 
 
