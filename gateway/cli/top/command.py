@@ -6,11 +6,10 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import click
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -74,6 +73,8 @@ def top(
     """
     pages = addresses(metrics, worker_metrics, store_metrics)
     measured = measure(client, pages, interval, most_agents)
+    for name in ("COLUMNS", "LINES"):  # which rich believes, and which do not change with the window
+        os.environ.pop(name, None)
     to = console()
     once = once or not (client.as_json or (sys.stdout.isatty() and not to.is_dumb_terminal))
     shown = _write(measured, client, to, once) if once or client.as_json else _live(measured, client.gateway, to)
@@ -147,18 +148,12 @@ async def _live(measured: AsyncIterator[Figures], gateway: str, to: Console) -> 
     loop = asyncio.get_running_loop()
     with Live(Text(f"agentmem top · {gateway} · reading …"), console=to, screen=True, auto_refresh=False) as live:
 
-        def resize() -> None:
-            with suppress(OSError):  # COLUMNS and LINES, which rich believes, do not change with the window
-                to.size = ConsoleDimensions(*os.get_terminal_size(to.file.fileno()))
-            live.refresh()
-
         def pause() -> None:
             live.stop()
             os.kill(os.getpid(), signal.SIGSTOP)  # and here it goes on
             live.start(refresh=True)
 
-        resize()
-        loop.add_signal_handler(signal.SIGWINCH, resize)
+        loop.add_signal_handler(signal.SIGWINCH, live.refresh)
         loop.add_signal_handler(signal.SIGTSTP, pause)
         async for figures in measured:
             live.update(Screen(figures, gateway), refresh=True)

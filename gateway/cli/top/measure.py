@@ -1,7 +1,7 @@
 """Figures from readings: each is compared with the one before. Pure."""
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agentmem.v1 import agent_pb2, model_pb2
@@ -22,18 +22,33 @@ _FAILED: Final = frozenset(
 """Statuses that say that the server could not, where others say that the client should not have."""
 
 
-@dataclass(frozen=True)
 class _Process:
-    """A process at the latest reading: its page, empty where `why` says why there is none, and the page's growth.
+    """A process: its latest page, empty where `why` says why there is none, and the page's growth since the one before.
 
     `seconds` is the time that it grew in, 0 where there is nothing to compare it with.
     """
 
-    page: Page = field(default_factory=Page)
-    why: str | None = None
-    grown: Page = field(default_factory=Page)
-    seconds: float = 0.0
-    restarts: int = 0
+    def __init__(self) -> None:
+        self.page, self.grown = Page(), Page()
+        self.why: str | None = None
+        self.seconds = 0.0
+        self.restarts = 0
+        self._before: Page | None = None
+
+    def update(self, page: Page | str, last: float | None) -> None:
+        """Take in the page of a reading, or why there is none; `last` is when the reading before began."""
+        self.page, self.why = (Page(), page) if isinstance(page, str) else (page, None)
+        self.grown, self.seconds = Page(), 0.0
+        if isinstance(page, str):
+            return
+        if (before := self._before) is not None:
+            since = before.at
+            if restarted(before, page):
+                self.restarts += 1
+                # What did not answer at the reading before has done all of this since then, or little earlier.
+                since = max(since, last or since)
+            self.grown, self.seconds = increase(before, page), page.at - since
+        self._before = page
 
     def value(self, name: str, **labels: str) -> int | None:
         value = self.page.total(name, **labels)
@@ -50,15 +65,15 @@ class History:
     def __init__(self, most_agents: int) -> None:
         self._most_agents = most_agents
         self._last: float | None = None
-        self._pages: dict[Service, Page] = {}
-        self._restarts: dict[Service, int] = {}
+        self._processes: defaultdict[Service, _Process] = defaultdict(_Process)
 
     def add(self, reading: Reading) -> Figures:
         """Return the figures of the time since the reading before."""
-        processes = {service: self._process(service, page) for service, page in reading.pages.items()}
+        for service, page in reading.pages.items():
+            self._processes[service].update(page, self._last)
         seconds = 0.0 if self._last is None else reading.at - self._last
         self._last = reading.at
-        models, agents = reading.models, reading.agents
+        processes, models, agents = self._processes, reading.models, reading.agents
         recent = [] if agents is None or isinstance(agents, str) else sorted(agents, key=_oldest_last)
         return {
             "time": reading.time.isoformat(timespec="milliseconds"),
@@ -70,21 +85,6 @@ class History:
             "recent_agents": [_agent(agent) for agent in recent[: self._most_agents]],
             "agents_error": agents if isinstance(agents, str) else None,
         }
-
-    def _process(self, service: Service, page: Page | str) -> _Process:
-        restarts = self._restarts.setdefault(service, 0)
-        if isinstance(page, str):
-            return _Process(why=page, restarts=restarts)
-        before = self._pages.get(service)
-        self._pages[service] = page
-        if before is None:
-            return _Process(page)
-        since = before.at
-        if restarted(before, page):
-            self._restarts[service] = restarts = restarts + 1
-            # What did not answer at the reading before has done all of this since then, or little earlier.
-            since = max(since, self._last or since)
-        return _Process(page, None, increase(before, page), page.at - since, restarts)
 
 
 def silent(figures: Figures) -> bool:

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 from agentmem import logs
@@ -78,26 +78,22 @@ class Supervisor:
 
         Raises ServiceFailed where one cannot be started; all are stopped then, too.
         """
-        stop = asyncio.create_task(stopping.wait())
         keeping: list[asyncio.Task[None]] = []
         before = ""
-        try:
+        async with AsyncExitStack() as ending:
+            for descriptor in (self._lifeline, self._parent_end):
+                ending.callback(os.close, descriptor)
+            stop = asyncio.create_task(stopping.wait())
+            ending.callback(stop.cancel)
             for kept in self._kept:
                 self._report(f"{before}{kept.service.name} {kept.service.starting}…")
                 before = f"{kept.service.name} ready, "
                 keeping.append(asyncio.create_task(kept.keep()))
+                ending.push_async_callback(kept.stop, keeping[-1])
                 if not await _first(kept.ready.wait(), stop, keeping):
                     return
             started()
             await _first(asyncio.Event().wait(), stop, keeping)
-        finally:
-            stop.cancel()
-            for task, kept in reversed(list(zip(keeping, self._kept, strict=False))):
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                await kept.stop()
-            os.close(self._parent_end)
-            os.close(self._lifeline)
 
 
 async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping: "list[asyncio.Task[None]]") -> bool:
@@ -112,21 +108,19 @@ async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping:
         waiting.cancel()
 
 
+@dataclass
 class _Kept:
-    """One service, kept running by `keep` until that is cancelled; then `stop`."""
+    """One service, which `keep` keeps running until `stop`."""
 
-    def __init__(
-        self, service: Service, lifeline: int, grace: float, report: Callable[[str], None], held: Sequence[int]
-    ) -> None:
-        self.service = service
-        self.ready = asyncio.Event()
-        self._lifeline = lifeline
-        self._held = held
-        self._grace = grace
-        self._report = report
-        self._process: asyncio.subprocess.Process | None = None
-        self._relay: asyncio.Task[None] | None = None
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+    service: Service
+    lifeline: int
+    grace: float
+    report: Callable[[str], None]
+    held: Sequence[int]
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    process: asyncio.subprocess.Process | None = None
+    relay: asyncio.Task[None] | None = None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     async def keep(self) -> None:
         """Start, and start again. Raises ServiceFailed."""
@@ -151,22 +145,24 @@ class _Kept:
             if final or (not ever_ready and deaths >= MAX_EARLY_DEATHS):
                 again = "" if final else f", the {deaths}th time, and was never ready"
                 await self._relayed()
-                raise ServiceFailed("\n".join([f"{said}{again}; it wrote:", *self._tail]))
+                raise ServiceFailed("\n".join([f"{said}{again}; it wrote:", *self.tail]))
             delay = restart_delay(deaths)
-            self._report(f"{said}; starting it again in {delay:g} s")
+            self.report(f"{said}; starting it again in {delay:g} s")
             self._log("service starts again", process.pid, delay=delay)
             await asyncio.sleep(delay)
 
-    async def stop(self) -> None:
-        """Send SIGTERM, and SIGKILL to its whole group after the grace."""
-        process = self._process
+    async def stop(self, keeping: "asyncio.Task[None]") -> None:
+        """End `keep`; send SIGTERM, and SIGKILL to the whole group after the grace."""
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        process = self.process
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(process.wait(), self._grace)
+                await asyncio.wait_for(process.wait(), self.grace)
             except TimeoutError:
-                self._report(f"{self.service.name} did not end within {self._grace:g} s; killing it")
-                self._log("service killed", process.pid, logging.WARNING, grace=self._grace)
+                self.report(f"{self.service.name} did not end within {self.grace:g} s; killing it")
+                self._log("service killed", process.pid, logging.WARNING, grace=self.grace)
                 with suppress(ProcessLookupError):  # it has just ended
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
@@ -174,9 +170,9 @@ class _Kept:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         service = self.service
-        self._tail.clear()
-        watched = (sys.executable, "-m", "agentmem.parent", str(self._lifeline), str(self._grace))
-        self._process = process = await asyncio.create_subprocess_exec(
+        self.tail.clear()
+        watched = (sys.executable, "-m", "agentmem.parent", str(self.lifeline), str(self.grace))
+        self.process = process = await asyncio.create_subprocess_exec(
             *watched,
             service.module,
             *service.arguments,
@@ -184,19 +180,19 @@ class _Kept:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, **service.environment},
-            pass_fds=(self._lifeline, *self._held),
+            pass_fds=(self.lifeline, *self.held),
             process_group=0,
         )
         self._log("service started", process.pid)
         assert process.stdout is not None
-        self._relay = asyncio.create_task(self._copy_output(process.stdout))
+        self.relay = asyncio.create_task(self._copy_output(process.stdout))
         return process
 
     async def _probe(self, pid: int, *, again: bool) -> None:
         while not await self.service.ready():  # noqa: ASYNC110 - another process's state sends no event
             await asyncio.sleep(PROBE_INTERVAL)
         if again:
-            self._report(f"{self.service.name} ready again")
+            self.report(f"{self.service.name} ready again")
         self._log("service ready again" if again else "service ready", pid)
         self.ready.set()
 
@@ -210,14 +206,14 @@ class _Kept:
 
     def _write(self, lines: list[bytes]) -> None:
         decoded = [line.decode("utf-8", "replace") for line in lines]
-        self._tail.extend(decoded)
+        self.tail.extend(decoded)
         logs.write(sys.stderr, "".join(f"{line}\n" for line in decoded))
 
     async def _relayed(self) -> None:
         """Wait until all output of an ended child is written; a grandchild may hold the pipe open for longer."""
-        if self._relay is not None:
-            await asyncio.wait({self._relay}, timeout=1.0)
-            self._relay.cancel()
+        if self.relay is not None:
+            await asyncio.wait({self.relay}, timeout=1.0)
+            self.relay.cancel()
 
     def _log(self, message: str, pid: int, level: int = logging.INFO, **fields: object) -> None:
         event(log, message, level, name=self.service.name, pid=pid, **fields)
