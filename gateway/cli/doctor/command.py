@@ -1,17 +1,16 @@
 """`agentmem doctor`: run each service's checks as a process, and show what they found."""
 
+import asyncio
 import json
 import os
-import select
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from typing import IO, Final
+from typing import Final
 
 import click
 from pydantic_settings import SettingsConfigDict
@@ -27,9 +26,15 @@ from gateway.cli.up.settings import UpSettings, service_arguments, up_settings
 SILENCE_SECONDS = 60.0
 """What a check may take. Opening a model with a large vocabulary takes seconds; the rest is much faster."""
 
+_LINE_BYTES: Final = 1 << 20
 _END_SECONDS: Final = 2.0
 _INTERRUPTED: Final = 130
-_STYLES: Final = dict(zip(State, ("green", "yellow", "bold red", "bold magenta"), strict=True))
+_STYLES: Final = {
+    State.OK: "green",
+    State.WARNING: "yellow",
+    State.PROBLEM: "bold red",
+    State.UNKNOWN: "bold magenta",
+}
 
 
 class DoctorSettings(UpSettings):
@@ -51,7 +56,7 @@ def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
     """Look whether this machine can run Agentmem well, and say what to do where it cannot."""
     settings = up_settings(DoctorSettings, arguments)
     try:
-        found = _all(settings, arguments, quiet=as_json)
+        found = asyncio.run(_all(settings, arguments, quiet=as_json))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     if as_json:
@@ -61,7 +66,7 @@ def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:
     sys.exit(status(found))
 
 
-def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -> list[Finding]:
+async def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -> list[Finding]:
     """Return all findings. Services are checked one after the other, since measurements would disturb one another."""
     services = service_arguments(settings)
     found: list[Finding] = []
@@ -73,42 +78,41 @@ def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -> list
             ("store", "cache_service.doctor", services.store, {}),
             ("worker", "inference_service.doctor", services.worker, preload_here().environment),
         ):
-            with closing(findings(service, module, given, environment)) as said:
-                for each in said:
-                    if isinstance(each, str):
-                        waiting.update(printable(each))
-                    else:
-                        found.append(each)
+            async for each in findings(service, module, given, environment):
+                if isinstance(each, str):
+                    waiting.update(printable(each))
+                else:
+                    found.append(each)
     return [*found, *combined(found)]
 
 
-def findings(
+async def findings(
     service: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]
-) -> Generator[str | Finding, None, None]:
+) -> AsyncIterator[str | Finding]:
     """Run a module that writes the lines of `agentmem.checkup`; yield the checks that begin, and their findings.
 
     A check that writes nothing for SILENCE_SECONDS is ended with its process, and the last finding names it.
     """
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            bufsize=0,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             env={**os.environ, **environment},
             process_group=0,
+            limit=_LINE_BYTES,
         )
         assert process.stdout is not None
         at = service
         try:
-            while line := _line(process.stdout):
+            while line := await asyncio.wait_for(process.stdout.readline(), SILENCE_SECONDS):
                 with suppress(ValueError):  # written by a library
                     said = parse(line)
                     at = said if isinstance(said, str) else said.check
                     yield said
-            ended = process.wait(SILENCE_SECONDS)
-        except (TimeoutError, subprocess.TimeoutExpired):
+            ended = await asyncio.wait_for(process.wait(), SILENCE_SECONDS)
+        except TimeoutError:
             hung = f"it did not end within {SILENCE_SECONDS:g} s, and the {service}'s checks after it were not made"
             yield unknown(hung, "look at what it has to do with, which may hang: a disk, a network, a device", check=at)
         else:
@@ -119,17 +123,10 @@ def findings(
                 read = "read what it says; a crash in a library often means that its build is not for this machine"
                 yield unknown(f"the {service}'s checks ended here with {outcome}: {last}", read, check=at)
         finally:
-            process.stdout.close()
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # the system may hold it in a call
-                process.wait(_END_SECONDS)
-
-
-def _line(pipe: IO[bytes]) -> bytes:
-    if not select.select([pipe], [], [], SILENCE_SECONDS)[0]:
-        raise TimeoutError
-    return pipe.readline()
+            with suppress(TimeoutError):  # the system may hold it in a call
+                await asyncio.wait_for(process.wait(), _END_SECONDS)
 
 
 def combined(found: Sequence[Finding]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Real processes that end as they should, hang, crash or fail."""
 
 import os
-from contextlib import closing
+from contextlib import aclosing
 from dataclasses import replace
 
 import psutil
@@ -20,10 +20,10 @@ def children() -> set[int]:
     return {each.pid for each in psutil.Process().children(recursive=True)}
 
 
-def said(how: str, **environment: str) -> list[str | Finding]:
+async def said(how: str, **environment: str) -> list[str | Finding]:
     before, descriptors, found = children(), len(os.listdir("/dev/fd")), list[str | Finding]()
     with pytest.MonkeyPatch.context() as patience:
-        for each in findings("it", MODULE, [how], environment):
+        async for each in findings("it", MODULE, [how], environment):
             found.append(each)
             if each == BEFORE_IT_HANGS:  # and not before: a process takes as long to start as the machine lets it
                 patience.setattr(command, "SILENCE_SECONDS", 0.2)
@@ -32,31 +32,31 @@ def said(how: str, **environment: str) -> list[str | Finding]:
     return found
 
 
-def test_all_that_a_process_says_and_nothing_else() -> None:
-    assert said("says", SAID="hello") == [
+async def test_all_that_a_process_says_and_nothing_else() -> None:
+    assert await said("says", SAID="hello") == [
         "first", FIRST, "second", replace(warning("hello", "do it"), check="second")
     ]  # fmt: skip
 
 
-def test_a_check_that_hangs_is_ended_and_named() -> None:
-    *before, last = said("hangs")
+async def test_a_check_that_hangs_is_ended_and_named() -> None:
+    *before, last = await said("hangs")
     assert before == ["first", FIRST, "second", BEFORE_IT_HANGS]
     assert isinstance(last, Finding) and last.check == "second" and last.state is State.UNKNOWN
     assert "0.2 s" in last.found
 
 
 @pytest.mark.parametrize(("how", "check", "words"), [("crashes", "second", "SIGILL"), ("fails", "first", "last words")])
-def test_a_process_that_dies(how: str, check: str, words: str) -> None:
-    *before, last = said(how)
+async def test_a_process_that_dies(how: str, check: str, words: str) -> None:
+    *before, last = await said(how)
     assert FIRST in before
     assert isinstance(last, Finding) and last.check == check and last.state is State.UNKNOWN
     assert words in last.found
 
 
-def test_a_process_ends_when_nobody_listens_any_more() -> None:
+async def test_a_process_ends_when_nobody_listens_any_more() -> None:
     before = children()
-    with closing(findings("it", MODULE, ["hangs"], {})) as said:
-        for each in said:
+    async with aclosing(findings("it", MODULE, ["hangs"], {})) as said:
+        async for each in said:
             if each == "second":
                 break
     assert children() == before
