@@ -177,11 +177,11 @@ def _read(flag: str, path: Path) -> bytes:
         raise Mistake(Diagnostic(flag, f"cannot be read: {error.strerror}").render(path)) from error
 
 
-def not_empty(problem: str) -> Callable[[click.Context, click.Parameter, str], str]:
-    """Return a callback that refuses an empty argument with this `problem`."""
+def not_empty(problem: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Return a callback that refuses an argument or option that is given and empty, with this `problem`."""
 
-    def check(_: click.Context, __: click.Parameter, value: str) -> str:
-        if not value:
+    def check(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+        if value == "":
             raise Mistake(problem)
         return value
 

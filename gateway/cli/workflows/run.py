@@ -14,7 +14,7 @@ from agentmem.channels import closing_stream
 from agentmem.diagnostics import Diagnostic
 from agentmem.errors import InvalidArgument, NotFound, Unavailable, from_rpc
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
-from gateway.cli.client import Client, client_options, outage, retrying
+from gateway.cli.client import Client, client_options, not_empty, outage, retrying
 from gateway.cli.text import Mistake, printable
 from gateway.cli.workflows.report import prepare, write_report
 from gateway.cli.workflows.state import Run, state_name
@@ -29,8 +29,19 @@ _LOST = "the connection to the gateway was lost"
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Replace a variable's value; repeatable.")
-@click.option("--resume", "workflow_id", metavar="ID", help="Show a run from its beginning; go on where it broke off.")
-@click.option("--request-id", metavar="ID", help="Names the run: the same again shows it, and starts no other.")
+@click.option(
+    "--resume",
+    "workflow_id",
+    metavar="ID",
+    help="Show a run from its beginning; go on where it broke off.",
+    callback=not_empty("--resume must not be empty; `agentmem workflows` lists the runs"),
+)
+@click.option(
+    "--request-id",
+    metavar="ID",
+    help="Names the run: the same again shows it, and starts no other.",
+    callback=not_empty("--request-id must not be empty"),
+)
 @click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.md and report.html there.")
 @click.option("--check", is_flag=True, help="Only say what is wrong with FILE. Needs no gateway.")
 @click.option("--schema", is_flag=True, help="Write the JSON Schema of workflow files. Needs no gateway.")
@@ -59,9 +70,7 @@ def run(
     if file is None:
         if variables or request_id is not None or check:
             raise Mistake("--set, --request-id and --check are for a file, not for --resume")
-        if not workflow_id:
-            raise Mistake("--resume must not be empty; `agentmem workflows` lists the runs")
-        request = workflow_pb2.RunWorkflowRequest(resume_workflow_id=workflow_id)
+        request = workflow_pb2.RunWorkflowRequest(resume_workflow_id=workflow_id or "")
     else:
         text = _read(file)
         if check:

@@ -178,6 +178,7 @@ def test_schema_needs_no_gateway() -> None:
         (["FILE", "--set", "boat"], "--set boat: write NAME=VALUE"),
         (["FILE", "--set", "=x"], "--set =x: write NAME=VALUE"),
         (["FILE", "--set", "a=b", "--set", "a=c"], "--set a is given more than once"),
+        (["FILE", "--request-id", ""], "--request-id must not be empty"),
         (["none.yaml"], "none.yaml cannot be read: No such file"),
         (["."], ". is a directory"),
         (["FILE", "--report", "/dev/null/x"], "--report /dev/null/x cannot be made: Not a directory"),
