@@ -56,13 +56,47 @@ class Conversation:
             request.append.messages.messages.append(user)
         return request
 
-    def opened(self, *, known: bool) -> None:
-        """Take in whether the agent has a memory. Raises FailedPrecondition where it has, and `system` is given."""
-        self.is_new = not known
-        if known and self.system:
-            raise FailedPrecondition(
-                f"{self.agent_id!r} has a memory already; --system is for the first turn of a new agent"
-            )
+    async def open(self, channel: grpc.aio.Channel) -> None:
+        """Find out which model is meant and whether the agent has a memory on it.
+
+        A worker that is starting again is waited for. Raises FailedPrecondition where a system message is given to an
+        agent that has one.
+        """
+        if not self.model_id:
+            models = await registered(channel)
+            if not models:
+                raise NotFound("model", "", "none is registered")
+            self.model_id = models[0].model_id
+        if await find(channel, self.agent_id, self.model_id):
+            self._go_on()
+        else:
+            self.is_new = True
+
+    def _go_on(self) -> None:
+        self.is_new = False
+        if self.system:
+            has_one = f"{self.agent_id!r} has a memory already"
+            raise FailedPrecondition(f"{has_one}; --system is for the first turn of a new agent")
+
+    async def take_turn(self, channel: grpc.aio.Channel, text: str, *, echo: bool) -> "Turn":
+        """Run one turn; with `echo` write the answer as it comes, and what the model thinks before it dimmed.
+
+        A turn that fails because the worker or the gateway is gone is sent again with the same request_id: the worker
+        replays it where it was committed, and computes it again where it was not. If another client spoke to the agent
+        first, a first turn is appended to that conversation.
+        """
+        if self.is_new is None:  # a first turn that failed here may have been kept
+            self.is_new = not await find(channel, self.agent_id, self.model_id)
+        answer = Answer(partial(click.echo, nl=False), partial(click.secho, nl=False, dim=True)) if echo else None
+        try:
+            turn = await _generate(channel, self.request(text), answer)
+        except grpc.aio.AioRpcError as error:
+            if not self.is_new or error.code() is not grpc.StatusCode.ABORTED:
+                raise
+            self._go_on()
+            turn = await _generate(channel, self.request(text), answer)
+        self.is_new = False
+        return turn
 
 
 @dataclass
@@ -89,9 +123,7 @@ class Turn:
     def summary(self) -> str:
         """Return a line about match, tokens reused per tier, time and speed; and any warning."""
         finished = self.finished
-        line = turn_line(
-            self.started.cache, finished.usage, finished.timings, reason=finished.reason, replayed=finished.replayed
-        )
+        line = turn_line(self.started.cache, finished)
         line = line if finished.durable else f"{line} · not durable"
         return f"{line}\n{warning(self.started)}".rstrip()
 
@@ -119,12 +151,12 @@ def chat(
     """
     conversation = Conversation(agent, model, system, types_pb2.Sampling(temperature=temperature), max_tokens)
     try:
-        client.ask(partial(open_conversation, conversation=conversation))
+        client.ask(conversation.open)
         if not messages and not client.as_json and _at_terminal():
             talk_at_terminal(client, conversation)
             return
         for text in messages or _lines():
-            turn = client.ask(partial(take_turn, conversation=conversation, text=text, echo=not client.as_json))
+            turn = client.ask(partial(conversation.take_turn, text=text, echo=not client.as_json))
             if client.as_json:
                 write_json(turn.as_dict())
             else:
@@ -143,9 +175,7 @@ def talk_at_terminal(client: Client, conversation: Conversation) -> None:
     click.secho(f"{about} · /help for help, /bye to end", dim=True)
     for text in chat_terminal.messages(chat_terminal.history_file()):
         try:
-            if conversation.is_new is None:
-                client.ask(partial(_look_again, conversation=conversation))
-            _end_with_summary(client.ask(partial(take_turn, conversation=conversation, text=text, echo=True)))
+            _end_with_summary(client.ask(partial(conversation.take_turn, text=text, echo=True)))
             continue
         except KeyboardInterrupt:
             click.secho("\nstopped", dim=True)
@@ -176,44 +206,6 @@ def _lines() -> Iterator[str]:
             return
         if text := line.strip():
             yield text
-
-
-async def open_conversation(channel: grpc.aio.Channel, conversation: Conversation) -> None:
-    """Find out which model is meant and whether the agent has a memory on it.
-
-    A worker that is starting again is waited for. Raises FailedPrecondition where a system message is given to an agent
-    that has one.
-    """
-    if not conversation.model_id:
-        models = await registered(channel)
-        if not models:
-            raise NotFound("model", "", "none is registered")
-        conversation.model_id = models[0].model_id
-    conversation.opened(known=bool(await find(channel, conversation.agent_id, conversation.model_id)))
-
-
-async def _look_again(channel: grpc.aio.Channel, *, conversation: Conversation) -> None:
-    """Find out whether the agent has a memory after a first turn that failed here: it may have been kept."""
-    conversation.is_new = not await find(channel, conversation.agent_id, conversation.model_id)
-
-
-async def take_turn(channel: grpc.aio.Channel, *, conversation: Conversation, text: str, echo: bool) -> Turn:
-    """Run one turn; with `echo` write the answer as it comes, and what the model thinks before it dimmed.
-
-    A turn that fails because the worker or the gateway is gone is sent again with the same request_id: the worker
-    replays it where it was committed, and computes it again where it was not. If another client spoke to the agent
-    first, a first turn is appended to that conversation.
-    """
-    answer = Answer(partial(click.echo, nl=False), partial(click.secho, nl=False, dim=True)) if echo else None
-    try:
-        turn = await _generate(channel, conversation.request(text), answer)
-    except grpc.aio.AioRpcError as error:
-        if not conversation.is_new or error.code() is not grpc.StatusCode.ABORTED:
-            raise
-        conversation.opened(known=True)
-        turn = await _generate(channel, conversation.request(text), answer)
-    conversation.is_new = False
-    return turn
 
 
 async def _generate(channel: grpc.aio.Channel, request: inference_pb2.GenerateRequest, answer: "Answer | None") -> Turn:

@@ -2,26 +2,21 @@
 
 from collections.abc import Iterable
 
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2, workflow_pb2
 from gateway.api.reports import cached_tokens, cut_short, short_name, tier_name
 from gateway.cli.text import iso_time, printable
 
-_REASON = types_pb2.FINISH_REASON_UNSPECIFIED
 _LAYOUT = "\n\t"
 
 
 def turn_line(
-    cache: types_pb2.CacheReport,
-    usage: types_pb2.Usage,
-    timings: types_pb2.Timings,
-    *,
-    reason: "types_pb2.FinishReason.ValueType" = _REASON,
-    replayed: bool = False,
+    cache: types_pb2.CacheReport, ended: inference_pb2.Finished | workflow_pb2.AgentSpoke | workflow_pb2.AgentListened
 ) -> str:
     """Return match, tokens reused per tier, time to first token, tokens per second, and what was out of the ordinary.
 
     A turn in which nothing was generated has the time that its prefill took instead.
     """
+    usage, timings = ended.usage, ended.timings
     reused = f"reused {cached_tokens(usage):,} of {usage.prompt_tokens:,} tokens"
     tiers = ", ".join(f"{tier_name(part.tier)} {part.tokens:,}" for part in usage.cached)
     parts = [match_name(cache).upper(), f"{reused} ({tiers})" if tiers else reused]
@@ -35,9 +30,9 @@ def turn_line(
     missed = short_name(types_pb2.MissReason.DESCRIPTOR, cache.miss_reason)
     if missed and cache.match != types_pb2.MATCH_NEW:  # a new agent has nothing to miss
         parts.append(f"missed: {missed}")
-    if cut_short(reason):
+    if not isinstance(ended, workflow_pb2.AgentListened) and cut_short(ended.reason):
         parts.append("cut at the length limit")
-    if replayed:
+    if ended.replayed:
         parts.append("replayed")
     return " · ".join(part for part in parts if part)
 

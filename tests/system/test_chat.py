@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from gateway.cli.chat import Conversation, open_conversation, take_turn
+from gateway.cli.chat import Conversation
 from tests.system.stack import Stack
 from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
 
@@ -13,9 +13,9 @@ async def test_two_who_begin_at_once_talk_with_one_agent(stack: Stack) -> None:
     channel = (await stack.client("gateway")).channel
     first, second = (Conversation("ada", "tiny", max_tokens=4) for _ in range(2))
     for conversation in (first, second):
-        await open_conversation(channel, conversation)
-    await take_turn(channel, conversation=first, text="the boat is green", echo=False)
-    await take_turn(channel, conversation=second, text="the key is red", echo=False)
+        await conversation.open(channel)
+    await first.take_turn(channel, "the boat is green", echo=False)
+    await second.take_turn(channel, "the key is red", echo=False)
     ledger = await stack.ledger("ada")
     assert b"the boat is green" in ledger.text
     assert b"the key is red" in ledger.text

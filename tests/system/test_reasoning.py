@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from agentmem.v1 import types_pb2
-from gateway.cli.chat import Conversation, open_conversation, take_turn
+from gateway.cli.chat import Conversation
 from tests.scripted_model import OPENING_TEMPLATE, SAID, THINKING_TEMPLATE, THOUGHT, write_thinking
 from tests.system.stack import Client, Stack, chat, running
 
@@ -210,8 +210,8 @@ async def test_rest_has_both(stack: Stack) -> None:
 async def test_the_terminal_shows_thinking_dimmed(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     channel = (await stack.client("gateway")).channel
     conversation = Conversation("terminal", "thinking")
-    await open_conversation(channel, conversation)
-    turn = await take_turn(channel, conversation=conversation, text="hi", echo=True)
+    await conversation.open(channel)
+    turn = await conversation.take_turn(channel, "hi", echo=True)
     assert (turn.reasoning, turn.text) == (THOUGHT, SAID)
     assert capsys.readouterr().out.endswith(f"\n\n{SAID}")
     assert turn.as_dict()["reasoning"] == THOUGHT

@@ -152,13 +152,13 @@ def lines(event: Event, run: Run) -> Iterator[Line]:
             yield from (Text(), Text(line, "bold"))
         case "agent_spoke":
             spoke = event.agent_spoke
-            line = turn_line(spoke.cache, spoke.usage, spoke.timings, reason=spoke.reason, replayed=spoke.replayed)
+            line = turn_line(spoke.cache, spoke)
             yield from (said(run, spoke.agent_id, "▸", spoke.text), Text(_INDENT + line, "dim"))
         case "agents_heard":
             yield Text(_INDENT + heard(event.agents_heard), "dim")
         case "agent_listened":
             listened = event.agent_listened
-            line = turn_line(listened.cache, listened.usage, listened.timings, replayed=listened.replayed)
+            line = turn_line(listened.cache, listened)
             if listened.note:
                 yield from (said(run, listened.agent_id, "noted:", listened.note), Text(_INDENT + line, "dim"))
             else:

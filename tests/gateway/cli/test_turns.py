@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentmem.v1 import types_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from gateway.cli.turns import tiers_of, turn_line
 
 CACHED = [types_pb2.TierTokens(tier=types_pb2.TIER_HOT, tokens=7), types_pb2.TierTokens(tier=types_pb2.TIER_WARM)]
@@ -33,7 +33,8 @@ def test_lines(cache: dict[str, Any], usage: dict[str, Any], more: dict[str, Any
     timings.prefill.FromMilliseconds(250)
     timings.time_to_first_token.FromMilliseconds(120)
     timings.decode.FromMilliseconds(500)
-    assert turn_line(types_pb2.CacheReport(**cache), types_pb2.Usage(**usage), timings, **more) == line
+    ended = inference_pb2.Finished(usage=types_pb2.Usage(**usage), timings=timings, **more)
+    assert turn_line(types_pb2.CacheReport(**cache), ended) == line
 
 
 def test_tiers() -> None:
