@@ -92,7 +92,7 @@ def main() -> None:
     dialogues = [make_dialogue(FIRST_SEED + i, 512) for i in range(options.dialogues)]
     with tempfile.TemporaryDirectory() as directory:
         model = loaded(Path(directory))
-    network: Any = model.engine._model
+    network: Any = model.engine.model
     print("bias   KL 4 bits: 128, 256 tokens   8 bits: 128   perplexity 16, 4, 8 bits   recall 16, 4, 8 bits")
     for bias in options.biases:
         biased(network, bias)

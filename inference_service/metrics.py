@@ -205,7 +205,8 @@ class WorkerMetrics:
         self, key: AgentKey, match: types_pb2.Match.ValueType, tier: types_pb2.Tier.ValueType, reason: Reason
     ) -> None:
         """Count one lookup."""
-        self.lookups.labels(*self.turn(key), _match(match), TIERS[tier], _reason(reason)).inc()
+        missed = enum_name(types_pb2.MissReason, reason)
+        self.lookups.labels(*self.turn(key), enum_name(types_pb2.Match, match), TIERS[tier], missed).inc()
 
     def _begin(self, model_id: str) -> None:
         """Series of a registered model exist before anything happens; those of a namespace cannot be known."""
@@ -245,33 +246,24 @@ def reason_of(error: Exception) -> str:
     return error.code.name.lower() if isinstance(error, errors.AgentmemError) else "internal"
 
 
-def finish_reason(reason: types_pb2.FinishReason.ValueType) -> str:
-    """Return how a turn that went well counts in `requests_finished`."""
-    return enum_name(types_pb2.FinishReason, reason, "FINISH_REASON_")
+def enum_name(enum: Any, value: int) -> str:
+    """Return the name of an enum's value as labels have it, without what all of them begin with; empty for none."""
+    return str(enum.Name(value)).removeprefix(enum.Name(0).removesuffix("UNSPECIFIED")).lower() if value else ""
 
 
-def enum_name(enum: Any, value: int, prefix: str) -> str:
-    """Return the name of an enum's value as labels have it; empty for the unspecified one."""
-    return str(enum.Name(value)).removeprefix(prefix).lower() if value else ""
-
-
-def _match(match: types_pb2.Match.ValueType) -> str:
-    return enum_name(types_pb2.Match, match, "MATCH_")
-
-
-def _reason(reason: Reason) -> str:
-    return enum_name(types_pb2.MissReason, reason, "MISS_REASON_")
+def _names(enum: Any) -> list[str]:
+    return [enum_name(enum, value) for value in enum.values() if value]
 
 
 def _lookups() -> Iterator[tuple[str, str, str]]:
     """Matches with every tier where nothing was missing, and with every reason where nothing was there."""
-    matches = [_match(match) for match in types_pb2.Match.values() if match]
+    matches = _names(types_pb2.Match)
     yield from product(matches, TIERS.values(), [""])
-    yield from product(matches, ["none"], [_reason(reason) for reason in types_pb2.MissReason.values() if reason])
+    yield from product(matches, ["none"], _names(types_pb2.MissReason))
 
 
 def _reasons() -> Iterator[str]:
     """All that `requests_finished` can say."""
-    yield from (finish_reason(reason) for reason in types_pb2.FinishReason.values() if reason)
+    yield from _names(types_pb2.FinishReason)
     yield REPLAYED
     yield from (error.code.name.lower() for error in _ERRORS)

@@ -79,12 +79,12 @@ class GivenTokens(TokenSampler):
 @contextmanager
 def _recording(model: LoadedModel) -> Iterator[Recorder]:
     engine: Any = model.engine
-    network = engine._model
-    engine._model = recorder = Recorder(network)
+    network = engine.model
+    engine.model = recorder = Recorder(network)
     try:
         yield recorder
     finally:
-        engine._model = network
+        engine.model = network
 
 
 def quantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:
@@ -162,7 +162,7 @@ class _Pool:
 
 def unquantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:
     """The same tokens of each text alone over mlx-lm's plain caches: the beginning in chunks, the rest one by one."""
-    network: Any = model.engine._model
+    network: Any = model.engine.model
     found = []
     for text in texts:
         caches = make_prompt_cache(network)

@@ -93,7 +93,7 @@ def measured(directory: Path, work: Path, counts: dict[int, int], decoded: int) 
         raise ValueError(f"{directory} was trained to {longest} tokens; give --dialogues {longest}:20")
     texts = make_texts(directory, counts, decoded)
     check(texts)
-    network: Any = model.engine._model
+    network: Any = model.engine.model
     said = quality.measure(network, model.tokenizer, model.geometry, quality.default_tokens())
     plain = unquantized(model, texts)
     by_bits = {}

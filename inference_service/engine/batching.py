@@ -13,6 +13,7 @@ in a chunk of one, because a window is kept in front of their last token.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,7 @@ _SHORT = 64
 """Tokens of a chunk whose logits are computed, all of them, because models give no others: 33 MB for Gemma 3."""
 
 
+@dataclass(eq=False, repr=False)
 class BatchEngine:
     """Runs the turns of one model. Engine thread only: `add`, then `step` as long as it says that there is more.
 
@@ -49,32 +51,23 @@ class BatchEngine:
     `scheduling`. `others_decode` returns whether other models' turns generate, which wait for this one's chunks, too.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Tokenizer,
-        new_caches: Callable[[], Caches],
-        token_bytes: int,
-        weight_bytes: int,
-        others_decode: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
-        self._new_caches = new_caches
-        self._token_bytes = token_bytes
-        self._weight_bytes = weight_bytes
-        self._others_decode = others_decode
-        self._waiting: list[TurnJob] = []
-        self._running: dict[int, TurnJob] = {}
-        self._groups: list[GenerationBatch] = []
-        self._rows_changed = False
-        self._to_clear = False
-        self._next_uid = 0
-        self._tokens_per_second = 0.0
-        self.asked: Callable[[], bool] = lambda: False
-        """Whether something waits for the engine's thread: then a step stops between two layers of a chunk."""
-        self.stepped: Callable[[str], object] = lambda _: None
-        """Called, on the engine thread, for each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
+    model: Any
+    tokenizer: Tokenizer
+    new_caches: Callable[[], Caches]
+    token_bytes: int
+    weight_bytes: int
+    others_decode: Callable[[], bool] = lambda: False
+    asked: Callable[[], bool] = lambda: False
+    """Whether something waits for the engine's thread: then a step stops between two layers of a chunk."""
+    stepped: Callable[[str], object] = lambda _: None
+    """Called, on the engine thread, for each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
+    _waiting: list[TurnJob] = field(default_factory=list, init=False)
+    _running: dict[int, TurnJob] = field(default_factory=dict, init=False)
+    _groups: list[GenerationBatch] = field(default_factory=list, init=False)
+    _rows_changed: bool = field(default=False, init=False)
+    _to_clear: bool = field(default=False, init=False)
+    _next_uid: int = field(default=0, init=False)
+    _tokens_per_second: float = field(default=0.0, init=False)
 
     @property
     def running(self) -> int:
@@ -83,7 +76,7 @@ class BatchEngine:
 
     def close(self) -> None:
         """Release the model. No turn may run or wait any more."""
-        self._model = None
+        self.model = None
 
     def add(self, job: TurnJob) -> None:
         """Queue a turn, unless its future was cancelled meanwhile."""
@@ -163,7 +156,7 @@ class BatchEngine:
         last = tokens if whole else tokens - 1
         chunk = job.between(position, job.chunk_end(min(end, last)))
         wants_logits = job.decoding is not None and position + len(chunk) == tokens
-        return PrefillChunk(self._model, job.caches, chunk, self._tokens_per_second, wants_logits=wants_logits)
+        return PrefillChunk(self.model, job.caches, chunk, self._tokens_per_second, wants_logits=wants_logits)
 
     def _go_on(self, job: TurnJob, chunk: PrefillChunk) -> bool:
         """Compute the chunk until something else is to be done first; whether it is complete."""
@@ -183,7 +176,7 @@ class BatchEngine:
         return True
 
     def _others_wait(self) -> bool:
-        return bool(self._running) or self._others_decode()
+        return bool(self._running) or self.others_decode()
 
     def _join(self, job: TurnJob) -> None:
         """Give the caches to a batch of one row, which begins with the logits behind the prompt's last token."""
@@ -194,8 +187,8 @@ class BatchEngine:
         change = processors(job.decoding.sampling, len(job.sequence))
         batched = merged(job.caches)
         job.caches.clear()  # A batch makes its first step at once, and a write to shared arrays copies them all.
-        row, first = single_row(uid, self._model, logits, batched, job.history, job.sampler, change)
-        job.take(first, self._tokenizer)
+        row, first = single_row(uid, self.model, logits, batched, job.history, job.sampler, change)
+        job.take(first, self.tokenizer)
         job.first_taken = True
         self._waiting.remove(job)
         self._running[uid] = job
@@ -207,7 +200,7 @@ class BatchEngine:
         alone = [group for group in self._groups if self._running[group.uids[0]].alone]
         shared = [group for group in self._groups if group not in alone]
         uids = [uid for group in shared for uid in group.uids]
-        best = split([self._running[uid].tokens for uid in uids], self._token_bytes, self._weight_bytes)
+        best = split([self._running[uid].tokens for uid in uids], self.token_bytes, self.weight_bytes)
         self._groups = alone + regrouped(shared, [frozenset(uids[row] for row in rows) for rows in best])
 
     def _decode(self, group: GenerationBatch) -> None:
@@ -222,7 +215,7 @@ class BatchEngine:
             if job.first_taken:
                 job.first_taken = False
             else:
-                take = partial(job.take, response.token, self._tokenizer)
+                take = partial(job.take, response.token, self.tokenizer)
                 self._guarded(take, partial(errors.__setitem__, job))
             if job in errors:
                 failed.append(response.uid)
@@ -272,7 +265,7 @@ class BatchEngine:
             elif job.alone:
                 job.fail(error)
             else:
-                job.restart(self._new_caches())
+                job.restart(self.new_caches())
                 self._waiting.append(job)
 
     def _guarded(self, work: Callable[[], object], failed: Callable[[Exception], object]) -> None:

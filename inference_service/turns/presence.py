@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import mlx.core as mx
+from prometheus_client import Gauge
 
 from agentmem import logs
 from agentmem.blockfile import BLOCK_TOKENS
@@ -37,7 +39,8 @@ class Presence:
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
         memory.evicted = metrics.evictions.labels(model.model_id, "hot", "request").inc
         model.engine.stepped = lambda kind: steps[kind].inc()
-        self._set_gauges(model)
+        for gauge, labels, read in self._gauges(model):
+            gauge.labels(*labels).set_function(read)
         metrics.model_info.labels(model.model_id).set(1)
         metrics.model_loads.labels(model.model_id, "loaded").inc()
         metrics.model_load_seconds.observe(seconds)
@@ -70,7 +73,8 @@ class Presence:
             self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(len(agents))
         model.memory.pool.broken = asyncio.Event()
         model.memory.admission.last_resort = _nothing  # It held the model.
-        self._remove_gauges(model.model_id)
+        for gauge, labels, _ in self._gauges(model):  # They hold the model.
+            gauge.remove(*labels)
 
     def left(self, model: LoadedModel, reason: str) -> None:
         """Count that it was unloaded."""
@@ -81,24 +85,17 @@ class Presence:
         """Count that it could not be loaded."""
         self._metrics.model_loads.labels(model_id, "failed").inc()
 
-    def _set_gauges(self, model: LoadedModel) -> None:
-        """Make the series of a loaded model. They are read on another thread."""
+    def _gauges(self, model: LoadedModel) -> list[tuple[Gauge, tuple[str, ...], Callable[[], float]]]:
+        """The series of a loaded model: their labels, and what they read, on another thread."""
         metrics, model_id = self._metrics, model.model_id
         hot, pool, engine = model.memory.hot, model.memory.pool.full, model.engine
-        metrics.hot_agents.labels(model_id, "hot").set_function(lambda: len(hot))
-        metrics.pool_blocks.labels(model_id, "free").set_function(lambda: pool.free)
-        metrics.pool_blocks.labels(model_id, "used").set_function(lambda: pool.capacity - pool.free)
-        metrics.cache_usage.labels(model_id).set_function(lambda: _usage(pool.capacity, pool.free))
-        metrics.batch_size.labels(model_id).set_function(lambda: engine.running)
-
-    def _remove_gauges(self, model_id: str) -> None:
-        """Remove those series, which hold the model."""
-        metrics = self._metrics
-        metrics.hot_agents.remove(model_id, "hot")
-        for state in ("free", "used"):
-            metrics.pool_blocks.remove(model_id, state)
-        metrics.cache_usage.remove(model_id)
-        metrics.batch_size.remove(model_id)
+        return [
+            (metrics.hot_agents, (model_id, "hot"), lambda: len(hot)),
+            (metrics.pool_blocks, (model_id, "free"), lambda: pool.free),
+            (metrics.pool_blocks, (model_id, "used"), lambda: pool.capacity - pool.free),
+            (metrics.cache_usage, (model_id,), lambda: _usage(pool.capacity, pool.free)),
+            (metrics.batch_size, (model_id,), lambda: engine.running),
+        ]
 
 
 def _nothing() -> None:

@@ -50,7 +50,7 @@ class Timing:
         self.started, self._assembled = at, at + assembly_seconds
         self.load_seconds = read_seconds + assembly_seconds
         self.queue_seconds = at - self.arrived - read_seconds
-        self._leave(at=at)
+        self.end(at=at)
         self._span("load", at, self._assembled, where="engine")
 
     def first_token_seconds(self, generated: Generated) -> float:
@@ -72,14 +72,14 @@ class Timing:
         if self._request is None or self._trace is None:
             return
         at = time.monotonic() if at is None else at
-        self._leave(at=at)
+        self.end(at=at)
         self._step = self._request.child(name, at, _named(attributes))
         tracing.enter(self._trace.within(self._step))
 
     def leave(self) -> None:
         """End the span of the step; what follows belongs to the request."""
         if self._request is not None:
-            self._leave()
+            self.end()
             tracing.enter(self._trace)
 
     def annotate(self, **attributes: spans.Attribute) -> None:
@@ -110,11 +110,8 @@ class Timing:
             tokens = result.sampled or len(result.token_ids)
             self._span("decode", began, ended, failure, first_token_at=result.first_token_at, generated_tokens=tokens)
 
-    def end(self, failure: str) -> None:
-        """End the turn's last span; `failure` is a status, or empty."""
-        self._leave(failure)
-
-    def _leave(self, failure: str = "", at: float | None = None) -> None:
+    def end(self, failure: str = "", at: float | None = None) -> None:
+        """End the turn's last span, now or at a moment before; `failure` is a status, or empty."""
         if self._step is not None:
             self._step.end(failure, at)
 

@@ -7,7 +7,7 @@ caller sent can be in them.
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from agentmem import logs, tracing
 from agentmem.errors import Aborted, AgentmemError, ResourceExhausted, Unavailable
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import TurnRequest
-from inference_service.metrics import REPLAYED, TIERS, WorkerMetrics, enum_name, finish_reason, reason_of
+from inference_service.metrics import REPLAYED, TIERS, WorkerMetrics, enum_name, reason_of
 from inference_service.turns.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class TurnLog:
         for each in turn.restored.by_tier:
             metrics.hits.labels(*labels, TIERS[each.tier]).inc(each.tokens)
             metrics.prompt_tokens_cached.labels(*labels, TIERS[each.tier]).inc(each.tokens)
-        turn.stream.on_token = TokenCounter(metrics, labels).sampled
+        turn.stream.on_token = token_counter(metrics, labels)
 
     def finished(self, turn: Turn) -> inference_pb2.Finished:
         """Return the turn's last event, without a version."""
@@ -84,7 +84,7 @@ class TurnLog:
             seconds = turn.timing.first_token_seconds(generated)
             metrics.time_to_first_token.labels(*labels, TIERS[turn.restored.tier]).observe(seconds)
         metrics.e2e_latency.labels(*labels).observe(time.monotonic() - turn.timing.arrived)
-        metrics.finished.labels(*labels, finish_reason(generated.reason)).inc()
+        metrics.finished.labels(*labels, enum_name(types_pb2.FinishReason, generated.reason)).inc()
         if turn.request.commits:
             self._log_losses(turn)
         _log_end("turn finished", turn)
@@ -92,12 +92,12 @@ class TurnLog:
     def _log_losses(self, turn: Turn) -> None:
         """Log what a commit makes of the agent's memory besides adding to it."""
         key, trim = turn.request.key, turn.context_trim()
-        ids = {"namespace": key.namespace, "agent": key.agent_id, "model": key.model_id}
+        ids = _ids(key.to_proto())
         if turn.retokenized:
             message = "the tokenizer has changed; what the agent remembered was tokenized again"
             logs.event(log, message, logging.INFO, **ids, tokens=len(turn.ledger))
         if trim is not None:
-            policy = enum_name(types_pb2.ContextPolicy, trim.policy, "CONTEXT_POLICY_")
+            policy = enum_name(types_pb2.ContextPolicy, trim.policy)
             self._metrics.context_trims.labels(*self._metrics.turn(key), policy).inc()
             logs.event(
                 log,
@@ -134,20 +134,19 @@ class TurnLog:
             metrics.finished.labels(*metrics.turn(key), reason_of(error)).inc()
 
 
-class TokenCounter:
-    """Counts one turn's tokens as they come, so that a stall shows while it lasts. Event loop only."""
+def token_counter(metrics: WorkerMetrics, labels: tuple[str, ...]) -> Callable[[float], None]:
+    """Return what counts one turn's tokens as they come, by when each was sampled: so a stall shows while it lasts."""
+    tokens, gaps = metrics.generation_tokens.labels(*labels), metrics.inter_token_latency.labels(*labels)
+    last: float | None = None
 
-    def __init__(self, metrics: WorkerMetrics, labels: tuple[str, ...]) -> None:
-        self._tokens = metrics.generation_tokens.labels(*labels)
-        self._gaps = metrics.inter_token_latency.labels(*labels)
-        self._last: float | None = None
+    def sampled(at: float) -> None:
+        nonlocal last
+        tokens.inc()
+        if last is not None:
+            gaps.observe(at - last)
+        last = at
 
-    def sampled(self, at: float) -> None:
-        """Count a token that the engine sampled at that time."""
-        self._tokens.inc()
-        if self._last is not None:
-            self._gaps.observe(at - self._last)
-        self._last = at
+    return sampled
 
 
 @contextmanager
@@ -169,12 +168,12 @@ def failed(turn: Turn, error: Exception) -> None:
 def found(turn: Turn) -> dict[str, str | int]:
     """Return what memory gave a turn, in the words of the metrics."""
     fields: dict[str, str | int] = {
-        "match": enum_name(types_pb2.Match, turn.plan.kind, "MATCH_"),
+        "match": enum_name(types_pb2.Match, turn.plan.kind),
         "tier": TIERS[turn.restored.tier],
         "reused_tokens": turn.restored.tokens,
     }
     if turn.miss_reason:
-        fields["miss_reason"] = enum_name(types_pb2.MissReason, turn.miss_reason, "MISS_REASON_")
+        fields["miss_reason"] = enum_name(types_pb2.MissReason, turn.miss_reason)
     return fields
 
 
@@ -187,7 +186,7 @@ def _log_end(message: str, turn: Turn, **why: str) -> None:
         fields |= {"prompt_tokens": len(turn.plan.sequence), **found(turn)}
         fields["generated_tokens"] = generated.sampled or len(turn.stream.tokens)
         if not why:
-            fields["finish"] = finish_reason(generated.reason)
+            fields["finish"] = enum_name(types_pb2.FinishReason, generated.reason)
         fields |= {"queue_ms": _ms(timing.queue_seconds), "load_ms": _ms(timing.load_seconds)}
         fields |= {"prefill_ms": _ms(generated.prefill_seconds), "decode_ms": _ms(generated.decode_seconds)}
         if generated.first_token_at is not None:

@@ -120,15 +120,8 @@ VARIABLE: Final = "AGENTMEM_OFFLINE"
 """The environment variable that forbids every process of Agentmem the network for models, whatever its settings say."""
 
 _WORDS: Final = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "": False,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("", "0", "false", "no", "off"), False),
 }
 
 

@@ -78,7 +78,7 @@ def prefilled(model: LoadedModel, prompt: list[int]) -> Caches:
     key = model.fingerprint, tuple(prompt)
     if key not in _prefilled:
         _prefilled[key] = model.new_caches()
-        model.engine._model(mx.array([prompt[:-1]]), cache=_prefilled[key])
+        model.engine.model(mx.array([prompt[:-1]]), cache=_prefilled[key])
         mx.eval([cache.state for cache in _prefilled[key]])
     return copy.deepcopy(_prefilled[key])
 
@@ -100,7 +100,7 @@ def decoded(model: LoadedModel, joins: dict[int, int], before_step: Hook = lambd
             prompt = rows[uid].prompt
             caches = [type(cache).merge([cache]) for cache in prefilled(model, prompt)]
             joining = GenerationBatch(
-                model.engine._model, [uid], mx.array([prompt[-1]]), caches, [prompt[:-1]],
+                model.engine.model, [uid], mx.array([prompt[-1]]), caches, [prompt[:-1]],
                 [greedy], greedy, [[]], [StopSequences([])], [LENGTHS[uid]],
             )  # fmt: skip
             if batch is None or not len(batch):
@@ -131,7 +131,7 @@ def differences(oracle: Oracle, rows: Rows) -> Iterator[float]:
 def goes_on(model: LoadedModel, oracle: Oracle, caches: Caches, sequence: list[int]) -> bool:
     """Whether what follows is as if the caches had been alone."""
     more = model.tokenizer.encode(" and more 😀 text", parse_special=False)
-    logits = model.engine._model(mx.array([more]), cache=copy.deepcopy(caches))[0]
+    logits = model.engine.model(mx.array([more]), cache=copy.deepcopy(caches))[0]
     found = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
     wanted = oracle.logprobs([*sequence, *more])[len(sequence) :]
     return bool(np.abs(found - wanted).max() < TOLERANCE)
@@ -141,7 +141,7 @@ def alone(model: LoadedModel, row: Row) -> tuple[Caches, list[npt.NDArray[np.flo
     """The row's caches, and its distributions, had it been decoded by itself, in no batch at all."""
     caches, logprobs = prefilled(model, row.prompt), []
     for token in row.sequence[len(row.prompt) - 1 :]:
-        logits = model.engine._model(mx.array([[token]]), cache=caches)[0, -1]
+        logits = model.engine.model(mx.array([[token]]), cache=caches)[0, -1]
         logprobs.append(np.array((logits - mx.logsumexp(logits)).astype(mx.float32)))
     return caches, logprobs[: len(row.tokens)]
 
@@ -222,7 +222,7 @@ def test_bfloat16_is_as_good_as_alone(directory: Path, tmp_path: Path) -> None:
     model = load("tiny", str(directory), dtype="bfloat16", hashes=ContentHashes(tmp_path / "weights.json"))
     for row in decoded(model, {0: 0, 3: 2}).values():
         assert kl(alone(model, row)[1], row.logprobs) < KL_ALONE
-        logits = model.engine._model(mx.array([[*row.prompt, *row.tokens]]), cache=model.new_caches())[0]
+        logits = model.engine.model(mx.array([[*row.prompt, *row.tokens]]), cache=model.new_caches())[0]
         once = np.array((logits - mx.logsumexp(logits, axis=-1, keepdims=True)).astype(mx.float32))
         assert kl(list(once[len(row.prompt) - 1 : -1]), row.logprobs) < KL_ONE_PASS
     worst = max(kl(alone(model, row)[1], row.logprobs) for row in faulty(model, swapped_rows, {0: 0, 3: 2}).values())

@@ -163,7 +163,7 @@ def difference_of_kv(model: LoadedModel, oracle: Oracle, turns: Sequence[Turn]) 
     more = model.tokenizer.encode(" and more 😀 text", parse_special=False)
     for job, _ in turns:
         caches, generated = job.future.result(0)
-        logits = model.engine._model(mx.array([more]), cache=caches)[0]
+        logits = model.engine.model(mx.array([more]), cache=caches)[0]
         found = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
         sequence = [*job.sequence, *generated.token_ids]
         worst = max(worst, float(np.abs(found - oracle.logprobs([*sequence, *more])[len(sequence) :]).max()))

@@ -26,7 +26,7 @@ from inference_service.turns import turn_log
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.restoring import Restored
 from inference_service.turns.turn import Turn
-from inference_service.turns.turn_log import TokenCounter, TurnLog
+from inference_service.turns.turn_log import TurnLog, token_counter
 from tests.inference_service.real_tokenizers import byte_level_with_bos
 from tests.inference_service.turns.world import NoSnapshots
 
@@ -137,9 +137,9 @@ async def test_only_what_is_lost_is_said_to_be(
 def test_gaps_are_those_between_tokens() -> None:
     """Also of tokens that arrive together: the engine says when it sampled them."""
     registry = CollectorRegistry()
-    tokens = TokenCounter(WorkerMetrics(registry, ["tiny"]), ("tiny",))
+    sampled = token_counter(WorkerMetrics(registry, ["tiny"]), ("tiny",))
     for at in (10.0, 10.5, 10.5, 13.5):
-        tokens.sampled(at)
+        sampled(at)
     value = registry.get_sample_value
     assert value("agentmem_generation_tokens_total", {"model_id": "tiny"}) == 4
     assert value("agentmem_inter_token_latency_seconds_count", {"model_id": "tiny"}) == 3
