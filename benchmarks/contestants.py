@@ -160,7 +160,7 @@ class Ours:
         arenas.write(row.caches, 0, blocks, pieces)
         mx.synchronize()
         started = time.perf_counter()
-        caches = arenas.caches(tokens, blocks, [], arenas.window(pieces, held) if pieces else ())
+        caches = arenas.caches(tokens, blocks, [], arenas.sliding.gather(pieces, held) if pieces else ())
         mx.eval([cache.state for cache in merged(caches)])
         return time.perf_counter() - started
 

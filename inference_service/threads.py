@@ -13,9 +13,10 @@ The engine has its own thread, and `models.loading` has its own for files of mod
 import asyncio
 import ctypes
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
+from agentmem import jsontext
 from agentmem.tracing import Threads
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TurnInput
 from inference_service.storage.transport import READERS_AT_ONCE
@@ -76,16 +77,8 @@ def characters(turn_input: TurnInput) -> int:
         case TextInput(text):
             return len(text)
         case MessagesInput(messages, tools, arguments):
-            return _characters([messages, tools, arguments])
+            return sum(map(len, jsontext.strings((messages, tools, arguments))))
     return 0
-
-
-def _characters(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(_characters(key) + _characters(item) for key, item in value.items())
-    return sum(map(_characters, value)) if isinstance(value, list | tuple) else 0
 
 
 async def _run(pool: Threads, work: Callable[[], _T]) -> _T:

@@ -144,7 +144,7 @@ def _window_tokens(caches: Caches) -> int:
 
 def _compare(geometry: Geometry, arenas: Arenas, state: HotState, wrote: Caches) -> None:
     table = state.table
-    window = arenas.window(table.pieces, table.window_tokens) if table.pieces else []
+    window = arenas.sliding.gather(table.pieces, table.window_tokens) if table.pieces else []
     for layer, cache in enumerate(arenas.caches(table.tokens, table.blocks, (), window)):
         for found, expected in zip(cache.buffers.view(), wrote[layer].buffers.view(), strict=True):
             if not all(mx.array_equal(a, b) for a, b in zip(found, expected, strict=True)):

@@ -135,7 +135,7 @@ class _Parked:
     def caches(self) -> Caches:
         """As a turn that finds them hot gets them."""
         arenas = self._model.arenas
-        window = arenas.window(self._pieces, self._held) if self._pieces else ()
+        window = arenas.sliding.gather(self._pieces, self._held) if self._pieces else ()
         return arenas.caches(self._tokens, self._blocks, [], window)
 
 

@@ -154,31 +154,36 @@ class Arenas:
 
     def __init__(self, geometry: Geometry, blocks: int, pieces: int) -> None:
         self._geometry = geometry
-        self._full = Arena(geometry, geometry.full, blocks, BLOCK_TOKENS)
-        self._sliding: Arena | None = None
+        self.full = Arena(geometry, geometry.full, blocks, BLOCK_TOKENS)
+        self._all = [self.full]
         if geometry.sliding is not None:
-            self._sliding = Arena(geometry, geometry.sliding, pieces, geometry.piece_tokens)
+            self._all.append(Arena(geometry, geometry.sliding, pieces, geometry.piece_tokens))
+
+    @property
+    def sliding(self) -> Arena:
+        """The windows' pieces, of a model that has sliding layers."""
+        _, sliding = self._all
+        return sliding
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arenas."""
-        return self._full.nbytes + (self._sliding.nbytes if self._sliding else 0)
+        return sum(arena.nbytes for arena in self._all)
 
     def warm_up(self) -> None:
         """Have the backend compile what the arenas need, before anything is kept in them. May take seconds."""
-        for arena in filter(None, (self._full, self._sliding)):
+        for arena in self._all:
             arena.warm_up()
 
     def close(self) -> None:
         """Release the memory. The arenas must not be used afterwards."""
-        for arena in filter(None, (self._full, self._sliding)):
+        for arena in self._all:
             arena.close()
 
     def write(self, caches: Caches, first_block: int, blocks: Sequence[int], pieces: Sequence[int]) -> None:
         """Copy a sequence's blocks from `first_block` on into `blocks`, and its sliding layers into `pieces`."""
-        self._full.write(_buffers_of(caches, self._geometry.full), first_block, blocks)
-        if self._sliding is not None and self._geometry.sliding is not None:
-            self._sliding.write(_buffers_of(caches, self._geometry.sliding), 0, pieces)
+        for arena, first, places in zip(self._all, (first_block, 0), (blocks, pieces), strict=False):
+            arena.write([caches[layer].buffers for layer in arena.group.layers], first, places)
 
     def caches(
         self,
@@ -196,38 +201,15 @@ class Arenas:
         geometry = self._geometry
         how = geometry.bits, geometry.group_size
         caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {}
-        layers = self._full.gather(blocks, tokens, files, room)
+        layers = self.full.gather(blocks, tokens, files, room)
         for layer, buffers in zip(geometry.full.layers, layers, strict=True):
             caches[layer] = QuantizedKVCache.restored(buffers, *how)
         for layer, buffers in zip(geometry.sliding.layers if geometry.sliding else (), window, strict=True):
             caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, *how)
         return [caches[layer] for layer in range(geometry.layers)]
 
-    def window(self, pieces: Sequence[int], tokens: int, surplus: int = 0) -> list[KVBuffers]:
-        """Private, evaluated buffers of a window of `tokens` tokens without its last `surplus`, per sliding layer."""
-        assert self._sliding is not None
-        return self._sliding.gather(pieces, tokens - surplus)
-
-    def window_of_file(self, file: HostTensors, surplus: int = 0) -> list[KVBuffers]:
-        """The same from a window file."""
-        assert self._sliding is not None
-        return self._sliding.upload(file, surplus)
-
-    def read_block(self, block: int, tokens: int) -> dict[str, bytes]:
-        """A private copy of a block, as the tensors of a file."""
-        return self._full.read([block], tokens)
-
-    def read_window(self, pieces: Sequence[int], tokens: int) -> dict[str, bytes]:
-        """A private copy of a window, as the tensors of a file."""
-        assert self._sliding is not None
-        return self._sliding.read(pieces, tokens)
-
 
 def window_bytes(window: Sequence[KVBuffers]) -> dict[str, bytes]:
     """A private copy of a window that is in buffers, one per sliding layer, as the tensors of a file."""
     end = window[0].filled
     return {name: host_bytes(mx.concatenate([part_of(each, name)[:, :, :end] for each in window])) for name in TENSORS}
-
-
-def _buffers_of(caches: Caches, group: LayerGroup) -> list[KVBuffers]:
-    return [caches[layer].buffers for layer in group.layers]

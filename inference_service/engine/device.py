@@ -1,14 +1,11 @@
 """The device's memory: how much there is, and how much computing takes at its peak besides weights and KV.
 
-The peak is measured on the model itself, once. Prefill has it. On a GPU the chunks that see the most keys are computed
-once, behind KV of zeros: how much a backend holds on to meanwhile differs by a factor of ten from what is needed.
-(H100, geometry of Llama 3.1 8B, context 32K: 6.4 GB so, and 6.5 GB at most while it served; extrapolated from two small
-chunks 33 GB.)
-
-A CPU would take minutes for that, but frees memory as it goes, so there a few small chunks suffice. Hidden states grow
-by a chunk's tokens; one layer's K and V, dequantized, by the context's keys; and the scores, since a CPU has no fused
-attention, by pairs of both, which is most of it in a long context. The sum is above the peak where the parts are not in
-memory together.
+The peak is measured on the model itself, once, and prefill has it. On a GPU the chunks that see the most keys are
+computed once, behind KV of zeros: how much a backend holds on to differs by a factor of ten from what is needed, and
+extrapolations by as much. A CPU would take minutes for that, but frees memory as it goes, so there a few small chunks
+are extrapolated: hidden states grow by a chunk's tokens, one layer's dequantized K and V by the context's keys, and the
+scores, since a CPU has no fused attention, by pairs of both. The sum is above the peak where these are not in memory
+together.
 """
 
 import importlib.metadata

@@ -1,17 +1,14 @@
 """Tensors of files as evaluated arrays per layer, joined on their way to the device. Engine thread only.
 
-`mx.array` of host memory is slow for a GPU that has memory of its own: the array is in memory that both can reach, and
-its pages move one fault at a time when the first kernel reads them. MLX's loader is fast: it reads into a piece of host
-memory, an array at a time, and copies that to the device; where the device's memory is the host's, it reads straight
-into the array. So MLX is given a safetensors file that exists only here, and whose tensors are joined from the files'
-while it reads.
+`mx.array` of host memory is slow for a GPU that has memory of its own: its pages move one fault at a time when the
+first kernel reads them. MLX's loader is fast: it reads an array at a time into host memory, or straight into the array
+where the device's memory is the host's. So MLX is given a safetensors file that exists only here, and whose tensors are
+joined from the files' while it reads.
 
-A tensor that MLX loads costs 0.2 ms on CUDA whatever its size (H200), and a model has six to a layer. So there several
-layers come at once, and are copied apart on the device; but never as much as the C library takes from the system each
-time: fresh pages cost more than what is written into them.
-
-NumPy copies without the interpreter's lock, but takes it again for each array. So what is in many files is few copies,
-and those are shared among threads: one alone does not fill a server's memory bandwidth.
+A tensor that MLX loads costs 0.2 ms on CUDA whatever its size (H200), so there several layers come at once, and are
+copied apart on the device; but never as much as the C library takes from the system each time: fresh pages cost more
+than what is written into them. NumPy takes the interpreter's lock for each array: what is in many files is few copies,
+shared among threads, for one alone does not fill a server's memory bandwidth.
 """
 
 import io

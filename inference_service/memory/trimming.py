@@ -1,25 +1,20 @@
 """What stays of a memory that outgrows the model's context. Pure.
 
 When. A turn that appends, and whose prompt leaves no room for its answer: `max_tokens`, but at most an eighth of the
-context, since a limit is a limit and not a wish. Whole chats, texts and tokens that a client sends are its own words:
-to shorten them would answer a question that was not asked, and the ledger would no longer be what the client believes
-it said. They are refused where they do not fit, so that clients which compact their history themselves find out.
+context, since a limit is a limit and not a wish. Whole chats, texts and tokens that a client sends are refused where
+they do not fit: to shorten them would answer a question that was not asked.
 
-What. An agent's policy (ContextPolicy in the contract, stored with the agent) says whether the turn is refused, or the
-oldest whole turns go (`trim`), or a note that the model writes takes their place (`summarize`). The opening stays: all
-that stands before the first user's message, which is the system prompt. It is found when it is first rendered and kept
-in the ledger. Then comes the earliest turn from which on everything fits half of the context; so the next trim is half
-a context away, and a token is computed again about once. Where even that is too much, as much stays as fits.
+What. By the agent's ContextPolicy the turn is refused, the oldest whole turns go (`trim`), or a note that the model
+writes takes their place (`summarize`). The opening stays: all that stands before the first user's message. Then comes
+the earliest turn from which on everything fits half of the context, so that a token is computed again about once; where
+even that is too much, as much stays as fits.
 
-Where the cut is. A turn's tokens begin wherever the one before stopped generating, so they may begin with the end of
-that answer. What stays begins with the header of a user's message; in templates that put the system prompt into the
-first user's message (Gemma, Mistral), with the words behind that header. Tokens are those of the ledger. Only where a
-token crosses the place of a cut, or a note is put in, are there new ones, for the text between two of the ledger's.
-A turn that begins otherwise, such as with a tool's result, stays or goes with the turn before it.
+Where the cut is. What stays begins with the header of a user's message; in templates that put the system prompt into
+the first user's message (Gemma, Mistral), with the words behind that header. A turn that begins otherwise, as with a
+tool's result, stays or goes with the turn before it. Tokens are the ledger's, but where one crosses a cut.
 
-Then. What stays has new positions, so its KV is computed again, once, from these tokens. The turn that made it
-necessary commits all of it: the cut, the turns that are carried along, and itself, in one transaction, and what the
-ledger was stays as an automatic snapshot. A turn that fails or is cancelled before leaves everything as it was.
+Then. What stays has new positions, so its KV is computed again. The turn that made it necessary commits the cut, the
+turns that are carried along, and itself, in one transaction; what the ledger was stays as an automatic snapshot.
 """
 
 from collections.abc import Callable, Sequence

@@ -9,8 +9,8 @@ import json
 import os
 import time
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import xxhash
 
@@ -19,8 +19,6 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine.geometry import Geometry
 from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelSpec
-
-_CHUNK = 1 << 20
 
 SETTLED_SECONDS = 2.0
 """A file that was changed less long ago may change again without a new time: some file systems count in seconds."""
@@ -102,8 +100,5 @@ def identity(stat: os.stat_result) -> str:
     return f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
 
 
-def _content_hash(file: BinaryIO) -> str:
-    hasher = xxhash.xxh3_128()
-    while chunk := file.read(_CHUNK):
-        hasher.update(chunk)
-    return hasher.hexdigest()
+def _content_hash(file: BufferedReader) -> str:
+    return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()

@@ -5,9 +5,8 @@
 A request for a model that is not loaded waits on the model's slot. Wanted models are opened at once and in parallel,
 and queue in the order in which that is done, so a download delays no other model. One model after the other then gets
 its turn: the victims that make room for it take no new requests, end the running ones, have their agents' KV written,
-and release their memory. Requests for a victim that arrive meanwhile wait on its slot in turn. So a model is in the
-queue once, however many requests wait for it; all of them enter together when it is loaded; and each waits for no more
-swaps than there are other models before it in the queue. A model stays loaded for a minimum of time, so that two
+and release their memory. A model is in the queue once, however many requests wait for it, and all of them enter
+together; requests for a victim wait on its slot in turn. A model stays loaded for a minimum of time, so that two
 alternating clients do not keep the worker swapping.
 
 No running request is ended for a swap. A request that has waited too long is refused with a time to retry; the swap
@@ -148,11 +147,8 @@ class Models:
             raise FailedPrecondition(
                 f"model {model_id!r} is not loaded, and this would load none; LoadModel does, and so does any turn"
             )
-        model = slot.enter()
-        try:
+        async with self.use(model_id) as model:
             yield model
-        finally:
-            self._leave(slot)
 
     async def load(self, model_id: str) -> AsyncGenerator[Progress]:
         """Load the model; yield the load's latest progress until it is done. Raises what loading raises."""

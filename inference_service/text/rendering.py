@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from agentmem import jsontext
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.continuation import FollowUps, Joint, join, transient_stops, without_stop
@@ -202,9 +203,9 @@ class Renderer:
     def _with_mark(self, chat: MessagesInput, parse_special: bool) -> tuple[MessagesInput, str]:
         """Return the chat to render, and the mark that is in its spellings of special tokens; "" if there are none."""
         said = (chat.messages, chat.tools, chat.template_arguments)
-        if parse_special or not any(map(self._tokenizer.has_special, _strings(said))):
+        if parse_special or not any(map(self._tokenizer.has_special, jsontext.strings(said))):
             return chat, ""
-        mark = next((c for c in _NONCHARACTERS if not any(c in text for text in _strings(said))), None)
+        mark = next((c for c in _NONCHARACTERS if not any(c in text for text in jsontext.strings(said))), None)
         if mark is None:
             raise InvalidArgument("messages", "they contain special tokens and every Unicode noncharacter")
 
@@ -220,14 +221,6 @@ class Renderer:
 
         messages, tools, arguments = map(marked, said)
         return replace(chat, messages=tuple(messages), tools=tuple(tools), template_arguments=arguments), mark
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for pair in value.items() for item in pair for text in _strings(item)]
-    return [text for item in value for text in _strings(item)] if isinstance(value, list | tuple) else []
 
 
 def _unmarked(text: str, mark: str) -> bytes:

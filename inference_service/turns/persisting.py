@@ -69,11 +69,11 @@ class State:
         """Return a private copy of a block or window; None if it is not in memory. Engine thread."""
         arenas, table = self.model.arenas, self.table
         if not header.window:
-            return arenas.read_block(table.blocks[header.first_token // BLOCK_TOKENS], header.token_count)
+            return arenas.full.read([table.blocks[header.first_token // BLOCK_TOKENS]], header.token_count)
         if header.chain_hash in self.captured:
             return window_bytes(self.captured[header.chain_hash])
         if header.first_token + header.token_count == table.tokens:
-            return arenas.read_window(table.pieces, table.window_tokens)
+            return arenas.sliding.read(table.pieces, table.window_tokens)
         return None
 
 

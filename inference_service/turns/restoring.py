@@ -172,8 +172,8 @@ class Restored:
         if window is None:
             return []
         if (table := self.windows.get(window.name)) is not None:
-            return arenas.window(table.pieces, table.window_tokens, self.choice.surplus)
-        return arenas.window_of_file(tensors[FileName.window(window.name)], self.choice.surplus)
+            return arenas.sliding.gather(table.pieces, table.window_tokens - self.choice.surplus)
+        return arenas.sliding.upload(tensors[FileName.window(window.name)], self.choice.surplus)
 
     def _is_remote(self, chain_hash: bytes) -> bool:
         return self.files[chain_hash].tier == types_pb2.TIER_REMOTE

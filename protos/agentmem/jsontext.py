@@ -1,6 +1,7 @@
 """JSON that the contract carries as text: values that every reader of a request can work with, or why not."""
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentmem.errors import InvalidArgument
@@ -50,3 +51,15 @@ def shallow(value: Any) -> bool:
             if isinstance(inner, dict | list)
         ]
     return not level
+
+
+def strings(value: Any) -> Iterator[str]:
+    """All texts in a value, names of members among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from strings(pair)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from strings(item)

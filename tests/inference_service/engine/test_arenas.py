@@ -157,9 +157,9 @@ def test_an_arena_is_as_empty_after_it_was_warmed_up(dtype: mx.Dtype, heads: int
     arenas = Arenas(made, BLOCKS, PIECES)
     arenas.warm_up()
     for block in range(BLOCKS):
-        assert not any(map(any, arenas.read_block(block, BLOCK_TOKENS).values()))
+        assert not any(map(any, arenas.full.read([block], BLOCK_TOKENS).values()))
     for piece in range(PIECES):
-        assert not any(map(any, arenas.read_window([piece], made.piece_tokens).values()))
+        assert not any(map(any, arenas.sliding.read([piece], made.piece_tokens).values()))
 
 
 @shapes
@@ -205,15 +205,15 @@ def test_windows_in_pieces(dtype: mx.Dtype, heads: int, window: int, tokens: int
     pieces = [int(p) for p in np.random.default_rng(1).permutation(PIECES)[: -(-tokens // made.piece_tokens)]]
     caches = caches_of(made, 1, random_tensors(made, made.full, 1), wanted)
     arenas.write(caches, 0, [0], pieces)
-    found = arenas.window(pieces, tokens, surplus)
+    found = arenas.sliding.gather(pieces, tokens - surplus)
     assert [layer.filled for layer in found] == [tokens - surplus] * 2
     assert same(held(found), cut(wanted, tokens - surplus))
     assert found[0].both()[0].tokens > tokens - surplus
-    data = arenas.read_window(pieces, tokens)
+    data = arenas.sliding.read(pieces, tokens)
     assert same(as_arrays(data, made, made.sliding, tokens), wanted)
     assert window_bytes([caches[layer].buffers for layer in made.sliding.layers]) == data
     file = as_file(as_arrays(data, made, made.sliding, tokens), made)
-    assert same(held(arenas.window_of_file(file, surplus)), cut(wanted, tokens - surplus))
+    assert same(held(arenas.sliding.upload(file, surplus)), cut(wanted, tokens - surplus))
 
 
 def caches_of(
@@ -239,9 +239,9 @@ def test_caches_of_a_hybrid_model(dtype: mx.Dtype, heads: int) -> None:
     full, sliding = random_tensors(made, made.full, 600), random_tensors(made, made.sliding, 310)
     blocks, pieces = [5, 0, 8], [7, 3, 4, 11, 0]
     arenas.write(caches_of(made, 600, full, sliding), 0, blocks, pieces)
-    file = as_file(as_arrays(arenas.read_block(blocks[2], 88), made, made.full, 88), made)
+    file = as_file(as_arrays(arenas.full.read([blocks[2]], 88), made, made.full, 88), made)
     for tokens, numbers, files in [(600, blocks, []), (600, blocks[:2], [file]), (590, blocks, [])]:
-        found = arenas.caches(tokens, numbers, files, arenas.window(pieces, 310, 600 - tokens))
+        found = arenas.caches(tokens, numbers, files, arenas.sliding.gather(pieces, 310 - (600 - tokens)))
         assert [type(cache) for cache in found] == [type(cache) for cache in made.new_caches()]
         assert {cache.offset for cache in found} == {tokens}
         assert {cache.window for cache in found if isinstance(cache, SlidingQuantizedKVCache)} == {64}

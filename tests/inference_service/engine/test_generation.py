@@ -115,13 +115,13 @@ def restored(model: LoadedModel, caches: Caches, tokens: int) -> Caches:
         pieces = [4, 0, 6, 2, 5][: -(-filled // geometry.piece_tokens)]
     arenas.write(caches, 0, blocks, pieces)
     if geometry.sliding is not None:
-        file = host(arenas.read_window(pieces, filled), geometry.window_shapes(filled))
-        window = arenas.window(pieces, filled)
-        assert window_bytes(window) == window_bytes(arenas.window_of_file(file))
+        file = host(arenas.sliding.read(pieces, filled), geometry.window_shapes(filled))
+        window = arenas.sliding.gather(pieces, filled)
+        assert window_bytes(window) == window_bytes(arenas.sliding.upload(file))
     counts = [min(256, tokens - 256 * i) for i in range(len(blocks))]
     half = len(blocks) // 2
     files = [
-        host(arenas.read_block(block, count), geometry.block_shapes(count))
+        host(arenas.full.read([block], count), geometry.block_shapes(count))
         for block, count in list(zip(blocks, counts, strict=True))[half:]
     ]
     return arenas.caches(tokens, blocks[:half], files, window)

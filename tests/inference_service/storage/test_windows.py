@@ -51,10 +51,10 @@ def files(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> tuple
     pieces = list(range(-(-stored // geometry.piece_tokens)))
     model.arenas.write(caches, 0, [1, 0], pieces)
     saved = [
-        (header, model.arenas.read_block(block, header.token_count))
+        (header, model.arenas.full.read([block], header.token_count))
         for header, block in zip(blocks, [1, 0], strict=True)
     ]
-    window = model.arenas.read_window(pieces, stored)
+    window = model.arenas.sliding.read(pieces, stored)
     saved += [(header, window) for header in window_headers(model.fingerprint, "ns", tokens, {POSITION: stored})]
     read = []
     for index, (header, tensors) in enumerate(saved):
@@ -84,7 +84,7 @@ def resumed(model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int
     """Caches of `resume` tokens, as a restorer makes them."""
     blocks, window, _ = files
     needed = blocks[: -(-resume // 256)]
-    return model.arenas.caches(resume, [], needed, model.arenas.window_of_file(window, POSITION - resume))
+    return model.arenas.caches(resume, [], needed, model.arenas.sliding.upload(window, POSITION - resume))
 
 
 @pytest.mark.parametrize("shared", [POSITION + 30, POSITION, POSITION - 1, POSITION - 256])
