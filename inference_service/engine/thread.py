@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from agentmem.errors import Unavailable
 
@@ -18,22 +18,18 @@ _T = TypeVar("_T")
 _SWITCH_INTERVAL_SECONDS = 0.0005
 
 
-class _Task:
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-        self.future: Future[Any] = Future()
+class _Task(NamedTuple):
+    function: Callable[[], Any]
+    future: Future[Any]
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():
             return
-        try:
-            result = self.function()
-        except Exception as error:  # noqa: BLE001 - the rim of the thread: the caller gets it
-            with suppress(InvalidStateError):
+        with suppress(InvalidStateError):  # The thread is being stopped.
+            try:
+                self.future.set_result(self.function())
+            except Exception as error:  # noqa: BLE001 - the rim of the thread: the caller gets it
                 self.future.set_exception(error)
-        else:
-            with suppress(InvalidStateError):  # The thread is being stopped.
-                self.future.set_result(result)
 
 
 class EngineThread:
@@ -73,13 +69,13 @@ class EngineThread:
 
         From the event loop only. Raises Unavailable when the thread is dead.
         """
-        task = _Task(function)
+        task = _Task(function, Future())
         self._queue(task, task.future)
         return task.future
 
     def begin(self, start: Callable[[], object], future: "Future[Any]") -> None:
         """Queue a function that starts something which steps will end, and then resolve `future`. As `submit`."""
-        task = _Task(start)
+        task = _Task(start, Future())
 
         def forward(started: "Future[Any]") -> None:
             if not started.cancelled() and (error := started.exception()) and not future.done():

@@ -105,13 +105,7 @@ def trimmed(
     """
     opening = _opening(full, past_tokens, user, prefix_tokens)
     keep = full.tokens_within(opening) if opening else 0
-    places = _places(
-        full,
-        past_tokens,
-        keep,
-        user,
-        user is not None and _with_header(full.text, opening, user.header),
-    )
+    places = _places(full, past_tokens, keep, user, user is not None and _with_header(full.text, opening, user.header))
     sizes = [(keep + len(full) - _token_from(full, place.header), place) for place in places]
     # The new tokens at the cut are not counted yet.
     fitting = [place for size, place in sizes if size <= bounds.target] or [

@@ -46,12 +46,7 @@ class WindowCandidate(NamedTuple):
 
 
 def window_candidates(
-    fingerprint: str,
-    namespace: str,
-    ledger: Ledger,
-    keep_tokens: int,
-    sequence: TokenIds,
-    checkpoints: Sequence[int],
+    fingerprint: str, namespace: str, ledger: Ledger, keep_tokens: int, sequence: TokenIds, checkpoints: Sequence[int]
 ) -> tuple[WindowCandidate, ...]:
     """Return windows to look for, each once, for a `sequence` whose first `keep_tokens` tokens are those of the ledger.
 

@@ -61,11 +61,7 @@ class Admission:
     """
 
     def __init__(
-        self,
-        pool: KVPool,
-        hot: HotAgents,
-        batch_bytes: Callable[[Sequence[int]], int],
-        limit_bytes: int,
+        self, pool: KVPool, hot: HotAgents, batch_bytes: Callable[[Sequence[int]], int], limit_bytes: int
     ) -> None:
         self._pool = pool
         self._hot = hot

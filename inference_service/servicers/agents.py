@@ -226,10 +226,13 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if (model := self.models.loaded(key.model_id)) is not None:
             model.memory.hot.drop(key)
 
+    def _hot(self, key: AgentKey) -> HotState | None:
+        model = self.models.loaded(key.model_id)
+        return model.memory.hot.get(key) if model is not None else None
+
     async def _present_hot(self, key: AgentKey) -> HotState | None:
         """Return the agent's hot state, if it is the store's present one. Call it under the agent's lock."""
-        loaded = self.models.loaded(key.model_id)
-        state = loaded.memory.hot.get(key) if loaded is not None else None
+        state = self._hot(key)
         if state is None or (await self.store.open(key, state.version, peek=True)).version != state.version:
             return None
         return state
@@ -245,8 +248,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def _follow(self, key: AgentKey, agent: agent_pb2.Agent) -> None:
         """Let hot state be that of the agent's new version: the full blocks that both ledgers begin with stay."""
-        loaded = self.models.loaded(key.model_id)
-        state = loaded.memory.hot.get(key) if loaded is not None else None
+        loaded, state = self.models.loaded(key.model_id), self._hot(key)
         if loaded is None or state is None or state.version == Version.from_proto(agent.version):
             return
         try:

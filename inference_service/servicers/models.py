@@ -35,7 +35,6 @@ def describe(slot: ModelSlot, *, default: bool) -> model_pb2.Model:
     info = slot.loaded or slot.info
     if info is not None:
         model.MergeFrom(_known(info))
-        model.MergeFrom(_shape(info.geometry))
     if slot.loaded is not None:
         model.MergeFrom(_measured(slot.loaded))
     return model
@@ -75,6 +74,7 @@ def _divided(
 
 
 def _known(info: ModelInfo) -> model_pb2.Model:
+    geometry = info.geometry
     return model_pb2.Model(
         context_length=info.context_length,
         architecture=info.architecture,
@@ -82,6 +82,16 @@ def _known(info: ModelInfo) -> model_pb2.Model:
         vocab_size=info.vocab_size,
         tool_parser=info.call_syntax.name if info.call_syntax else "",
         tokenizer_hash=info.tokenizer.hash,
+        dtype=geometry.dtype_name,
+        kv_bits=geometry.bits,
+        kv_group_size=geometry.group_size,
+        full_layers=len(geometry.full.layers),
+        sliding_layers=len(geometry.sliding.layers) if geometry.sliding else 0,
+        sliding_window=geometry.window,
+        kv_heads=geometry.full.kv_heads,
+        k_head_dim=geometry.full.k_dim,
+        v_head_dim=geometry.full.v_dim,
+        kv_bytes_per_token=geometry.bytes_per_token,
     )
 
 
@@ -101,21 +111,6 @@ def _measured(model: LoadedModel) -> model_pb2.Model:
     )
 
 
-def _shape(geometry: Geometry) -> model_pb2.Model:
-    return model_pb2.Model(
-        dtype=geometry.dtype_name,
-        kv_bits=geometry.bits,
-        kv_group_size=geometry.group_size,
-        full_layers=len(geometry.full.layers),
-        sliding_layers=len(geometry.sliding.layers) if geometry.sliding else 0,
-        sliding_window=geometry.window,
-        kv_heads=geometry.full.kv_heads,
-        k_head_dim=geometry.full.k_dim,
-        v_head_dim=geometry.full.v_dim,
-        kv_bytes_per_token=geometry.bytes_per_token,
-    )
-
-
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     """What is registered and loaded, and loading and unloading by request."""
 
@@ -124,7 +119,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._loader = loader
 
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
-        size = paging.page_size(request.page_size if request.HasField("page_size") else None)
+        size = paging.asked_size(request)
         first, *others = self._models.slots
         names = [first, *sorted(others)]
         start = paging.number(request.page_token) or 0

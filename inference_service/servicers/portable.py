@@ -8,7 +8,7 @@ from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument
 from agentmem.shielding import run_shielded
 from agentmem.v1 import agent_pb2
-from agentmem.validation import AgentKey, check_text
+from agentmem.validation import AgentKey
 from agentmem.wire import drain
 from inference_service.models.serving import Models
 from inference_service.portable.exporting import Exporter
@@ -105,11 +105,7 @@ async def _key(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKe
     first = await anext(requests, None)
     if first is None or first.WhichOneof("part") != "key":
         raise InvalidArgument("key", "must come first, once; its namespace at least")
-    return AgentKey(
-        check_text("key.namespace", first.key.namespace),
-        check_text("key.agent_id", first.key.agent_id, allow_empty=True),
-        check_text("key.model_id", first.key.model_id, allow_empty=True),
-    )
+    return AgentKey.from_proto(first.key, anonymous=True, any_model=True)
 
 
 async def _chunks(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AsyncIterator[bytes]:

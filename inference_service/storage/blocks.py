@@ -96,10 +96,7 @@ def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry)
     shapes = _shapes(header, geometry)
     entries = {
         name: TensorSpec(
-            dtype=_SERIALIZE_DTYPE[dtype],
-            shape=shape,
-            data_ptr=_address(tensors[name]),
-            data_len=len(tensors[name]),
+            dtype=_SERIALIZE_DTYPE[dtype], shape=shape, data_ptr=_address(tensors[name]), data_len=len(tensors[name])
         )
         for name, (dtype, shape) in shapes.items()
     }

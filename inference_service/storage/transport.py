@@ -152,10 +152,7 @@ class StreamTransport(Transport):
         built = await asyncio.to_thread(build, header, tensors, geometry)
         file = _description(header, built.digest, len(built.data))
         described = cache_store_pb2.WriteBlockHeader(
-            key=target.key.to_proto(),
-            version=target.version.to_proto(),
-            file=file,
-            fingerprint=header.fingerprint,
+            key=target.key.to_proto(), version=target.version.to_proto(), file=file, fingerprint=header.fingerprint
         )
         await self._store.write_block(described, built.data)
         return Written(file, published=True)

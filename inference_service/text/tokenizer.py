@@ -7,6 +7,7 @@ encoding lets go of the GIL (`encode_batch`: 200K characters stall other threads
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -234,12 +235,7 @@ def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.Added
 
 
 def _prefix_ids(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> tuple[int, ...]:
-    prefix = []
-    for token_id in backend.encode("a", add_special_tokens=True).ids:
-        if token_id not in special_ids:
-            break
-        prefix.append(token_id)
-    return tuple(prefix)
+    return tuple(takewhile(special_ids.__contains__, backend.encode("a", add_special_tokens=True).ids))
 
 
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:

@@ -14,7 +14,7 @@ from inference_service.models.loading import LoadedModel
 from inference_service.models.opening import ModelInfo
 from inference_service.text.grammar import Grammar
 from inference_service.text.lark import ReasoningRules, reasoning_rules
-from inference_service.text.reasoning import ReasoningSplit
+from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit
 from inference_service.threads import WorkerThreads
 
 
@@ -59,50 +59,39 @@ async def decoding_of(
     """
     if not request.generates:
         return None
-    remaining = model.context_length - len(prompt)
+    remaining, reasoning = model.context_length - len(prompt), _reasoning(request, model, prompt)
+    held = request.held is not None or request.json_schema is not None
+    rules = reasoning_rules(*reasoning, model.tokenizer) if held and reasoning else None
+    if request.json_schema is not None and rules is None:
+        reasoning = None  # The schema holds the first token.
     return Decoding(
         max_tokens=min(wanted, remaining),
         reason_at_max=(types_pb2.FINISH_REASON_CONTEXT if wanted > remaining else types_pb2.FINISH_REASON_LENGTH),
         sampling=request.sampling,
         stop=request.stop,
         top_logprobs=request.top_logprobs,
-        grammar=await _grammar(request, model, prompt, threads),
+        grammar=await _grammar(request, model, rules, threads),
         call_syntax=model.call_syntax if request.tool_calls else None,
         tools=request.tools,
-        reasoning=_reasoning(request, model, prompt),
+        reasoning=ReasoningSplit(*reasoning) if reasoning else None,
         transient_stops=model.renderer.transient_stops,
     )
 
 
-async def _grammar(request: TurnRequest, model: LoadedModel, prompt: Uint32, threads: WorkerThreads) -> Grammar | None:
-    if request.held is None and request.json_schema is None:
-        return None
-    rules = _rules(request, model, prompt)
+async def _grammar(
+    request: TurnRequest, model: LoadedModel, rules: ReasoningRules | None, threads: WorkerThreads
+) -> Grammar | None:
+    """Return what the answer is held to, behind reasoning by these rules."""
     if request.held is not None and model.call_syntax is not None:
         return await threads.compile(partial(model.grammars.compile_answer, request.held, model.call_syntax, rules))
-    assert request.json_schema is not None  # `check_tool_calls` has found a syntax where calls are held.
+    if request.json_schema is None:  # `check_tool_calls` has found a syntax where calls are held.
+        return None
     return await threads.compile(partial(model.grammars.compile, request.json_schema, reasoning=rules))
 
 
-def _reasoning_state(request: TurnRequest, model: LoadedModel, prompt: Uint32) -> str | None:
-    """Return the state of its format in which the answer's reasoning begins; None for raw text."""
+def _reasoning(request: TurnRequest, model: LoadedModel, prompt: Uint32) -> tuple[ReasoningFormat, str] | None:
+    """Return the format of the answer's reasoning, and the state in which it begins; None for raw text."""
     content = request.input.content if isinstance(request.input, AppendInput) else request.input
     if model.reasoning is None or not isinstance(content, MessagesInput):
         return None
-    return model.reasoning.state_after_tokens(prompt, model.tokenizer)
-
-
-def _rules(request: TurnRequest, model: LoadedModel, prompt: Uint32) -> ReasoningRules | None:
-    """Return what of its reasoning may come before an answer that is held to a grammar."""
-    state = _reasoning_state(request, model, prompt)
-    return reasoning_rules(model.reasoning, state, model.tokenizer) if model.reasoning and state else None
-
-
-def _reasoning(request: TurnRequest, model: LoadedModel, prompt: Uint32) -> ReasoningSplit | None:
-    """Return what splits the answer's reasoning off; None for raw text, and where a schema holds the first token."""
-    state = _reasoning_state(request, model, prompt)
-    if model.reasoning is None or state is None:
-        return None
-    if request.json_schema is not None and _rules(request, model, prompt) is None:
-        return None
-    return ReasoningSplit(model.reasoning, state)
+    return model.reasoning, model.reasoning.state_after_tokens(prompt, model.tokenizer)

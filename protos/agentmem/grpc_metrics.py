@@ -14,14 +14,7 @@ from typing import Final, Protocol
 import grpc
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import ServiceDescriptor
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from agentmem.exposition import LATENCY_BUCKETS
 

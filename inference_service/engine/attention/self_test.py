@@ -50,12 +50,7 @@ def _error(attend: Path, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]
 
 
 def _group_error(
-    attend: Path,
-    queries: int,
-    lengths: tuple[int, ...],
-    geometry: Geometry,
-    group: LayerGroup,
-    with_sinks: bool,
+    attend: Path, queries: int, lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool
 ) -> float:
     """The largest error, of one sequence as it is or of several merged into a batch."""
     keys = iter(mx.random.split(mx.random.key(7), 16))
