@@ -12,7 +12,6 @@ engine/       the thread that owns MLX, and what computes on it: Q4 caches, atte
               and how much Q4 changes what a model says
 models/       which models there are, how one is loaded, and how they come and go by request
 portable/     agents as files: exported and imported
-answers.py    what a turn answers, as messages of the contract
 json_cache.py values that cost seconds to find out, kept in a JSON file: measurements, hashes of weights
 doctor/       the worker's checks for `agentmem doctor`
 """

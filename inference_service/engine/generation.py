@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -81,67 +81,59 @@ class CacheLengthError(Exception):
     """A cache does not hold what it should; drop it and compute it again from the ledger."""
 
 
+@dataclass(eq=False, repr=False)
 class TurnJob:
     """One turn on the engine: prefill of `sequence`, then generation, if `decoding` says how.
 
-    `caches` makes the caches to start from, which hold a beginning of the sequence; it is called once, on the engine
+    `make_caches` makes those to start from, which hold a beginning of the sequence; it is called once, on the engine
     thread, when the turn is started, and `on_start` is called with the time of that, on the monotonic clock, and the
     seconds it took. `emit` gets every token, on the engine thread. Setting `cancelled` ends the turn within one step:
     its future then raises Cancelled. Otherwise the future's result is the caches, which then hold exactly the sequence
     and what was generated, and what was generated.
 
-    The list that `caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled again
-    when it leaves; a turn that fails goes without caches.
+    The list that `make_caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled
+    again when it leaves; a turn that fails goes without caches.
 
     `checkpoints` are positions in the sequence. At each that prefill comes to, the sliding layers' last tokens are
     copied to `windows`; not at those that the caches held from the start, and not at the sequence's end if decoding
     follows.
     """
 
-    def __init__(
-        self,
-        sequence: Sequence[int],
-        caches: Callable[[], Caches],
-        decoding: Decoding | None,
-        emit: Callable[[TokenEvent], None],
-        cancelled: threading.Event,
-        on_start: Callable[[float, float], None] = lambda at, seconds: None,  # noqa: ARG005
-        reused: int = 0,
-        checkpoints: Sequence[int] = (),
-    ) -> None:
-        self.sequence = list(sequence)
-        self.decoding = decoding
-        self.cancelled = cancelled
-        self.future: Future[tuple[Caches, Generated]] = Future()
-        self.caches: Caches = []
-        self.result = Generated()
-        self.sampler = _sampler(decoding)
-        self.waited_steps = 0
-        self.windows: dict[int, list[KVBuffers]] = {}
-        """By position, what a hybrid model resumes from there, as `prefill.captured` made it."""
-        self._checkpoints = frozenset(checkpoints)
-        self._reused = reused
-        self.over = False
-        """The last token was taken."""
-        self.alone = False
-        """A step with this turn in it failed: it is kept apart, so that it can harm no other turn."""
-        self.started = 0.0
-        """When computing began: the caches were there."""
-        self.chunks: list[Chunk] = []
-        """Those of the prompt that are computed."""
-        self.chunk: PrefillChunk | None = None
-        """The one that is being computed: the caches' offsets count it already."""
-        self.logits: mx.array | None = None
-        """Behind the last token, once the prompt is computed."""
-        self.first_taken = False
-        """The token that the batch is about to give was taken when the turn joined it."""
-        self._make_caches = caches
-        self._on_start = on_start
-        self._emit = emit
-        self._answer = AnswerStream()
-        if decoding is not None:
-            self._answer = AnswerStream(decoding.stop, decoding.call_syntax, decoding.tools, decoding.reasoning)
-        self._trace = tracing.current()
+    sequence: Sequence[int]
+    make_caches: Callable[[], Caches]
+    decoding: Decoding | None
+    emit: Callable[[TokenEvent], None]
+    cancelled: threading.Event
+    on_start: Callable[[float, float], None] = lambda at, seconds: None  # noqa: ARG005
+    reused: int = 0
+    checkpoints: Collection[int] = ()
+    future: "Future[tuple[Caches, Generated]]" = field(default_factory=Future, init=False)
+    caches: Caches = field(default_factory=list, init=False)
+    result: Generated = field(default_factory=Generated, init=False)
+    sampler: TokenSampler = field(init=False)
+    waited_steps: int = field(default=0, init=False)
+    windows: dict[int, list[KVBuffers]] = field(default_factory=dict, init=False)
+    """By position, what a hybrid model resumes from there, as `prefill.captured` made it."""
+    over: bool = field(default=False, init=False)
+    """The last token was taken."""
+    alone: bool = field(default=False, init=False)
+    """A step with this turn in it failed: it is kept apart, so that it can harm no other turn."""
+    started: float = field(default=0.0, init=False)
+    """When computing began: the caches were there."""
+    chunks: list[Chunk] = field(default_factory=list, init=False)
+    """Those of the prompt that are computed."""
+    chunk: PrefillChunk | None = field(default=None, init=False)
+    """The one that is being computed: the caches' offsets count it already."""
+    logits: mx.array | None = field(default=None, init=False)
+    """Behind the last token, once the prompt is computed."""
+    first_taken: bool = field(default=False, init=False)
+    """The token that the batch is about to give was taken when the turn joined it."""
+    _trace: tracing.Trace | None = field(default_factory=tracing.current, init=False)
+
+    def __post_init__(self) -> None:
+        self.sampler, self._answer = _sampler(self.decoding), AnswerStream()
+        if (how := self.decoding) is not None:
+            self._answer = AnswerStream(how.stop, how.call_syntax, how.tools, how.reasoning)
 
     @property
     def history(self) -> list[int]:
@@ -162,7 +154,7 @@ class TurnJob:
     @property
     def position(self) -> int:
         """Tokens in the caches, or that will be in them when the turn is started."""
-        return self.caches[0].offset if self.caches else self._reused
+        return self.caches[0].offset if self.caches else self.reused
 
     @property
     def remaining(self) -> int:
@@ -172,21 +164,21 @@ class TurnJob:
     def start(self) -> None:
         """Make the caches."""
         began = time.monotonic()
-        self.caches = self._make_caches()
-        self._reused = 0
+        self.caches = self.make_caches()
+        self.reused = 0
         check_lengths(self.caches, self.position)
         self.started = time.monotonic()
-        self._on_start(began, self.started - began)
+        self.on_start(began, self.started - began)
 
     def chunk_end(self, end: int) -> int:
         """Where the next chunk ends at the latest: at a checkpoint, so that the caches stand there, or at `end`."""
-        return next_stop(self.caches, self._checkpoints, end)
+        return next_stop(self.caches, self.checkpoints, end)
 
     def computed(self, chunk: Chunk) -> None:
         """A chunk is computed: keep the window if this is a checkpoint."""
         self.chunks.append(chunk)
         at_the_end = self.decoding is not None and self.position == self.tokens
-        if self.position in self._checkpoints and not at_the_end and (window := captured(self.caches)):
+        if self.position in self.checkpoints and not at_the_end and (window := captured(self.caches)):
             self.windows[self.position] = window
 
     def prefilled(self) -> None:
@@ -213,7 +205,7 @@ class TurnJob:
         said = self._answer.feed(piece, visible=token_id not in tokenizer.special_ids)
         logprob, top = self.sampler.next_logprobs()
         in_reasoning = self._answer.in_reasoning
-        self._emit(TokenEvent(token_id, logprob, top, said.text, said.calls, now, said.reasoning, in_reasoning))
+        self.emit(TokenEvent(token_id, logprob, top, said.text, said.calls, now, said.reasoning, in_reasoning))
         if self._answer.matched is not None:
             result.reason = types_pb2.FINISH_REASON_STOP_STRING
         elif ends and not decoding.sampling.ignore_eos:

@@ -17,7 +17,6 @@ from agentmem.identity import NO_VERSION, Ledger
 from agentmem.shielding import release_frames
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
-from inference_service.answers import duration
 from inference_service.domain import TurnRequest
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.thread import EngineThread
@@ -36,6 +35,7 @@ from inference_service.turns.reserving import AgentLocks, Reservations
 from inference_service.turns.restoring import Restored, Restorer
 from inference_service.turns.stream import TurnStream
 from inference_service.turns.summarizing import Summarizer
+from inference_service.turns.timing import duration
 from inference_service.turns.turn import Turn
 from inference_service.turns.turn_log import TurnLog, found
 

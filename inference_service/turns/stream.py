@@ -2,13 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from agentmem.errors import Cancelled, ResourceExhausted
 from agentmem.v1 import inference_pb2
-from inference_service.answers import delta
-from inference_service.domain import TokenEvent
+from inference_service.domain import TokenEvent, ToolCall
 from inference_service.text.answering import NO_DELTA, AnswerDelta
 from inference_service.text.tokenizer import Tokenizer
 
@@ -133,3 +132,32 @@ class TurnStream:
         if len(new) == len(waiting) and in_order:
             rest, self._rest = self._rest, rest
         return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest))
+
+
+def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: AnswerDelta = NO_DELTA) -> inference_pb2.Delta:
+    """Several tokens in one delta, and what became certain when generation ended."""
+    message = inference_pb2.Delta()
+    for event in events:
+        message.reasoning += event.reasoning
+        message.text += event.text
+        message.tool_calls.extend(_call(call) for call in event.calls)
+        message.token_ids.append(event.token_id)
+        if event.logprob is not None:
+            message.logprobs.add(
+                token_id=event.token_id,
+                logprob=event.logprob,
+                token_bytes=tokenizer.token_bytes(event.token_id),
+                reasoning=event.in_reasoning,
+                top=[
+                    inference_pb2.TokenAlternative(token_id=i, logprob=p, token_bytes=tokenizer.token_bytes(i))
+                    for i, p in event.top
+                ],
+            )
+    message.reasoning += rest.reasoning
+    message.text += rest.text
+    message.tool_calls.extend(_call(call) for call in rest.calls)
+    return message
+
+
+def _call(call: ToolCall) -> inference_pb2.ToolCall:
+    return inference_pb2.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)

@@ -18,11 +18,13 @@ which others decode.
 
 import time
 from collections.abc import Mapping
+from datetime import timedelta
+
+from google.protobuf.duration_pb2 import Duration
 
 from agentmem import tracing
 from agentmem import tracing as spans
 from agentmem.v1 import types_pb2
-from inference_service.answers import duration
 from inference_service.engine.generation import Generated, TurnJob
 
 
@@ -134,3 +136,10 @@ class Timing:
 
 def _named(attributes: Mapping[str, spans.Attribute]) -> dict[str, spans.Attribute]:
     return {f"agentmem.{name}": value for name, value in attributes.items()}
+
+
+def duration(seconds: float) -> Duration:
+    """Seconds as a message."""
+    message = Duration()
+    message.FromTimedelta(timedelta(seconds=max(0.0, seconds)))
+    return message

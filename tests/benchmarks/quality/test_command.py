@@ -122,7 +122,7 @@ def test_the_two_ways_agree_where_little_is_lost(
 ) -> None:
     """Over all tokens the log-probabilities differ a little; those of one prefill over the same caches do not."""
     network: Any = demo.engine
-    logits = network._model(mx.array([texts[0].token_ids[:-1]]), cache=demo.new_caches())[0]
+    logits = network.model(mx.array([texts[0].token_ids[:-1]]), cache=demo.new_caches())[0]
     assert np.abs(given[0] - np.array(nn.log_softmax(logits, axis=-1))).max() < 1e-3
     for text, found, expected in zip(texts, given, plain, strict=True):
         assert found.shape == expected.shape == (len(text.token_ids) - 1, demo.vocab_size)

@@ -91,7 +91,7 @@ def test_one_bad_turn_harms_no_other(
     if where == "sampler":
         monkeypatch.setattr(TokenSampler, "__call__", poison_only(bad.job.sampler, TokenSampler.__call__))
     else:
-        bad.job._emit = poison(bad.job._emit)
+        bad.job.emit = poison(bad.job.emit)
     run(model)
     with pytest.raises(ValueError, match="poisoned"):
         bad.job.future.result(0)
@@ -143,7 +143,7 @@ def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
     def broken() -> Any:
         raise MemoryError("no room")
 
-    bad.job._make_caches = broken
+    bad.job.make_caches = broken
     run(model)
     with pytest.raises(MemoryError):
         bad.job.future.result(0)

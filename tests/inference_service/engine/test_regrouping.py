@@ -32,7 +32,7 @@ PENALTIES = Sampling(
 @pytest.fixture
 def light(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     """The model, as if its weights were so small that 150 tokens of padding cost more."""
-    monkeypatch.setattr(model.engine, "_weight_bytes", 150 * model.geometry.bytes_per_token)
+    monkeypatch.setattr(model.engine, "weight_bytes", 150 * model.geometry.bytes_per_token)
     return model
 
 
@@ -98,7 +98,7 @@ def meet(groups: list[dict[int, int]], other: dict[int, int]) -> bool:
 def sampled(model: LoadedModel) -> list[list[int]]:
     """What the turns sample if they are never moved, because weights are heavy."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model.engine, "_weight_bytes", 1 << 60)
+        patch.setattr(model.engine, "weight_bytes", 1 << 60)
         turns, groups = run(model, PENALTIES)
     assert {len(each) for each in groups} <= {0, 1}
     return [job.result.token_ids for job, _ in turns]
