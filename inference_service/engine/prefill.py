@@ -16,7 +16,6 @@ import mlx.core as mx
 
 from inference_service.engine.caches import KVBuffers, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches
-from inference_service.engine.quantization import Quantized
 
 _SECONDS = 0.025
 """Of computing before it is asked whether to stop: after less, a fast backend would idle for more than a percent."""
@@ -72,20 +71,10 @@ def captured(caches: Caches) -> list[KVBuffers]:
     The arrays are evaluated, and private: they share no memory with the caches, nor with anything else. They are
     [1, kv_heads, tokens, width].
     """
-    windows = [_copied(cache.buffers, min(cache.offset, cache.window)) for cache in _sliding(caches)]
+    windows = [cache.buffers.last(min(cache.offset, cache.window)) for cache in _sliding(caches)]
     mx.eval([buffers.arrays for buffers in windows])
     return windows
 
 
 def _sliding(caches: Caches) -> Sequence[SlidingQuantizedKVCache]:
     return [cache for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
-
-
-def _copied(buffers: KVBuffers, tokens: int) -> KVBuffers:
-    at = mx.arange(buffers.filled - tokens, buffers.filled)
-
-    # A gather, because mx.contiguous of a slice that is contiguous by itself (one KV head) shares its memory.
-    def copied(part: Quantized) -> Quantized:
-        return part.map(lambda array: mx.contiguous(mx.take(array, at, axis=2)))
-
-    return buffers.map(copied, tokens)

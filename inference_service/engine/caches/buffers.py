@@ -73,9 +73,12 @@ class KVBuffers:
         return self.map(lambda part: part.map(lambda a: mx.contiguous(a[index : index + 1, :, start:end])), end - start)
 
     def last(self, tokens: int) -> "KVBuffers":
-        """A copy of the last tokens of all rows, without spare capacity."""
-        start, end = self.filled - tokens, self.filled
-        return self.map(lambda part: part.map(lambda a: mx.contiguous(a[..., start:end, :])), tokens)
+        """A copy of the last tokens of all rows, without spare capacity; it shares no memory with these buffers.
+
+        A gather, because mx.contiguous of a slice that is contiguous by itself (one KV head) shares its memory.
+        """
+        at = mx.arange(self.filled - tokens, self.filled)
+        return self.map(lambda part: part.map(lambda a: mx.contiguous(mx.take(a, at, axis=2))), tokens)
 
     @staticmethod
     def stacked(buffers: Iterable["KVBuffers"]) -> "KVBuffers":
@@ -118,7 +121,7 @@ def _right_aligned(parts: Sequence[Quantized], end: int, capacity: int) -> Quant
 class BufferedCache:
     """What all Q4 caches have in common. mlx-lm asks for these. Engine thread only."""
 
-    def __init__(self, bits: int, group_size: int) -> None:
+    def __init__(self, bits: int = 4, group_size: int = 64) -> None:
         self.bits = bits
         self.group_size = group_size
         self.buffers = KVBuffers()
@@ -160,7 +163,7 @@ class BatchCache(BufferedCache):
     The write index is common (`buffers.filled`), the padding is each row's own.
     """
 
-    def __init__(self, padding: Sequence[int], bits: int, group_size: int) -> None:
+    def __init__(self, padding: Sequence[int], bits: int = 4, group_size: int = 64) -> None:
         super().__init__(bits, group_size)
         self.padding = list(padding)
 

@@ -11,9 +11,6 @@ from inference_service.engine.caches.buffers import BatchCache, BufferedCache, K
 class QuantizedKVCache(BufferedCache):
     """One layer's K and V of one sequence. `offset` is how many tokens it holds. Engine thread only."""
 
-    def __init__(self, bits: int = 4, group_size: int = 64) -> None:
-        super().__init__(bits, group_size)
-
     @classmethod
     def restored(cls, buffers: KVBuffers, bits: int, group_size: int) -> Self:
         """A cache that takes over buffers [1, kv_heads, capacity, …]."""
@@ -54,9 +51,6 @@ class BatchQuantizedKVCache(BatchCache):
     """One layer's K and V of several sequences. A row's offset is the common write index without the row's padding:
     mixing them up goes unnoticed until the longest row leaves first.
     """
-
-    def __init__(self, padding: Sequence[int], bits: int = 4, group_size: int = 64) -> None:
-        super().__init__(padding, bits, group_size)
 
     @property
     def offset(self) -> mx.array:
