@@ -6,13 +6,16 @@ What keeps or moves a state first waits until its KV is written, so that the sto
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
+
+import grpc
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.hints import TurnHints, from_request
 from agentmem.identity import NO_VERSION, Ledger, Version, common_length
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2 as pb
+from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
 from inference_service.models.serving import Models
 from inference_service.pool.kv import HotState, Table
@@ -26,6 +29,8 @@ from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.reserving import AgentLocks
 from inference_service.turns.restoring import Restored, Restorer
 from inference_service.turns.turn import Turn
+
+_Response = TypeVar("_Response")
 
 
 @dataclass(eq=False, repr=False)
@@ -42,29 +47,29 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     hints: TurnHints
     portable: PortableAgents
 
-    async def GetAgent(self, request: agent_pb2.GetAgentRequest, context: Any) -> agent_pb2.GetAgentResponse:
+    async def GetAgent(self, request: pb.GetAgentRequest, context: Any) -> pb.GetAgentResponse:
         AgentKey.from_proto(request.key)
         response = await self.store.call(self.store.agents.GetAgent, request)
         self._complete(response.agent)
         return response
 
-    async def ListAgents(self, request: agent_pb2.ListAgentsRequest, context: Any) -> agent_pb2.ListAgentsResponse:
+    async def ListAgents(self, request: pb.ListAgentsRequest, context: Any) -> pb.ListAgentsResponse:
         response = await self.store.call(self.store.agents.ListAgents, request)
         for agent in response.agents:
             self._complete(agent)
         return response
 
-    async def ListTurns(self, request: agent_pb2.ListTurnsRequest, context: Any) -> agent_pb2.ListTurnsResponse:
+    async def ListTurns(self, request: pb.ListTurnsRequest, context: Any) -> pb.ListTurnsResponse:
         AgentKey.from_proto(request.key)
         return await self.store.call(self.store.agents.ListTurns, request)
 
-    async def FindAgent(self, request: agent_pb2.FindAgentRequest, context: Any) -> agent_pb2.FindAgentResponse:
+    async def FindAgent(self, request: pb.FindAgentRequest, context: Any) -> pb.FindAgentResponse:
         response = await self.store.call(self.store.agents.FindAgent, request)
         if response.HasField("agent"):
             self._complete(response.agent)
         return response
 
-    async def ProbeAgent(self, request: agent_pb2.ProbeAgentRequest, context: Any) -> agent_pb2.ProbeAgentResponse:
+    async def ProbeAgent(self, request: pb.ProbeAgentRequest, context: Any) -> pb.ProbeAgentResponse:
         probe = probe_request(request)
         async with self.models.hold(probe.key.model_id) as model:
             check_tokens(probe.input, model)
@@ -78,13 +83,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             else:
                 options = {"incompatible": turn.incompatible}
                 turn.restored = await self.restorer.probe(probe.key, model, turn.lookup, **options)
-        return agent_pb2.ProbeAgentResponse(
-            cache=turn.cache_report(),
-            version=opened.version.to_proto(),
-            context_trim=turn.context_trim(),
+        return pb.ProbeAgentResponse(
+            cache=turn.cache_report(), version=opened.version.to_proto(), context_trim=turn.context_trim()
         )
 
-    async def DeleteAgent(self, request: agent_pb2.DeleteAgentRequest, context: Any) -> agent_pb2.DeleteAgentResponse:
+    async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Any) -> pb.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)
         keys = [key] if key.model_id else await self._on_all_models(key)
         async with self.locks.hold(*keys):
@@ -93,7 +96,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 self._drop_hot(each)
             return await self.store.call(self.store.agents.DeleteAgent, request)
 
-    async def ForkAgent(self, request: agent_pb2.ForkAgentRequest, context: Any) -> agent_pb2.ForkAgentResponse:
+    async def ForkAgent(self, request: pb.ForkAgentRequest, context: Any) -> pb.ForkAgentResponse:
         key = AgentKey.from_proto(request.key)
         target = key._replace(agent_id=check_text("new_agent_id", request.new_agent_id))
         async with self.locks.hold(key, target):
@@ -106,51 +109,36 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._complete(response.agent)
         return response
 
-    async def TrimAgent(self, request: agent_pb2.TrimAgentRequest, context: Any) -> agent_pb2.TrimAgentResponse:
-        response: agent_pb2.TrimAgentResponse = await self._moved(self.store.agents.TrimAgent, request)
-        return response
+    async def TrimAgent(self, request: pb.TrimAgentRequest, context: Any) -> pb.TrimAgentResponse:
+        return await self._moved(self.store.agents.TrimAgent, request)
 
-    async def CreateSnapshot(
-        self, request: agent_pb2.CreateSnapshotRequest, context: Any
-    ) -> agent_pb2.CreateSnapshotResponse:
+    async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Any) -> pb.CreateSnapshotResponse:
         key = AgentKey.from_proto(request.key)
         async with self.locks.hold(key):
             await self.persister.wait_written(key)
             return await self.store.call(self.store.agents.CreateSnapshot, request)
 
-    async def ListSnapshots(
-        self, request: agent_pb2.ListSnapshotsRequest, context: Any
-    ) -> agent_pb2.ListSnapshotsResponse:
+    async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Any) -> pb.ListSnapshotsResponse:
         AgentKey.from_proto(request.key)
         return await self.store.call(self.store.agents.ListSnapshots, request)
 
-    async def RestoreSnapshot(
-        self, request: agent_pb2.RestoreSnapshotRequest, context: Any
-    ) -> agent_pb2.RestoreSnapshotResponse:
-        response: agent_pb2.RestoreSnapshotResponse = await self._moved(self.store.agents.RestoreSnapshot, request)
-        return response
+    async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Any) -> pb.RestoreSnapshotResponse:
+        return await self._moved(self.store.agents.RestoreSnapshot, request)
 
-    async def DeleteSnapshot(
-        self, request: agent_pb2.DeleteSnapshotRequest, context: Any
-    ) -> agent_pb2.DeleteSnapshotResponse:
+    async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotResponse:
         async with self.locks.hold(AgentKey.from_proto(request.key)):
             return await self.store.call(self.store.agents.DeleteSnapshot, request)
 
-    async def PinAgent(self, request: agent_pb2.PinAgentRequest, context: Any) -> agent_pb2.PinAgentResponse:
-        response: agent_pb2.PinAgentResponse = await self._changed(self.store.agents.PinAgent, request)
-        return response
+    async def PinAgent(self, request: pb.PinAgentRequest, context: Any) -> pb.PinAgentResponse:
+        return await self._changed(self.store.agents.PinAgent, request)
 
-    async def SetAgentTtl(self, request: agent_pb2.SetAgentTtlRequest, context: Any) -> agent_pb2.SetAgentTtlResponse:
-        response: agent_pb2.SetAgentTtlResponse = await self._changed(self.store.agents.SetAgentTtl, request)
-        return response
+    async def SetAgentTtl(self, request: pb.SetAgentTtlRequest, context: Any) -> pb.SetAgentTtlResponse:
+        return await self._changed(self.store.agents.SetAgentTtl, request)
 
-    async def SetContextPolicy(
-        self, request: agent_pb2.SetContextPolicyRequest, context: Any
-    ) -> agent_pb2.SetContextPolicyResponse:
-        response: agent_pb2.SetContextPolicyResponse = await self._changed(self.store.agents.SetContextPolicy, request)
-        return response
+    async def SetContextPolicy(self, request: pb.SetContextPolicyRequest, context: Any) -> pb.SetContextPolicyResponse:
+        return await self._changed(self.store.agents.SetContextPolicy, request)
 
-    async def EvictAgent(self, request: agent_pb2.EvictAgentRequest, context: Any) -> agent_pb2.EvictAgentResponse:
+    async def EvictAgent(self, request: pb.EvictAgentRequest, context: Any) -> pb.EvictAgentResponse:
         key = AgentKey.from_proto(request.key)
         async with self.locks.hold(key):
             if request.tier in (types_pb2.TIER_WARM, types_pb2.TIER_REMOTE):
@@ -162,61 +150,55 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 response.freed_bytes += loaded.memory.evict(key)
         return response
 
-    async def PrefetchAgent(
-        self, request: agent_pb2.PrefetchAgentRequest, context: Any
-    ) -> agent_pb2.PrefetchAgentResponse:
+    async def PrefetchAgent(self, request: pb.PrefetchAgentRequest, context: Any) -> pb.PrefetchAgentResponse:
         key = AgentKey.from_proto(request.key)
         if request.tier not in (types_pb2.TIER_UNSPECIFIED, types_pb2.TIER_HOT):
             raise InvalidArgument("tier", "must be TIER_HOT: KV is prefetched into the pool")
         async with self.models.hold(key.model_id) as model, self.locks.hold(key):
             prefetched = await self.prefetcher.prefetch(key, model)
-        return agent_pb2.PrefetchAgentResponse(tokens=prefetched.tokens, bytes=prefetched.load_bytes)
+        return pb.PrefetchAgentResponse(tokens=prefetched.tokens, bytes=prefetched.load_bytes)
 
-    async def SetTurnHints(
-        self, request: agent_pb2.SetTurnHintsRequest, context: Any
-    ) -> agent_pb2.SetTurnHintsResponse:
+    async def SetTurnHints(self, request: pb.SetTurnHintsRequest, context: Any) -> pb.SetTurnHintsResponse:
         hints = from_request(request)
         self.hints.set(hints)  # First: a commit meanwhile must not tell the store to forget what was just said.
         return await self.store.call(self.store.agents.SetTurnHints, request)
 
-    async def ExportAgent(
-        self, request: agent_pb2.ExportAgentRequest, context: Any
-    ) -> AsyncIterator[agent_pb2.ExportAgentResponse]:
+    async def ExportAgent(self, request: pb.ExportAgentRequest, context: Any) -> AsyncIterator[pb.ExportAgentResponse]:
         async with aclosing(self.portable.exported(AgentKey.from_proto(request.key))) as chunks:
             async for chunk in chunks:
-                yield agent_pb2.ExportAgentResponse(chunk=chunk)
+                yield pb.ExportAgentResponse(chunk=chunk)
 
     async def ImportAgent(
-        self, request_iterator: AsyncIterator[agent_pb2.ImportAgentRequest], context: Any
-    ) -> agent_pb2.ImportAgentResponse:
+        self, request_iterator: AsyncIterator[pb.ImportAgentRequest], context: Any
+    ) -> pb.ImportAgentResponse:
         target = await self.portable.imported(request_iterator)
-        response = await self.store.call(self.store.agents.GetAgent, agent_pb2.GetAgentRequest(key=target.to_proto()))
+        response = await self.store.call(self.store.agents.GetAgent, pb.GetAgentRequest(key=target.to_proto()))
         self._complete(response.agent)
-        return agent_pb2.ImportAgentResponse(agent=response.agent)
+        return pb.ImportAgentResponse(agent=response.agent)
 
-    async def _changed(self, rpc: Any, request: Any) -> Any:
+    async def _changed(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any) -> _Response:
         """Change an agent in the store, behind its running turn; the answer has the agent."""
         async with self.locks.hold(AgentKey.from_proto(request.key)):
             response = await self.store.call(rpc, request)
-        self._complete(response.agent)
+        self._complete(cast(Any, response).agent)
         return response
 
-    async def _moved(self, rpc: Any, request: Any) -> Any:
+    async def _moved(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any) -> _Response:
         """Move an agent to another state, once its present one is written."""
         key = AgentKey.from_proto(request.key)
         async with self.locks.hold(key):
             await self.persister.wait_written(key)
             response = await self.store.call(rpc, request)
-            await self._follow(key, response.agent)
-        self._complete(response.agent)
+            await self._follow(key, cast(Any, response).agent)
+        self._complete(cast(Any, response).agent)
         return response
 
     async def _on_all_models(self, key: AgentKey) -> list[AgentKey]:
-        request = agent_pb2.ListAgentsRequest(namespace=key.namespace, agent_id=key.agent_id, page_size=1000)
+        request = pb.ListAgentsRequest(namespace=key.namespace, agent_id=key.agent_id, page_size=1000)
         response = await self.store.call(self.store.agents.ListAgents, request)
         return [key._replace(model_id=agent.key.model_id) for agent in response.agents]
 
-    def _complete(self, agent: agent_pb2.Agent) -> None:
+    def _complete(self, agent: pb.Agent) -> None:
         if (model := self.models.loaded(agent.key.model_id)) is not None:
             if AgentKey.from_proto(agent.key) in model.memory.hot:
                 agent.tier = types_pb2.TIER_HOT
@@ -237,7 +219,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             return None
         return state
 
-    def _share(self, state: HotState, source: AgentKey, target: AgentKey, agent: agent_pb2.Agent) -> None:
+    def _share(self, state: HotState, source: AgentKey, target: AgentKey, agent: pb.Agent) -> None:
         """Let a fork have its parent's KV in the pool, unless it was evicted meanwhile."""
         loaded = self.models.loaded(source.model_id)
         if loaded is None or loaded.memory.hot.get(source) is not state:
@@ -246,7 +228,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         version = Version.from_proto(agent.version)
         loaded.memory.hot.put(target, HotState(version, state.ledger, state.table, state.windows))
 
-    async def _follow(self, key: AgentKey, agent: agent_pb2.Agent) -> None:
+    async def _follow(self, key: AgentKey, agent: pb.Agent) -> None:
         """Let hot state be that of the agent's new version: the full blocks that both ledgers begin with stay."""
         loaded, state = self.models.loaded(key.model_id), self._hot(key)
         if loaded is None or state is None or state.version == Version.from_proto(agent.version):

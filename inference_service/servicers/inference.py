@@ -6,7 +6,8 @@ from typing import Any
 
 from agentmem.errors import FailedPrecondition
 from agentmem.identity import Ledger
-from agentmem.v1 import inference_pb2, inference_pb2_grpc
+from agentmem.v1 import inference_pb2 as pb
+from agentmem.v1 import inference_pb2_grpc
 from agentmem.validation import MAX_REQUEST_ID_BYTES, AgentKey, check_text
 from inference_service.domain import AppendInput
 from inference_service.models.serving import Models
@@ -29,9 +30,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     store: StoreClient
     threads: WorkerThreads
 
-    async def Generate(
-        self, request: inference_pb2.GenerateRequest, context: Any
-    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[pb.GenerateResponse]:
         with turn_log.refused(request.key):
             asked = await self.threads.parse(lambda: generate_request(request))
             turn = self.runner.start(asked)
@@ -41,11 +40,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         finally:
             turn.cancel()
 
-    async def Prefill(self, request: inference_pb2.PrefillRequest, context: Any) -> inference_pb2.PrefillResponse:
+    async def Prefill(self, request: pb.PrefillRequest, context: Any) -> pb.PrefillResponse:
         with turn_log.refused(request.key):
             asked = await self.threads.parse(lambda: prefill_request(request))
             turn = self.runner.start(asked)
-        response = inference_pb2.PrefillResponse()
+        response = pb.PrefillResponse()
         try:
             async for event in turn.events():
                 if event.HasField("started"):
@@ -56,9 +55,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             turn.cancel()
         return response
 
-    async def CountTokens(
-        self, request: inference_pb2.CountTokensRequest, context: Any
-    ) -> inference_pb2.CountTokensResponse:
+    async def CountTokens(self, request: pb.CountTokensRequest, context: Any) -> pb.CountTokensResponse:
         key = AgentKey.from_proto(request.key, anonymous=request.WhichOneof("input") != "append")
         counted = await self.threads.parse(lambda: turn_input(request))
         # A count is not worth a swap: the tokenizer is all it takes.
@@ -70,9 +67,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             if len(ledger) and ledger.tokenizer_hash != model.tokenizer.hash:
                 raise FailedPrecondition("the agent's ledger is of another tokenizer; its next turn renews it")
         tokens = await self.planner.count(counted, request.parse_special, model, ledger)
-        return inference_pb2.CountTokensResponse(tokens=tokens, context_length=model.context_length)
+        return pb.CountTokensResponse(tokens=tokens, context_length=model.context_length)
 
-    async def Abort(self, request: inference_pb2.AbortRequest, context: Any) -> inference_pb2.AbortResponse:
+    async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:
         namespace = check_text("namespace", request.namespace)
         request_id = check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES)
-        return inference_pb2.AbortResponse(aborted=self.runner.abort(namespace, request_id))
+        return pb.AbortResponse(aborted=self.runner.abort(namespace, request_id))

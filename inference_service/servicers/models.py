@@ -6,7 +6,8 @@ from typing import Any
 
 from agentmem import paging
 from agentmem.errors import FailedPrecondition, Unavailable
-from agentmem.v1 import model_pb2, model_pb2_grpc
+from agentmem.v1 import model_pb2 as pb
+from agentmem.v1 import model_pb2_grpc
 from agentmem.validation import check_text
 from inference_service.engine.device import device_bytes
 from inference_service.engine.geometry import Geometry
@@ -18,10 +19,10 @@ from inference_service.models.slots import ModelSlot
 from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
 
 
-def describe(slot: ModelSlot, *, default: bool) -> model_pb2.Model:
+def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
     """What a registered model is, and what is known of it by now; without its memory."""
     registered = slot.registered
-    model = model_pb2.Model(
+    model = pb.Model(
         model_id=slot.model_id,
         is_default=default,
         state=slot.state,
@@ -40,7 +41,7 @@ def describe(slot: ModelSlot, *, default: bool) -> model_pb2.Model:
     return model
 
 
-def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) -> model_pb2.ModelMemory:
+def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) -> pb.ModelMemory:
     """How the device's memory is divided while the model is loaded beside others."""
     divided = _divided(model.geometry, model.context_length, model.memory.sizes, others, loader)
     divided.weight_bytes, divided.activation_bytes = model.weight_bytes, model.activation_bytes
@@ -48,7 +49,7 @@ def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) ->
     return divided
 
 
-def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> model_pb2.ModelMemory:
+def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> pb.ModelMemory:
     """How it would be divided, were the model loaded beside those that are pinned."""
     needs = loader.needs(info)
     sizes = loader.sizes(info, needs, pinned)
@@ -60,9 +61,9 @@ def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> m
 
 def _divided(
     geometry: Geometry, context_length: int, sizes: Sizes, others: list[Resident], loader: Loader
-) -> model_pb2.ModelMemory:
+) -> pb.ModelMemory:
     tokens = min(context_length, TYPICAL_TOKENS)
-    return model_pb2.ModelMemory(
+    return pb.ModelMemory(
         device_bytes=device_bytes(),
         usable_bytes=loader.limits.usable_bytes,
         batch_bytes=sizes.batch_bytes,
@@ -73,9 +74,9 @@ def _divided(
     )
 
 
-def _known(info: ModelInfo) -> model_pb2.Model:
+def _known(info: ModelInfo) -> pb.Model:
     geometry = info.geometry
-    return model_pb2.Model(
+    return pb.Model(
         context_length=info.context_length,
         architecture=info.architecture,
         weight_bytes=info.weight_bytes,
@@ -95,15 +96,15 @@ def _known(info: ModelInfo) -> model_pb2.Model:
     )
 
 
-def _measured(model: LoadedModel) -> model_pb2.Model:
+def _measured(model: LoadedModel) -> pb.Model:
     quality = model.quality
-    return model_pb2.Model(
+    return pb.Model(
         recommended_kv_bits=quality.recommended_bits if quality else 0,
         quantization_kl=quality.kl_4_bits if quality else None,
         quantization_kl_8_bits=quality.kl_8_bits if quality else None,
         fingerprint=model.fingerprint,
         attention_paths=[
-            model_pb2.AttentionPath(
+            pb.AttentionPath(
                 phase=report.phase, path=report.path, relative_error=report.relative_error, note=report.note
             )
             for report in model.paths
@@ -118,19 +119,19 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._models = models
         self._loader = loader
 
-    async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
+    async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
         size = paging.asked_size(request)
         first, *others = self._models.slots
         names = [first, *sorted(others)]
         start = paging.number(request.page_token) or 0
         page = names[start : start + size]
         following = start + len(page)
-        return model_pb2.ListModelsResponse(
+        return pb.ListModelsResponse(
             models=[self._describe(self._models.slots[name]) for name in page],
             next_page_token=paging.token((str(following),)) if following < len(names) else "",
         )
 
-    async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
+    async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:
         slot = self._models.slot(request.model_id or self._models.default)
         problem = ""
         if slot.loaded is None:
@@ -142,22 +143,20 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
                 problem = error.message
         model = self._describe(slot)
         model.error = model.error or problem
-        return model_pb2.GetModelResponse(model=model)
+        return pb.GetModelResponse(model=model)
 
-    async def LoadModel(
-        self, request: model_pb2.LoadModelRequest, context: Any
-    ) -> AsyncIterator[model_pb2.LoadModelResponse]:
+    async def LoadModel(self, request: pb.LoadModelRequest, context: Any) -> AsyncIterator[pb.LoadModelResponse]:
         slot = self._models.slot(check_text("model_id", request.model_id))
         async with aclosing(self._models.load(slot.model_id)) as stages:
             async for at in stages:
-                yield model_pb2.LoadModelResponse(stage=at.stage, progress=at.share)
-        yield model_pb2.LoadModelResponse(stage="ready", progress=1.0, model=self._describe(slot))
+                yield pb.LoadModelResponse(stage=at.stage, progress=at.share)
+        yield pb.LoadModelResponse(stage="ready", progress=1.0, model=self._describe(slot))
 
-    async def UnloadModel(self, request: model_pb2.UnloadModelRequest, context: Any) -> model_pb2.UnloadModelResponse:
+    async def UnloadModel(self, request: pb.UnloadModelRequest, context: Any) -> pb.UnloadModelResponse:
         slot = self._models.slot(check_text("model_id", request.model_id))
-        return model_pb2.UnloadModelResponse(freed_bytes=await self._models.unload(slot.model_id))
+        return pb.UnloadModelResponse(freed_bytes=await self._models.unload(slot.model_id))
 
-    def _describe(self, slot: ModelSlot) -> model_pb2.Model:
+    def _describe(self, slot: ModelSlot) -> pb.Model:
         model = describe(slot, default=slot.model_id == self._models.default)
         others = [each.resident() for each in self._models.slots.values() if each.loaded and each is not slot]
         if slot.loaded is not None:
