@@ -19,7 +19,7 @@ import numpy as np
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
 from agentmem.identity import Ledger, TokenIds
-from agentmem.v1 import cache_store_pb2
+from agentmem.v1 import cache_store_pb2 as pb
 
 _NEAREST = 8
 """How many turns' ends and generation prompts to look for on each side of where the sequence leaves the ledger."""
@@ -109,9 +109,7 @@ def window_headers(
     return [each.header(fingerprint, namespace, windows[each.position]) for each in candidates]
 
 
-def stored_tokens(
-    candidates: Iterable[WindowCandidate], files: Mapping[bytes, cache_store_pb2.StoredFile]
-) -> dict[bytes, int]:
+def stored_tokens(candidates: Iterable[WindowCandidate], files: Mapping[bytes, pb.StoredFile]) -> dict[bytes, int]:
     """Return how many tokens each found window holds, by name; those whose row is not of that position are left out."""
     found = {}
     for candidate in candidates:

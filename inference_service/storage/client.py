@@ -9,7 +9,8 @@ import grpc
 from agentmem import errors
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, Version
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
 
 _T = TypeVar("_T")
@@ -18,7 +19,7 @@ _Response = TypeVar("_Response")
 
 _TIMEOUT_SECONDS = 30.0
 _REMOTE_TIMEOUT_SECONDS = 600.0
-_REMOTE_REQUESTS = (cache_store_pb2.FetchBlocksRequest, agent_pb2.DeleteAgentRequest)
+_REMOTE_REQUESTS = (pb.FetchBlocksRequest, agent_pb2.DeleteAgentRequest)
 """Those for which the store waits for the object store, by its own limit."""
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 
@@ -33,10 +34,10 @@ class Opened:
 
     version: Version
     ledger: Ledger | None
-    files: Mapping[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
-    windows: Mapping[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
+    files: Mapping[bytes, pb.StoredFile] = field(default_factory=dict)
+    windows: Mapping[bytes, pb.StoredFile] = field(default_factory=dict)
     evicted: frozenset[bytes] = frozenset()
-    turn: cache_store_pb2.CommittedTurn | None = None
+    turn: pb.CommittedTurn | None = None
     kv_fingerprint: str = ""
     context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
 
@@ -80,7 +81,7 @@ class StoreClient:
 
         To `peek` does not count as a use of any of it.
         """
-        request = cache_store_pb2.OpenCacheRequest(
+        request = pb.OpenCacheRequest(
             key=key.to_proto(),
             known=known.to_proto(),
             request_id=request_id,
@@ -93,8 +94,8 @@ class StoreClient:
         return Opened(
             version=Version.from_proto(answer.version),
             ledger=Ledger.from_proto(answer.ledger) if answer.HasField("ledger") else None,
-            files=_of_kind(answer.files, cache_store_pb2.FILE_KIND_BLOCK),
-            windows=_of_kind(answer.files, cache_store_pb2.FILE_KIND_WINDOW),
+            files=_of_kind(answer.files, pb.FILE_KIND_BLOCK),
+            windows=_of_kind(answer.files, pb.FILE_KIND_WINDOW),
             evicted=frozenset(answer.evicted_hashes),
             turn=answer.turn if answer.HasField("turn") else None,
             kv_fingerprint=answer.kv_fingerprint,
@@ -108,7 +109,7 @@ class StoreClient:
 
         `common_tokens` are the base's tokens that `text`, the prompt, begins with.
         """
-        request = cache_store_pb2.FindSnapshotRequest(
+        request = pb.FindSnapshotRequest(
             key=key.to_proto(),
             base=base.to_proto(),
             text=text,
@@ -118,9 +119,7 @@ class StoreClient:
         answer = await self.call(self._store.FindSnapshot, request)
         return (answer.version.version, Ledger.from_proto(answer.ledger)) if answer.HasField("version") else None
 
-    async def commit(
-        self, request: cache_store_pb2.CommitTurnRequest
-    ) -> tuple[Version, cache_store_pb2.CommittedTurn | None]:
+    async def commit(self, request: pb.CommitTurnRequest) -> tuple[Version, pb.CommittedTurn | None]:
         """Append a turn durably; return the new version, and the turn that was there if the request_id was not new."""
         answer = await self.call(self._store.CommitTurn, request)
         return Version.from_proto(answer.version), answer.replayed if answer.HasField("replayed") else None
@@ -129,20 +128,18 @@ class StoreClient:
         self, key: AgentKey, ledger: Ledger, context_policy: "types_pb2.ContextPolicy.ValueType"
     ) -> Version:
         """Make an agent of a whole ledger, durably, and return its version. Raises AlreadyExists."""
-        request = cache_store_pb2.CreateAgentRequest(
-            key=key.to_proto(), ledger=ledger.to_proto(), context_policy=context_policy
-        )
+        request = pb.CreateAgentRequest(key=key.to_proto(), ledger=ledger.to_proto(), context_policy=context_policy)
         return Version.from_proto((await self.call(self._store.CreateAgent, request)).version)
 
-    async def fetch(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, cache_store_pb2.StoredFile]:
+    async def fetch(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, pb.StoredFile]:
         """Bring files that are in tier remote back to the store's disk and return those that are there now."""
-        request = cache_store_pb2.FetchBlocksRequest(namespace=namespace, names=map(FileName.to_proto, names))
+        request = pb.FetchBlocksRequest(namespace=namespace, names=map(FileName.to_proto, names))
         answer = await self.call(self._store.FetchBlocks, request)
         return {FileName.from_proto(file): file for file in answer.files}
 
     async def stage(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, str]:
         """Return paths for those files that do not exist yet."""
-        request = cache_store_pb2.StageBlocksRequest(namespace=namespace, names=map(FileName.to_proto, names))
+        request = pb.StageBlocksRequest(namespace=namespace, names=map(FileName.to_proto, names))
         answer = await self.call(self._store.StageBlocks, request)
         self.instance = answer.instance
         return {FileName(FileKind(file.kind), file.chain_hash): file.path for file in answer.files}
@@ -151,12 +148,12 @@ class StoreClient:
         self,
         key: AgentKey,
         version: Version,
-        files: Iterable[cache_store_pb2.StoredFile],
+        files: Iterable[pb.StoredFile],
         references: Iterable[FileName],
         fingerprint: str,
     ) -> None:
         """Make staged files visible, and record which files the agent's state consists of."""
-        request = cache_store_pb2.PublishBlocksRequest(
+        request = pb.PublishBlocksRequest(
             key=key.to_proto(),
             version=version.to_proto(),
             files=files,
@@ -167,27 +164,25 @@ class StoreClient:
 
     async def quarantine(self, namespace: str, name: FileName, digest: bytes, reason: str) -> None:
         """Take a damaged file out of use, if it is still the one with this digest."""
-        request = cache_store_pb2.QuarantineBlockRequest(
-            namespace=namespace, name=name.to_proto(), reason=reason, digest=digest
-        )
+        request = pb.QuarantineBlockRequest(namespace=namespace, name=name.to_proto(), reason=reason, digest=digest)
         await self.call(self._store.QuarantineBlock, request)
 
-    async def identify(self, witness_path: str = "") -> cache_store_pb2.GetStoreResponse:
+    async def identify(self, witness_path: str = "") -> pb.GetStoreResponse:
         """Return which store process answers, where its disk is, and whether it sees a file at `witness_path`."""
-        answer = await self.call(self._store.GetStore, cache_store_pb2.GetStoreRequest(witness_path=witness_path))
+        answer = await self.call(self._store.GetStore, pb.GetStoreRequest(witness_path=witness_path))
         self.instance = answer.instance
         return answer
 
     async def read_block(self, namespace: str, name: FileName, size_bytes: int) -> bytes:
         """Return a file's bytes: at most one chunk more than `size_bytes`, whatever is sent."""
-        request = cache_store_pb2.ReadBlockRequest(namespace=namespace, name=name.to_proto())
+        request = pb.ReadBlockRequest(namespace=namespace, name=name.to_proto())
         call = self._store.ReadBlock(request, timeout=_stream_seconds(size_bytes))
         try:
             return await _raising(_received(call, size_bytes))
         finally:
             call.cancel()
 
-    async def write_block(self, header: cache_store_pb2.WriteBlockHeader, data: bytes) -> None:
+    async def write_block(self, header: pb.WriteBlockHeader, data: bytes) -> None:
         """Send a file, which is then published. `header` describes it."""
         call = self._store.WriteBlock(_sent(header, data), timeout=_stream_seconds(len(data)))
         try:
@@ -203,7 +198,7 @@ async def _raising(call: Awaitable[_T]) -> _T:
         raise errors.from_peer(error, "the cache store does not answer; try again") from error
 
 
-async def _received(call: AsyncIterable[cache_store_pb2.ReadBlockResponse], size_bytes: int) -> bytes:
+async def _received(call: AsyncIterable[pb.ReadBlockResponse], size_bytes: int) -> bytes:
     """Return all bytes of a stream, or those until there are more than `size_bytes`. Raises AioRpcError."""
     chunks, total = [], 0
     async for part in call:
@@ -214,19 +209,17 @@ async def _received(call: AsyncIterable[cache_store_pb2.ReadBlockResponse], size
     return b"".join(chunks)
 
 
-async def _sent(header: cache_store_pb2.WriteBlockHeader, data: bytes) -> AsyncIterator[Any]:
+async def _sent(header: pb.WriteBlockHeader, data: bytes) -> AsyncIterator[Any]:
     """Yield a file's description, then its bytes; the stream's flow control says when the next ones are taken."""
-    yield cache_store_pb2.WriteBlockRequest(header=header)
+    yield pb.WriteBlockRequest(header=header)
     view = memoryview(data)
     for start in range(0, len(data), CHUNK_BYTES):
-        yield cache_store_pb2.WriteBlockRequest(chunk=bytes(view[start : start + CHUNK_BYTES]))
+        yield pb.WriteBlockRequest(chunk=bytes(view[start : start + CHUNK_BYTES]))
 
 
 def _stream_seconds(size_bytes: int) -> float:
     return _TIMEOUT_SECONDS + size_bytes / _SLOWEST_BYTES_PER_SECOND
 
 
-def _of_kind(
-    files: Iterable[cache_store_pb2.StoredFile], kind: cache_store_pb2.FileKind.ValueType
-) -> dict[bytes, cache_store_pb2.StoredFile]:
+def _of_kind(files: Iterable[pb.StoredFile], kind: pb.FileKind.ValueType) -> dict[bytes, pb.StoredFile]:
     return {bytes(file.chain_hash): file for file in files if file.kind == kind}

@@ -12,7 +12,8 @@ from typing import ClassVar, NamedTuple
 from agentmem import errors
 from agentmem.blockfile import BlockHeader
 from agentmem.identity import FileName, Version
-from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, HostTensors
 from inference_service.storage.blocks import (
@@ -34,14 +35,14 @@ STREAMS_AT_ONCE = 4
 
 _ALIGNMENT = 64
 
-File = tuple[BlockHeader, cache_store_pb2.StoredFile]
+File = tuple[BlockHeader, pb.StoredFile]
 """A published file, and the header that it must have."""
 
 
 class Written(NamedTuple):
     """A file that was handed to the store. Where it is not `published`, PublishBlocks has to name it."""
 
-    file: cache_store_pb2.StoredFile
+    file: pb.StoredFile
     published: bool
 
 
@@ -130,9 +131,7 @@ class StreamTransport(Transport):
         """Read a few at once."""
         return await asyncio.gather(*(self._read(*file, geometry) for file in files))
 
-    async def _read(
-        self, wanted: BlockHeader, file: cache_store_pb2.StoredFile, geometry: Geometry
-    ) -> HostTensors | BlockMiss:
+    async def _read(self, wanted: BlockHeader, file: pb.StoredFile, geometry: Geometry) -> HostTensors | BlockMiss:
         """Receive it whole, then verify it on another thread. A stream that fails is an I/O error: the file stays."""
         try:
             async with self._streams:
@@ -151,7 +150,7 @@ class StreamTransport(Transport):
         """Build it in memory and send it to the store, which publishes it."""
         built = await asyncio.to_thread(build, header, tensors, geometry)
         file = _description(header, built.digest, len(built.data))
-        described = cache_store_pb2.WriteBlockHeader(
+        described = pb.WriteBlockHeader(
             key=target.key.to_proto(), version=target.version.to_proto(), file=file, fingerprint=header.fingerprint
         )
         await self._store.write_block(described, built.data)
@@ -178,8 +177,8 @@ def _rows(files: Sequence[File], geometry: Geometry) -> list[memoryview | None]:
     return found
 
 
-def _description(header: BlockHeader, digest: bytes, size: int, path: str = "") -> cache_store_pb2.StoredFile:
-    return cache_store_pb2.StoredFile(
+def _description(header: BlockHeader, digest: bytes, size: int, path: str = "") -> pb.StoredFile:
+    return pb.StoredFile(
         chain_hash=header.chain_hash,
         kind=FileName.of(header).kind.to_proto(),
         path=path,

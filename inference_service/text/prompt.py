@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agentmem.v1 import cache_store_pb2
+from agentmem.v1 import cache_store_pb2 as pb
 from inference_service.domain import AppendInput, MessagesInput, TurnInput
 
 
@@ -62,9 +62,7 @@ def inside_character(text: bytes, at: int) -> bool:
     return at < len(text) and text[at] & 0xC0 == 0x80
 
 
-def message_places(
-    given: TurnInput, before: bytes, added: bytes, *, appended: bool
-) -> list[cache_store_pb2.MessagePlace]:
+def message_places(given: TurnInput, before: bytes, added: bytes, *, appended: bool) -> list[pb.MessagePlace]:
     """Return where in `added`, which follows `before`, the contents of an input's messages are; [] of other inputs.
 
     They are at the end of `added` if they were `appended`; else the first of them is at the beginning of `before`. A
@@ -89,5 +87,5 @@ def message_places(
         low, high = (low, begin) if appended else (end, high)
         if end > start:
             back = {"start_from_end": len(text) - max(begin, start), "end_from_end": len(text) - end}
-            places.append(cache_store_pb2.MessagePlace(role=str(message.get("role")), **back))
+            places.append(pb.MessagePlace(role=str(message.get("role")), **back))
     return places[::-1] if appended else places

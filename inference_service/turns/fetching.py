@@ -7,7 +7,8 @@ from agentmem import logs
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.identity import FileName
-from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, HostTensors
 from inference_service.memory.match import Reason
@@ -39,7 +40,7 @@ class Fetcher:
             return NOTHING, types_pb2.MISS_REASON_IO_ERROR
         return opened, types_pb2.MISS_REASON_UNSPECIFIED
 
-    async def bring(self, namespace: str, names: Sequence[FileName]) -> dict[FileName, cache_store_pb2.StoredFile]:
+    async def bring(self, namespace: str, names: Sequence[FileName]) -> dict[FileName, pb.StoredFile]:
         """Bring files from the object store to the store's disk; those that are there now. The others are misses."""
         try:
             return await self._store.fetch(namespace, names)
@@ -48,11 +49,7 @@ class Fetcher:
             return {}
 
     async def read(
-        self,
-        geometry: Geometry,
-        namespace: str,
-        model_id: str,
-        wanted: Sequence[tuple[BlockHeader, cache_store_pb2.StoredFile]],
+        self, geometry: Geometry, namespace: str, model_id: str, wanted: Sequence[tuple[BlockHeader, pb.StoredFile]]
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
         """The good ones of these files, and what is wrong with the others."""
         if not wanted:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from agentmem.blockfile import BlockHeader
 from agentmem.identity import FileKind, FileName, Ledger, TokenIds
-from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Caches, HostTensors
@@ -52,8 +53,8 @@ class Restored:
     lookup: Lookup = NO_LOOKUP
     blocks: dict[bytes, int] = field(default_factory=dict)
     windows: dict[bytes, Table] = field(default_factory=dict)
-    files: dict[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
-    window_files: dict[bytes, cache_store_pb2.StoredFile] = field(default_factory=dict)
+    files: dict[bytes, pb.StoredFile] = field(default_factory=dict)
+    window_files: dict[bytes, pb.StoredFile] = field(default_factory=dict)
     choice: Choice = NOTHING_CHOSEN
     reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
     load_bytes: int = 0
@@ -137,7 +138,7 @@ class Restored:
         windows = (min(window.usable_tokens, self.block_tokens) for window in self.lookup.windows)
         return bool(self.missing) or max(windows, default=0) > self.choice.tokens
 
-    def wanted_files(self) -> list[tuple[BlockHeader, cache_store_pb2.StoredFile]]:
+    def wanted_files(self) -> list[tuple[BlockHeader, pb.StoredFile]]:
         """Return the files that the choice needs, with the headers that they must have."""
         wanted = [(c.header, self.files[c.header.chain_hash]) for c in self.choice.warm]
         window = self.choice.window
@@ -146,9 +147,9 @@ class Restored:
             wanted.append((window.header(self.model.fingerprint, self.namespace, file.token_count), file))
         return wanted
 
-    def add_fetched(self, name: FileName, file: cache_store_pb2.StoredFile) -> None:
+    def add_fetched(self, name: FileName, file: pb.StoredFile) -> None:
         """Replace a remote file by its copy on the store's disk. It still counts as remote, where it was found."""
-        found = cache_store_pb2.StoredFile()
+        found = pb.StoredFile()
         found.CopyFrom(file)
         found.tier = types_pb2.TIER_REMOTE
         self._of_kind(name)[name.chain_hash] = found
@@ -178,7 +179,7 @@ class Restored:
     def _is_remote(self, chain_hash: bytes) -> bool:
         return self.files[chain_hash].tier == types_pb2.TIER_REMOTE
 
-    def _of_kind(self, name: FileName) -> dict[bytes, cache_store_pb2.StoredFile]:
+    def _of_kind(self, name: FileName) -> dict[bytes, pb.StoredFile]:
         return self.window_files if name.kind is FileKind.WINDOW else self.files
 
 
