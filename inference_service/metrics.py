@@ -237,7 +237,7 @@ class WorkerMetrics:
             self.context_trims.labels(model_id, policy)
         for labels in _lookups():
             self.lookups.labels(model_id, *labels)
-        for reason in _reasons():
+        for reason in (*_names(types_pb2.FinishReason), REPLAYED, *(error.code.name.lower() for error in _ERRORS)):
             self.finished.labels(model_id, reason)
 
 
@@ -260,10 +260,3 @@ def _lookups() -> Iterator[tuple[str, str, str]]:
     matches = _names(types_pb2.Match)
     yield from product(matches, TIERS.values(), [""])
     yield from product(matches, ["none"], _names(types_pb2.MissReason))
-
-
-def _reasons() -> Iterator[str]:
-    """All that `requests_finished` can say."""
-    yield from _names(types_pb2.FinishReason)
-    yield REPLAYED
-    yield from (error.code.name.lower() for error in _ERRORS)

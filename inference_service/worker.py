@@ -164,7 +164,9 @@ class Worker:
 
         Also after a `start` that failed.
         """
-        await _cancelled(self._background)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
         await self._models.stop()
@@ -212,9 +214,3 @@ async def _is_serving(health: "health_pb2_grpc.HealthStub") -> bool:
     except grpc.aio.AioRpcError:
         return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
-
-
-async def _cancelled(tasks: list["asyncio.Task[None]"]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -127,8 +127,11 @@ def measured(network: Any, geometry: Geometry, context_length: int) -> int:
     On a GPU this compiles the kernels of prefill, too, and takes seconds, and KV of the context.
     """
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    how = _by_small_chunks if on_cpu else _by_worst_chunks
-    peak = how(network, geometry, context_length)
+    if on_cpu:
+        found = small_chunks(network, geometry, context_length).at_worst(geometry, context_length)
+        peak = int(MARGIN_OF_SMALL * found)
+    else:
+        peak = _by_worst_chunks(network, geometry, context_length)
     mx.clear_cache()
     return peak
 
@@ -151,11 +154,6 @@ def _behind(chunk: tuple[int, int]) -> tuple[int, int]:
     """A chunk's tokens, and the keys before them, of its tokens and all the keys that it sees."""
     tokens, keys = chunk
     return tokens, keys - tokens
-
-
-def _by_small_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
-    found = small_chunks(network, geometry, context_length)
-    return int(MARGIN_OF_SMALL * found.at_worst(geometry, context_length))
 
 
 def small_chunks(network: Any, geometry: Geometry, context_length: int) -> Peaks:

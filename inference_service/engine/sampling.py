@@ -11,7 +11,6 @@ sampler waits for it, with the model's next step already under way.
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
@@ -105,11 +104,7 @@ def processors(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
         frequency_penalty=sampling.frequency_penalty,
         frequency_context_size=_WHOLE_HISTORY,
     )
-    return [*whole, *(partial(_of_generated, process, prompt_tokens) for process in generated)]
-
-
-def _of_generated(process: Processor, prompt_tokens: int, tokens: mx.array, logits: mx.array) -> mx.array:
-    return process(tokens[prompt_tokens:], logits)
+    return [*whole, *(lambda tokens, logits, by=each: by(tokens[prompt_tokens:], logits) for each in generated)]
 
 
 def likeliest(logprobs: mx.array, count: int) -> tuple[mx.array, mx.array]:

@@ -97,10 +97,6 @@ class ModelSlot:
         for waiter in self._take_waiters():
             waiter.set_exception(error)
 
-    def _admit(self) -> None:
-        for waiter in self._take_waiters():
-            waiter.set_result(self.enter())
-
     def _take_waiters(self) -> list["asyncio.Future[LoadedModel]"]:
         waiters, self.waiters, self.wanted = self.waiters, [], False
         return [waiter for waiter in waiters if not waiter.done()]
@@ -135,7 +131,8 @@ class ModelSlot:
     def reopen(self) -> None:
         """DRAINING → LOADED: the waiters enter."""
         self.state = State.MODEL_STATE_LOADED
-        self._admit()
+        for waiter in self._take_waiters():
+            waiter.set_result(self.enter())
 
     def unloaded(self) -> None:
         """DRAINING → REGISTERED: the model is out of memory."""

@@ -35,7 +35,10 @@ class BlockPool:
         """Return free blocks, with one reference each. Raises PoolError if there are not so many."""
         if count > len(self._free):
             raise PoolError(f"{count} blocks are wanted and {len(self._free)} are free")
-        return [self._taken() for _ in range(count)]
+        taken = [self._free.pop() for _ in range(count)]
+        for block in taken:
+            self._references[block] = 1
+        return taken
 
     def acquire(self, blocks: Iterable[int]) -> None:
         """Add a reference to each; all are in use."""
@@ -109,8 +112,3 @@ class BlockPool:
             raise PoolError("a block is in the free list twice")
         if {block: name for name, block in self._by_name.items()} != self._names or not free.isdisjoint(self._names):
             raise PoolError("names and blocks differ")
-
-    def _taken(self) -> int:
-        block = self._free.pop()
-        self._references[block] = 1
-        return block

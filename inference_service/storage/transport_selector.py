@@ -77,7 +77,8 @@ async def no_shared_disk(store: StoreClient) -> tuple[bytes, str]:
                 return identity.instance, problem
             seen = await store.identify(str(witness))
         finally:
-            await asyncio.to_thread(_remove, witness)
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(witness.unlink)
         if seen.instance == identity.instance:
             problem = "" if seen.witness_seen else f"the store does not see what is written in {witness.parent} here"
             return identity.instance, problem
@@ -99,8 +100,3 @@ def _no_witness(identity: GetStoreResponse, witness: Path) -> str:
     except OSError as error:
         return f"the store's staging directory {witness.parent} cannot be written here: {error.strerror}"
     return ""
-
-
-def _remove(witness: Path) -> None:
-    with contextlib.suppress(OSError):
-        witness.unlink()

@@ -45,7 +45,8 @@ class Tokenizer:
         """Tokens that stand for a single byte, by that byte."""
         self._cuts = _Cuts(self._parsing, added, self._pieces)
         self._least_tokens = LeastTokens(backend, self._pieces, self.byte_ids)
-        self.prefix_ids = _prefix_ids(backend, self.special_ids)
+        before = backend.encode("a", add_special_tokens=True).ids
+        self.prefix_ids = tuple(takewhile(self.special_ids.__contains__, before))
         self._lead: list[int] = []
         lead = self.encode(_LEAD, parse_special=False)
         if self.decode(lead) == f" {_LEAD}".encode():
@@ -232,10 +233,6 @@ def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.Added
         encoder.no_padding()
         encoder.no_truncation()
     return encoder
-
-
-def _prefix_ids(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> tuple[int, ...]:
-    return tuple(takewhile(special_ids.__contains__, backend.encode("a", add_special_tokens=True).ids))
 
 
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
