@@ -56,12 +56,6 @@ class TokensInput:
 TurnInput = MessagesInput | TextInput | AppendInput | TokensInput
 
 
-def tools_of(turn_input: TurnInput) -> tuple[Mapping[str, Any], ...]:
-    """The definitions of tools that an input brings."""
-    content = turn_input.content if isinstance(turn_input, AppendInput) else turn_input
-    return content.tools if isinstance(content, MessagesInput) else ()
-
-
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen; the fields and defaults of the contract's Sampling."""
@@ -139,7 +133,8 @@ class TurnRequest:
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
         """The definitions of tools that the input brings."""
-        return tools_of(self.input)
+        content = self.input.content if isinstance(self.input, AppendInput) else self.input
+        return content.tools if isinstance(content, MessagesInput) else ()
 
     @property
     def anonymous(self) -> bool:

@@ -14,7 +14,6 @@ from agentmem import errors
 from agentmem.exposition import LATENCY_BUCKETS
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.memory.match import Reason
 
 TIERS = {
     types_pb2.TIER_NONE: "none",
@@ -200,13 +199,6 @@ class WorkerMetrics:
     def turn(self, key: AgentKey) -> tuple[str, ...]:
         """The labels that all metrics of turns begin with."""
         return (key.model_id, key.namespace) if self._namespace_label else (key.model_id,)
-
-    def looked_up(
-        self, key: AgentKey, match: types_pb2.Match.ValueType, tier: types_pb2.Tier.ValueType, reason: Reason
-    ) -> None:
-        """Count one lookup."""
-        missed = enum_name(types_pb2.MissReason, reason)
-        self.lookups.labels(*self.turn(key), enum_name(types_pb2.Match, match), TIERS[tier], missed).inc()
 
     def _begin(self, model_id: str) -> None:
         """Series of a registered model exist before anything happens; those of a namespace cannot be known."""

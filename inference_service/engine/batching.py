@@ -22,7 +22,7 @@ import mlx.core as mx
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.mlx_lm_adapter import GenerationBatch, regrouped, single_row
-from inference_service.engine.prefill import PrefillChunk
+from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.sampling import processors
 from inference_service.engine.scheduling import (
     SECONDS_ALONE,
@@ -154,7 +154,7 @@ class BatchEngine:
         whole = job.decoding is None or tokens - position <= _SHORT
         # A longer one leaves the last token for a chunk of one, because that is the one whose logits are wanted.
         last = tokens if whole else tokens - 1
-        chunk = job.between(position, job.chunk_end(min(end, last)))
+        chunk = job.between(position, next_stop(job.caches, job.checkpoints, min(end, last)))
         wants_logits = job.decoding is not None and position + len(chunk) == tokens
         return PrefillChunk(self.model, job.caches, chunk, self._tokens_per_second, wants_logits=wants_logits)
 

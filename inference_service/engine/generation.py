@@ -16,7 +16,7 @@ from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Caches
-from inference_service.engine.prefill import PrefillChunk, captured, next_stop
+from inference_service.engine.prefill import PrefillChunk, captured
 from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
 from inference_service.text.answering import NO_DELTA, AnswerDelta, AnswerStream
 from inference_service.text.grammar import Grammar
@@ -169,10 +169,6 @@ class TurnJob:
         check_lengths(self.caches, self.position)
         self.started = time.monotonic()
         self.on_start(began, self.started - began)
-
-    def chunk_end(self, end: int) -> int:
-        """Where the next chunk ends at the latest: at a checkpoint, so that the caches stand there, or at `end`."""
-        return next_stop(self.caches, self.checkpoints, end)
 
     def computed(self, chunk: Chunk) -> None:
         """A chunk is computed: keep the window if this is a checkpoint."""

@@ -10,7 +10,6 @@ from agentmem.v1 import model_pb2 as pb
 from agentmem.v1 import model_pb2_grpc
 from agentmem.validation import check_text
 from inference_service.engine.device import device_bytes
-from inference_service.engine.geometry import Geometry
 from inference_service.models.loading import LoadedModel, Loader, NotFetched
 from inference_service.models.opening import ModelInfo
 from inference_service.models.residency import Resident, agent_bytes
@@ -43,33 +42,29 @@ def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
 
 def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) -> pb.ModelMemory:
     """How the device's memory is divided while the model is loaded beside others."""
-    divided = _divided(model.geometry, model.context_length, model.memory.sizes, others, loader)
-    divided.weight_bytes, divided.activation_bytes = model.weight_bytes, model.activation_bytes
-    divided.pool_bytes = model.arenas.nbytes
-    return divided
+    return _divided(model, model.memory.sizes, model.activation_bytes, model.arenas.nbytes, others, loader)
 
 
 def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> pb.ModelMemory:
     """How it would be divided, were the model loaded beside those that are pinned."""
     needs = loader.needs(info)
     sizes = loader.sizes(info, needs, pinned)
-    divided = _divided(info.geometry, info.context_length, sizes, pinned, loader)
-    divided.weight_bytes, divided.activation_bytes = needs.weight_bytes, needs.activation_bytes
-    divided.pool_bytes = sizes.pool_bytes(info.geometry)
-    return divided
+    return _divided(info, sizes, needs.activation_bytes, sizes.pool_bytes(info.geometry), pinned, loader)
 
 
 def _divided(
-    geometry: Geometry, context_length: int, sizes: Sizes, others: list[Resident], loader: Loader
+    info: ModelInfo, sizes: Sizes, activation_bytes: int, pool_bytes: int, others: list[Resident], loader: Loader
 ) -> pb.ModelMemory:
-    tokens = min(context_length, TYPICAL_TOKENS)
     return pb.ModelMemory(
         device_bytes=device_bytes(),
         usable_bytes=loader.limits.usable_bytes,
+        weight_bytes=info.weight_bytes,
+        activation_bytes=activation_bytes,
+        pool_bytes=pool_bytes,
         batch_bytes=sizes.batch_bytes,
         other_models_bytes=sum(each.taken_bytes for each in others),
-        agent_4k_bytes=agent_bytes(geometry, context_length),
-        agents_4k=agents_that_fit(sizes.space, geometry, tokens),
+        agent_4k_bytes=agent_bytes(info.geometry, info.context_length),
+        agents_4k=agents_that_fit(sizes.space, info.geometry, min(info.context_length, TYPICAL_TOKENS)),
         pool_tokens=sizes.tokens,
     )
 

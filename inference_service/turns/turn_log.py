@@ -54,7 +54,8 @@ class TurnLog:
         metrics.prompt_tokens.labels(*labels).inc(tokens)
         if turn.request.cache_policy != inference_pb2.CACHE_POLICY_RECOMPUTE:
             metrics.queries.labels(*labels).inc(tokens)
-            metrics.looked_up(key, turn.plan.kind, turn.restored.tier, turn.miss_reason)
+            what = found(turn)
+            metrics.lookups.labels(*labels, what["match"], what["tier"], what.get("miss_reason", "")).inc()
         for each in turn.restored.by_tier:
             metrics.hits.labels(*labels, TIERS[each.tier]).inc(each.tokens)
             metrics.prompt_tokens_cached.labels(*labels, TIERS[each.tier]).inc(each.tokens)
