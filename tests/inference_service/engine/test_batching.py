@@ -129,7 +129,7 @@ def test_memory_is_let_go_once_a_prompt_is_done_and_its_rows_are_regrouped(
     monkeypatch.setattr(mx, "clear_cache", lambda: done.append("cleared"))
     turn = begin(model, prompt_of(model, 0, 2), 3)
     if fails:
-        monkeypatch.setattr(turn.job, "_emit", lambda _: 1 / 0)
+        monkeypatch.setattr(turn.job, "emit", lambda _: 1 / 0)
     model.engine.step()
     assert done == (["cleared"] if fails else ["regrouped", "cleared"])
     run(model)
