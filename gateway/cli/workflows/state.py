@@ -132,12 +132,10 @@ class Run:
                 if member.doing != "speaking":  # it had begun before this was followed
                     member.doing, member.saying = "speaking", GAP
                 member.saying += event.agent_delta.text
-            case "agent_spoke":
-                self._step(event.agent_spoke)
+            case "agent_spoke" | "agent_listened":
+                self._step(getattr(event, kind))
             case "agents_heard":
                 self._heard(event.agents_heard)
-            case "agent_listened":
-                self._step(event.agent_listened)
             case "phase_outcome":
                 self._part(event.phase_outcome.phase).outcome = event.phase_outcome
             case "finished":
