@@ -99,7 +99,8 @@ def findings(check: Callable[[], Findings]) -> Findings:
 
 def refused(error: Exception) -> Finding:
     """Return the problem of an error whose message says what is wrong and, as a rule, after a semicolon what to do."""
-    found, _, advice = str(error).partition("; ")
+    text = str(error)
+    found, _, advice = (text, "", "") if "\n" in text else text.partition("; ")  # a line for each of several mistakes
     return problem(found, advice or "mend what it names")
 
 

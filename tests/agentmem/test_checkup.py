@@ -12,15 +12,18 @@ from agentmem.checkup import (
     Findings,
     State,
     existing,
+    findings,
     listens,
     ok,
     parse,
     problem,
+    refused,
     run,
     unknown,
     usable_directory,
     warning,
 )
+from agentmem.errors import FailedPrecondition
 
 facts = st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False) | st.text() | st.booleans())
 
@@ -70,6 +73,16 @@ def test_a_check_that_fails_costs_no_others() -> None:
     ]  # fmt: skip
     assert found[1].found == "/x: No space left on device"
     assert "KeyError" in found[2].found
+
+
+def test_errors_of_ours_say_what_to_do() -> None:
+    def missing() -> Findings:
+        raise FailedPrecondition("it is not there; fetch it")
+
+    assert list(findings(missing)) == [problem("it is not there", "fetch it")]
+    assert refused(ValueError("odd")).advice == "mend what it names"
+    several = refused(ValueError("--a: unknown; did you mean --b?\n--c: unknown"))
+    assert several.found.endswith("--c: unknown") and several.advice == "mend what it names"
 
 
 def test_json_has_all_of_it() -> None:
