@@ -10,6 +10,7 @@ import logging
 import math
 import time
 import uuid
+from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -68,7 +69,7 @@ class ErrorPage(JSONResponse):
     def __init__(self, error: errors.AgentmemError | HTTPException, scope: Scope) -> None:
         dialect, request_id = _dialect(scope), scope.get(_REQUEST_ID, "")
         if isinstance(error, HTTPException):
-            body = dialect.http_body(error.status_code, error.detail, request_id)
+            body = dialect.http_body(error.status_code, _advice(error), request_id)
             super().__init__(body, error.status_code, error.headers)
             return
         headers = {}
@@ -81,6 +82,15 @@ class ErrorPage(JSONResponse):
     def render(self, content: Any) -> bytes:
         # ASCII, because a name in a message may hold a lone surrogate.
         return json.dumps(content).encode("ascii")
+
+
+def _advice(error: HTTPException) -> str:
+    """Return the error's own words, or what to do where Starlette gives only the phrase of the status."""
+    if error.detail != HTTPStatus(error.status_code).phrase:
+        return error.detail
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"this path takes {(error.headers or {}).get('Allow', 'another method')}; /openapi.json lists the routes"
+    return f"{error.detail}; /openapi.json lists the routes"
 
 
 def as_our_error(error: BaseException) -> errors.AgentmemError:
