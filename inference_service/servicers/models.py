@@ -117,14 +117,11 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
         size = paging.asked_size(request)
         first, *others = self._models.slots
-        names = [first, *sorted(others)]
         start = paging.number(request.page_token) or 0
-        page = names[start : start + size]
-        following = start + len(page)
-        return pb.ListModelsResponse(
-            models=[self._describe(self._models.slots[name]) for name in page],
-            next_page_token=paging.token((str(following),)) if following < len(names) else "",
-        )
+        found = [first, *sorted(others)][start : start + size + 1]
+        page, following = paging.cut(found, size, lambda _: (str(start + size),))
+        models = [self._describe(self._models.slots[name]) for name in page]
+        return pb.ListModelsResponse(models=models, next_page_token=following)
 
     async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:
         slot = self._models.slot(request.model_id or self._models.default)

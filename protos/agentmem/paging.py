@@ -13,18 +13,13 @@ DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
 
-def page_size(value: int | None) -> int:
-    """A request's page size, or the default. Raises InvalidArgument outside 1..1000."""
-    if value is None:
-        return DEFAULT_PAGE_SIZE
-    if not 1 <= value <= MAX_PAGE_SIZE:
-        raise InvalidArgument("page_size", f"must be 1 to {MAX_PAGE_SIZE}")
-    return value
-
-
 def asked_size(request: Any) -> int:
-    """The page size of a List request, or the default. Raises InvalidArgument."""
-    return page_size(request.page_size if request.HasField("page_size") else None)
+    """The page size of a List request, or the default. Raises InvalidArgument outside 1..1000."""
+    if not request.HasField("page_size"):
+        return DEFAULT_PAGE_SIZE
+    if not 1 <= request.page_size <= MAX_PAGE_SIZE:
+        raise InvalidArgument("page_size", f"must be 1 to {MAX_PAGE_SIZE}")
+    return int(request.page_size)
 
 
 def cut(found: Sequence[_T], size: int, key: Callable[[_T], tuple[str, ...]]) -> tuple[Sequence[_T], str]:
@@ -39,30 +34,31 @@ def token(key: tuple[str, ...]) -> str:
 
 def pair(token: str) -> tuple[str, str] | None:
     """The two strings that a token stands for; None for the first page. Raises InvalidArgument."""
-    found = _strings(token)
-    if found is None:
-        return None
-    if len(found) != 2:
-        raise _bad_token()
-    return found[0], found[1]
+    found = _strings(token, 2)
+    return (found[0], found[1]) if found else None
 
 
 def number(token: str) -> int | None:
     """The number that a token stands for; None for the first page. Raises InvalidArgument."""
-    found = _strings(token)
-    if found is None:
+    found = _strings(token, 1)
+    if not found:
         return None
-    if len(found) != 1 or not found[0].isascii() or not found[0].isdigit() or len(found[0]) > 18:
+    if not found[0].isascii() or not found[0].isdigit() or len(found[0]) > 18:
         raise _bad_token()
     return int(found[0])
 
 
-def _strings(token: str) -> list[str] | None:
+def _strings(token: str, count: int) -> list[str]:
+    """So many strings; none for the first page."""
     if not token:
-        return None
+        return []
     try:
         found = json.loads(base64.b64decode(token, altchars=b"-_", validate=True))
-        if isinstance(found, list) and all(isinstance(part, str) and part.encode() for part in found):
+        if (
+            isinstance(found, list)
+            and len(found) == count
+            and all(isinstance(part, str) and part.encode() for part in found)
+        ):
             return found
     except (ValueError, RecursionError):
         pass

@@ -272,13 +272,6 @@ class _CountedContext:
         return getattr(self._context, name)
 
 
-class _Undecodable:
-    """A request whose bytes do not parse; stands in for the message until the handler can refuse it."""
-
-    def __init__(self, error: errors.InvalidArgument) -> None:
-        self.error = error
-
-
 def _checked(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
     message_type = getattr(deserialize, "__self__", None)
     if deserialize is None or not (isinstance(message_type, type) and issubclass(message_type, Message)):
@@ -291,14 +284,14 @@ def _checked(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], An
         except DecodeError:
             field = ill_formed_text(descriptor, data)
             problem = "must be well-formed UTF-8" if field else f"is not a {descriptor.full_name}"
-            return _Undecodable(errors.InvalidArgument(field or "request", problem))
+            return errors.InvalidArgument(field or "request", problem)  # until the handler can refuse it
 
     return checked
 
 
 def _parsed(request: Any) -> Any:
-    if isinstance(request, _Undecodable):
-        raise request.error
+    if isinstance(request, errors.InvalidArgument):
+        raise request
     return request
 
 

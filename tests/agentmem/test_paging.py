@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from agentmem import paging
 from agentmem.errors import InvalidArgument
+from agentmem.v1.model_pb2 import ListModelsRequest
 
 
 @given(st.tuples(st.text(min_size=1), st.text(min_size=1)))
@@ -36,5 +37,6 @@ def test_no_token_is_the_first_page() -> None:
 @pytest.mark.parametrize("size", [0, -1, 1001])
 def test_page_sizes_have_limits(size: int) -> None:
     with pytest.raises(InvalidArgument):
-        paging.page_size(size)
-    assert [paging.page_size(value) for value in (None, 1, 1000)] == [100, 1, 1000]
+        paging.asked_size(ListModelsRequest(page_size=size))
+    sizes = [paging.asked_size(ListModelsRequest(page_size=value)) for value in (None, 1, 1000)]
+    assert sizes == [100, 1, 1000]

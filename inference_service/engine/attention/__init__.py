@@ -6,12 +6,7 @@ where.
 """
 
 from inference_service.engine.attention.backend import AttentionBackend, PathReport
-from inference_service.engine.attention.paths import (
-    DEQUANTIZE_FUSED,
-    FLASH_DECODING,
-    FLASH_PREFILL,
-    QUANTIZED_MATMUL,
-)
+from inference_service.engine.attention.paths import DEQUANTIZE_FUSED, FLASH_DECODING, FLASH_PREFILL, QUANTIZED_MATMUL
 from inference_service.engine.attention.speed import PathChoice, PathSpeeds
 
 __all__ = [
