@@ -49,7 +49,8 @@ def message_hashes(
         rest = {name: value for name, value in message.items() if name not in apart and value is not None}
         if calls := with_arguments(rest.pop("tool_calls", None)):
             rest["tool_calls"] = calls
-        parts = (before, _role(message), _content(message.get("content")), _canonical(rest))
+        role = str(message.get("role", "")).encode(errors="surrogatepass")
+        parts = (before, role, _content(message.get("content")), _canonical(rest))
         state = hashlib.blake2b(digest_size=HASH_BYTES, person=_PERSON)
         for part in parts:
             state.update(len(part).to_bytes(8, "little") + part)
@@ -113,10 +114,6 @@ def _message(field: str, message: types_pb2.ChatMessage) -> Mapping[str, Any]:
         calls = jsontext.parse(f"{field}.tool_calls_json", message.tool_calls_json, list)
         converted["tool_calls"] = with_arguments(calls)
     return converted
-
-
-def _role(message: Mapping[str, Any]) -> bytes:
-    return str(message.get("role", "")).encode(errors="surrogatepass")
 
 
 def _content(content: Any) -> bytes:

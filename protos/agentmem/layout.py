@@ -40,13 +40,9 @@ def refuse_foreign(root: Path) -> None:
         names = os.listdir(root)
     except FileNotFoundError:
         return
-    if DATABASE in names or all(map(_is_own, names)):
+    if DATABASE in names or all(n in _OWN or n.startswith(DATABASE) or n.endswith(_OWN_SUFFIXES) for n in names):
         return
     raise ForeignDirectory(f"{root} is not empty and not Agentmem's; choose a directory of its own as --data")
-
-
-def _is_own(name: str) -> bool:
-    return name in _OWN or name.startswith(DATABASE) or name.endswith(_OWN_SUFFIXES)
 
 
 DATA: Final = Path("~/.agentmem")

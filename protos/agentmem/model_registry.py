@@ -28,7 +28,6 @@ from agentmem.diagnostics import Diagnostic, FileError, TomlFile, unsupported
 from agentmem.models import (
     DEMO,
     RegisteredModel,
-    adapter_id,
     expanded,
     is_path,
     parse_all,
@@ -99,7 +98,7 @@ def _models(file: ModelFile, name: str, table: _Table) -> list[RegisteredModel]:
         place = directory / expanded(given)
         if problem := problem_of_adapter(adapter, place):
             raise file.error(("models", name, "adapters", adapter), problem)
-        models.append(replace(base, model_id=adapter_id(name, adapter), adapter=str(place)))
+        models.append(replace(base, model_id=f"{name}+{adapter}", adapter=str(place)))
     return models
 
 
@@ -163,7 +162,7 @@ def _adapter(given: str, registered: dict[str, RegisteredModel]) -> RegisteredMo
     place = expanded(directory)
     if problem := problem_of_adapter(name, place):
         raise ValueError(f"--adapter {given!r}: {problem}")
-    model_id = adapter_id(base, name)
+    model_id = f"{base}+{name}"
     if model_id in registered:
         raise ValueError(f"--adapter {given!r}: the name {model_id!r} is taken; give another")
     return replace(registered[base], model_id=model_id, adapter=str(place))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
@@ -19,13 +19,6 @@ ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
 
 _HUB_ID = re.compile(r"(?=.{1,96}$)\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _ADAPTER_NAME = re.compile(r"[^+=\s]+")
-
-
-class GivenModel(NamedTuple):
-    """The name that requests use, and where the model is: a directory, a hub id, or DEMO."""
-
-    name: str
-    source: str
 
 
 @dataclass(frozen=True)
@@ -46,8 +39,8 @@ class RegisteredModel:
     pinned: bool = False
 
 
-def parse(given: str) -> GivenModel:
-    """`NAME=SOURCE`, or a source alone: then a path's last part or the whole hub id is the name.
+def parse(given: str) -> tuple[str, str]:
+    """Name and source of `NAME=SOURCE`, or of a source alone: then a path's last part or the whole hub id is the name.
 
     What begins like a path is one, whatever it holds: `/models/a=b` is a directory. Raises ValueError.
     """
@@ -59,7 +52,7 @@ def parse(given: str) -> GivenModel:
             name = expanded(source).resolve().name
     if not name or not source:
         raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
-    return GivenModel(name, source)
+    return name, source
 
 
 def parse_all(given: Iterable[str]) -> dict[str, str]:
@@ -111,11 +104,6 @@ def problem_of_adapter(name: str, directory: Path) -> str:
     return ""
 
 
-def adapter_id(base: str, name: str) -> str:
-    """The model id of an adapter on a model."""
-    return f"{base}+{name}"
-
-
 VARIABLE: Final = "AGENTMEM_OFFLINE"
 """The environment variable that forbids every process of Agentmem the network for models, whatever its settings say."""
 
@@ -125,17 +113,13 @@ _WORDS: Final = {
 }
 
 
-def by_environment() -> bool:
-    """Whether the variable forbids it. Raises ValueError for a word that is neither yes nor no."""
+def _strictest(offline: bool) -> bool:
+    """Whether the setting or the variable forbids it. Raises ValueError for a word that is neither yes nor no."""
     word = os.environ.get(VARIABLE, "")
     try:
-        return _WORDS[word.strip().lower()]
+        return _WORDS[word.strip().lower()] or offline
     except KeyError:
         raise ValueError(f"{VARIABLE} is {word!r}; set it to 1, true or yes, or to 0, false or no") from None
-
-
-def _strictest(offline: bool) -> bool:
-    return by_environment() or offline
 
 
 Offline = Annotated[bool, AfterValidator(_strictest)]

@@ -26,8 +26,8 @@ def test_parse(given: str, name: str, source: str) -> None:
 def test_the_working_directory_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path / "in")
-    assert parse(".").name == "in"
-    assert parse("..").name == tmp_path.name
+    assert parse(".")[0] == "in"
+    assert parse("..")[0] == tmp_path.name
 
 
 @pytest.mark.parametrize("given", ["", "=x", "a=", "="])
