@@ -34,7 +34,7 @@ from inference_service.servicers.models import ModelServicer
 from inference_service.servicers.portable import PortableAgents
 from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport_selector import TransportSelector
+from inference_service.storage.transport import TransportSelector
 from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import Committer
 from inference_service.turns.fetching import Fetcher

@@ -25,8 +25,7 @@ from inference_service.portable import header, spool
 from inference_service.portable.format import KVGeometry, Manifest, damaged, kv_geometry, layers_of
 from inference_service.portable.spool import Spool, SpoolFile
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import Target
-from inference_service.storage.transport_selector import TransportSelector
+from inference_service.storage.transport import Target, TransportSelector
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from inference_service.memory.match import Reason
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import NOTHING, Opened, StoreClient
-from inference_service.storage.transport_selector import TransportSelector
+from inference_service.storage.transport import TransportSelector
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from inference_service.metrics import WorkerMetrics
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.kv import Table
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import Target, Transport, Written
-from inference_service.storage.transport_selector import TransportSelector
+from inference_service.storage.transport import Target, Transport, TransportSelector, Written
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from inference_service.engine.uploading import runs
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import transport
 from inference_service.storage.blocks import BlockMiss, read_block
-from inference_service.storage.transport import READERS_AT_ONCE, File
-from inference_service.storage.transport_selector import TransportSelector
+from inference_service.storage.transport import READERS_AT_ONCE, File, TransportSelector
 from inference_service.turns.fetching import Fetcher
 from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, KINDS, World, blocks, flip, window
 

@@ -22,8 +22,7 @@ from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import client, transport
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport import STREAMS_AT_ONCE, Target
-from inference_service.storage.transport_selector import TransportSelector
+from inference_service.storage.transport import STREAMS_AT_ONCE, Target, TransportSelector
 from inference_service.turns.fetching import Fetcher
 from tests.cache_service.process import ready
 from tests.inference_service.storage.stored import (

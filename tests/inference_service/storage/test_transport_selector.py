@@ -15,9 +15,9 @@ from agentmem.server import GrpcServer
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from inference_service.metrics import WorkerMetrics
-from inference_service.storage import transport_selector
+from inference_service.storage import transport
 from inference_service.storage.client import StoreClient
-from inference_service.storage.transport_selector import Mode, TransportSelector, no_shared_disk
+from inference_service.storage.transport import Mode, TransportSelector, no_shared_disk
 
 ONE, TWO = b"1" * 32, b"2" * 32
 
@@ -194,7 +194,7 @@ async def test_injected_blindness_is_found(
         disk.staging = Path("/nowhere")
     async with serving(disk) as store:
         assert (await no_shared_disk(store))[1]
-        monkeypatch.setattr(transport_selector, blind, lambda *_: "")
+        monkeypatch.setattr(transport, blind, lambda *_: "")
         assert not (await no_shared_disk(store))[1]
 
 

@@ -30,7 +30,7 @@ from inference_service.metrics import WorkerMetrics
 from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.storage import transport
 from inference_service.storage.blocks import read_block
-from inference_service.storage.transport_selector import TransportSelector
+from inference_service.storage.transport import TransportSelector
 from inference_service.turns.persisting import Persister, State
 
 KEY = AgentKey("n", "a", "m")

@@ -29,7 +29,7 @@ from inference_service.models.loading import LoadedModel
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import ModelMemory, Sizes
 from inference_service.storage.client import Opened
-from inference_service.storage.transport_selector import TransportSelector
+from inference_service.storage.transport import TransportSelector
 from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import Committer
 from inference_service.turns.fetching import Fetcher
