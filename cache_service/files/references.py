@@ -1,12 +1,14 @@
 """Rows of published files, and who refers to them. Functions of a connection, inside the caller's transaction.
 
 References serve garbage collection only: a file that was referred to and no longer is gets deleted, row first, the
-file after the transaction. Files that never were anybody's stay and are found by name.
+file after the transaction. Files that never were anybody's stay and are found by name. Those that failed verification
+have other rows: they are kept with their reason, out of everybody's reach, and are erased with their agent.
 """
 
 import sqlite3
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from agentmem.identity import FileKind, FileName
@@ -87,16 +89,11 @@ def described(row: Sequence[Any]) -> tuple[FileRow, FileOrigin]:
 
 def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileRow]:
     """Those of the named files that exist in the namespace."""
-    found = []
-    for name in names:
-        row = connection.execute(
-            "SELECT first_token, token_count, size_bytes, digest FROM files"
-            " WHERE kind = ? AND chain_hash = ? AND namespace = ?",
-            (*name, namespace),
-        ).fetchone()
-        if row is not None:
-            found.append(FileRow(name, *row))
-    return found
+    statement = (
+        "SELECT first_token, token_count, size_bytes, digest FROM files"
+        " WHERE kind = ? AND chain_hash = ? AND namespace = ?"
+    )
+    return [FileRow(name, *row) for name in names for row in connection.execute(statement, (*name, namespace))]
 
 
 def namespace_of(connection: sqlite3.Connection, name: FileName) -> str | None:
@@ -145,9 +142,9 @@ def replace(
 
 def warm(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
     """These are on the disk again: let those who refer to them hold them there."""
-    held = list(names)
-    connection.executemany("UPDATE refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", held)
-    connection.executemany("UPDATE snapshot_refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", held)
+    for name in names:
+        connection.execute("UPDATE refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", name)
+        connection.execute("UPDATE snapshot_refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", name)
 
 
 def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
@@ -161,20 +158,17 @@ def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: It
 
 def extend(connection: sqlite3.Connection, key: AgentKey, uid: str, version: int, names: Iterable[FileName]) -> None:
     """Let the agent's state consist of `names`, too, until `replace` says of what. It does nothing where that would."""
-    current = connection.execute(
-        f"SELECT 1 FROM agents WHERE {_IS_WELCOME}",
-        {"version": version, "uid": uid, **key._asdict()},
+    agent = {"version": version, "uid": uid, **key._asdict()}
+    connection.executemany(
+        "INSERT OR IGNORE INTO refs (uid, kind, chain_hash)"
+        f" SELECT uid, :kind, :chain_hash FROM agents WHERE {_IS_WELCOME}",
+        [{**agent, **name._asdict()} for name in names],
     )
-    if current.fetchone() is not None:
-        connection.executemany(
-            "INSERT OR IGNORE INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names]
-        )
 
 
 def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
     """What an agent refers to."""
-    rows = connection.execute("SELECT kind, chain_hash FROM refs WHERE uid = ?", (uid,))
-    return {named(kind, chain_hash) for kind, chain_hash in rows}
+    return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM refs WHERE uid = ?", (uid,))))
 
 
 def fingerprint(connection: sqlite3.Connection, uid: str, *, remote: bool) -> str:
@@ -201,13 +195,13 @@ def of_snapshots(connection: sqlite3.Connection, uid: str) -> set[FileName]:
         " WHERE s.uid = ?",
         (uid,),
     )
-    return {named(kind, chain_hash) for kind, chain_hash in rows}
+    return set(starmap(named, rows))
 
 
 def of_snapshot(connection: sqlite3.Connection, snapshot: int) -> set[FileName]:
     """What one snapshot refers to."""
     rows = connection.execute("SELECT kind, chain_hash FROM snapshot_refs WHERE snapshot = ?", (snapshot,))
-    return {named(kind, chain_hash) for kind, chain_hash in rows}
+    return set(starmap(named, rows))
 
 
 def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
@@ -238,7 +232,7 @@ def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]
         "SELECT kind, chain_hash FROM files WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '')",
         (*key, key.model_id),
     )
-    return [named(kind, chain_hash) for kind, chain_hash in rows]
+    return list(starmap(named, rows))
 
 
 def drop_unreferenced(
@@ -263,6 +257,55 @@ def drop_unreferenced(
     return dropped, size
 
 
+def quarantine(
+    connection: sqlite3.Connection, namespace: str, name: FileName, file: str, digest: bytes | None = None
+) -> bool:
+    """Turn a published file's row into a quarantined one, stored as `file`; False if there is no such row.
+
+    With a `digest`, only the row of a file with that digest.
+    """
+    row = connection.execute(
+        "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND digest = ifnull(?, digest)"
+        " RETURNING agent_id, model_id, size_bytes",
+        (*name, namespace, digest),
+    ).fetchone()
+    if row is None:
+        return False
+    connection.execute(
+        "INSERT INTO quarantined (file, kind, chain_hash, namespace, agent_id, model_id, size_bytes)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (file, *name, namespace, *row),
+    )
+    return True
+
+
+def drop_quarantined_of(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileName]) -> list[str]:
+    """Forget what holds an agent's KV: its own turns' files (on all models if model_id is empty) and those of `names`.
+
+    Returns the files to unlink.
+    """
+    rows = connection.execute(
+        "DELETE FROM quarantined WHERE namespace = ? AND agent_id = ? AND (model_id = ? OR ? = '') RETURNING file",
+        (*key, key.model_id),
+    ).fetchall()
+    for name in names:
+        rows += connection.execute(
+            "DELETE FROM quarantined WHERE kind = ? AND chain_hash = ? AND namespace = ? RETURNING file",
+            (*name, key.namespace),
+        ).fetchall()
+    return [row[0] for row in rows]
+
+
+def forget_quarantined(connection: sqlite3.Connection, files: Iterable[str]) -> None:
+    """Drop the rows of files that aren't there any more."""
+    connection.executemany("DELETE FROM quarantined WHERE file = ?", [(file,) for file in files])
+
+
+def quarantined(connection: sqlite3.Connection) -> set[str]:
+    """The names of all quarantined files."""
+    return {row[0] for row in connection.execute("SELECT file FROM quarantined")}
+
+
 def note_published(connection: sqlite3.Connection) -> None:
     """Note that files are published from now on. Commit it before the first of them is in its place."""
     connection.execute("UPDATE data_directory SET has_published = 1")
@@ -275,8 +318,7 @@ def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[F
 
 def all_names(connection: sqlite3.Connection) -> list[FileName]:
     """The names of all published files."""
-    rows = connection.execute("SELECT kind, chain_hash FROM files")
-    return [named(kind, chain_hash) for kind, chain_hash in rows]
+    return list(starmap(named, connection.execute("SELECT kind, chain_hash FROM files")))
 
 
 def forget(connection: sqlite3.Connection, names: Iterable[FileName], namespace: str | None = None) -> None:

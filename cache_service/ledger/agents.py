@@ -11,7 +11,7 @@ from agentmem.identity import FileKind, Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from cache_service import checksums
-from cache_service.files import quarantine, references
+from cache_service.files import references
 from cache_service.files.references import Dropped
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
@@ -172,7 +172,7 @@ def delete(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
         segments.update(ledger.segments_of(connection, uid))
     connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in uids])
     ledger.drop_unused(connection, sorted(segments, reverse=True))
-    quarantined = quarantine.drop_of(connection, key, names)
+    quarantined = references.drop_quarantined_of(connection, key, names)
     files, freed = references.drop_unreferenced(connection, key.namespace, names)
     return Dropped(files, quarantined, len(uids), freed)
 

@@ -37,13 +37,6 @@ class Moved(NamedTuple):
     dropped: Sequence[FileName] = ()
 
 
-class Match(NamedTuple):
-    """A snapshot that shares a beginning with a prompt."""
-
-    version: Version
-    ledger: Ledger
-
-
 class _Kept(NamedTuple):
     """A state that is still there: its ledger, what FindAgent finds it by, and the files it consists of."""
 
@@ -109,7 +102,7 @@ def find_snapshot(
     text: bytes,
     common_tokens: int,
     tokenizer_hash: str,
-) -> Match | None:
+) -> tuple[Version, Ledger] | None:
     """Of the newest snapshots of the agent, the one whose text shares the longest beginning with `text`.
 
     None unless it shares more than `common_tokens` tokens, which the state `base` does, and the agent is in that
@@ -137,7 +130,7 @@ def find_snapshot(
             continue
         common = _common_bytes(content.text, text)
         if common > most and np.searchsorted(content.offsets, common, side="right") > common_tokens:
-            best, most = Match(snapshot.version, content), common
+            best, most = (snapshot.version, content), common
     return best
 
 

@@ -6,6 +6,7 @@ beside it to read its WAL.
 """
 
 import sqlite3
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -86,28 +87,23 @@ def _too_new(applied: int) -> str:
 
 
 def _in_file(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(512)
-    except FileNotFoundError:
-        return b""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        return file.read(512)
+    return b""
 
 
 def _in_wal(path: Path) -> bytes:
     """The page as the last transaction that changed it left it; empty if none did."""
     found = written = b""
-    try:
-        with open(path, "rb") as wal:
-            header = wal.read(_HEADER)
-            size = int.from_bytes(header[8:12], "big")
-            while len(frame := wal.read(_FRAME_HEADER)) == _FRAME_HEADER and frame[8:16] == header[_SALTS]:
-                page = wal.read(size)
-                if len(page) < size:
-                    break
-                if frame[:4] == b"\0\0\0\1":
-                    written = page
-                if frame[4:8] != bytes(4):  # the transaction's last frame
-                    found = written
-    except FileNotFoundError:
-        return b""
+    with suppress(FileNotFoundError), open(path, "rb") as wal:
+        header = wal.read(_HEADER)
+        size = int.from_bytes(header[8:12], "big")
+        while len(frame := wal.read(_FRAME_HEADER)) == _FRAME_HEADER and frame[8:16] == header[_SALTS]:
+            page = wal.read(size)
+            if len(page) < size:
+                break
+            if frame[:4] == b"\0\0\0\1":
+                written = page
+            if frame[4:8] != bytes(4):  # the transaction's last frame
+                found = written
     return found

@@ -75,7 +75,8 @@ def put(connection: sqlite3.Connection, new: Put) -> int:
         record = Record(cursor.lastrowid or 0, workflow_id, 0, 0, 0, b"")
     size = record.size_bytes + sum(map(len, events))
     if payload is not None:
-        size += len(payload) - _payload_bytes(connection, record)
+        before = "SELECT coalesce(sum(length(content)), 0) FROM workflow_parts WHERE record = ? AND number = 0"
+        size += len(payload) - connection.execute(before, (record.id,)).fetchone()[0]
         connection.execute(
             "INSERT OR REPLACE INTO workflow_parts (record, number, content) VALUES (?, 0, ?)", (record.id, payload)
         )
@@ -146,13 +147,6 @@ def delete(connection: sqlite3.Connection, namespace: str, workflow_id: str, ver
 
 
 _HEADS = "SELECT id, workflow_id, version, events, bytes, summary, checksum FROM workflow_records"
-
-
-def _payload_bytes(connection: sqlite3.Connection, record: Record) -> int:
-    row = connection.execute(
-        "SELECT length(content) FROM workflow_parts WHERE record = ? AND number = 0", (record.id,)
-    ).fetchone()
-    return 0 if row is None else int(row[0])
 
 
 def _name(workflow_id: str) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from agentmem.identity import FileKind
-from cache_service.files import quarantine, references
+from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import sync_directory
 from cache_service.offline import chains, database, files, ledgers
@@ -105,7 +105,7 @@ def mend(directory: DataDirectory, findings: Sequence[Finding]) -> list[Finding]
 
 def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
     agents, published = connection.execute("SELECT (SELECT count(*) FROM agents), count(*) FROM files").fetchone()
-    return agents, published, len(quarantine.files(connection))
+    return agents, published, len(references.quarantined(connection))
 
 
 def _check_counters(connection: sqlite3.Connection, report: Report) -> None:

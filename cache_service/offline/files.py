@@ -11,7 +11,7 @@ from pathlib import Path
 from agentmem import blockfile
 from agentmem.blockfile import BlockFileError
 from agentmem.identity import FileName
-from cache_service.files import quarantine, references
+from cache_service.files import references
 from cache_service.files.directory import DataDirectory, is_disposable
 from cache_service.files.disk import open_regular
 from cache_service.files.publication import header_of
@@ -54,7 +54,7 @@ def _quarantining(directory: DataDirectory, name: FileName, reason: str) -> Mend
     kept = directory.new_quarantine_name(name)
 
     def change(connection: sqlite3.Connection) -> None:
-        quarantine.add(connection, references.namespace_of(connection, name) or "", name, kept)
+        references.quarantine(connection, references.namespace_of(connection, name) or "", name, kept)
 
     return Mend(rows=change, files=partial(directory.set_aside, name, kept, reason))
 
@@ -91,13 +91,13 @@ def check_strays(directory: DataDirectory, connection: sqlite3.Connection, repor
                 report(_stray(directory, path, "orphan", "no row knows the file"))
     for path in sorted(directory.staging.glob("*")):
         report(_stray(directory, path, "staging", "a publication that was never finished has left it"))
-    kept = quarantine.files(connection)
+    kept = references.quarantined(connection)
     for path in sorted({*directory.quarantine.glob("*")} - {*chain(*map(directory.quarantine_paths, kept))}):
         report(_stray(directory, path, "orphan", "no row knows the file"))
     for file in sorted(kept):
         if not directory.quarantine_paths(file)[0].exists():
             where = f"{directory.quarantine.name}/{file}"
-            mend = Mend(rows=partial(quarantine.forget, files=[file]))
+            mend = Mend(rows=partial(references.forget_quarantined, files=[file]))
             report(Finding("missing file", where, "a quarantined file is gone", "none", "drop the row", mend=mend))
 
 

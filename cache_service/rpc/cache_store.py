@@ -114,7 +114,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         )
         if found is None:
             return pb.FindSnapshotResponse()
-        return pb.FindSnapshotResponse(version=found.version.to_proto(), ledger=found.ledger.to_proto())
+        version, ledger = found
+        return pb.FindSnapshotResponse(version=version.to_proto(), ledger=ledger.to_proto())
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnResponse:
         turn = conversions.turn(request)
@@ -136,7 +137,11 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         names = conversions.file_names("names", request.names)
         staged = await asyncio.wrap_future(self._blocks.stage(check_text("namespace", request.namespace), names))
         return pb.StageBlocksResponse(
-            files=[conversions.staged_message(name, path) for name, path in staged], instance=self._probe.instance
+            files=[
+                pb.StagedFile(kind=name.kind.to_proto(), chain_hash=name.chain_hash, path=str(path))
+                for name, path in staged
+            ],
+            instance=self._probe.instance,
         )
 
     async def PublishBlocks(self, request: pb.PublishBlocksRequest, context: Context) -> pb.PublishBlocksResponse:
@@ -144,7 +149,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         return pb.PublishBlocksResponse(published=published.published, dropped=published.dropped)
 
     async def GetStore(self, request: pb.GetStoreRequest, context: Context) -> pb.GetStoreResponse:
-        witness = conversions.path("witness_path", request.witness_path)
+        witness = conversions.path("witness_path", request.witness_path) if request.witness_path else None
         return pb.GetStoreResponse(
             instance=self._probe.instance,
             probe_path=str(self._probe.path),

@@ -91,10 +91,7 @@ def message_hashes(hashes: Sequence[bytes]) -> Sequence[bytes]:
     """A conversation's hash chain."""
     if len(hashes) > MAX_MESSAGES:
         raise InvalidArgument("message_hashes", f"must be at most {MAX_MESSAGES}, are {len(hashes)}")
-    for index, value in enumerate(hashes):
-        if len(value) != HASH_BYTES:
-            raise InvalidArgument(f"message_hashes[{index}]", f"must be {HASH_BYTES} bytes, is {len(value)}")
-    return hashes
+    return [_sized(f"message_hashes[{index}]", value, HASH_BYTES) for index, value in enumerate(hashes)]
 
 
 def ledger(field: str, message: cache_store_pb2.Ledger) -> Ledger:
@@ -131,13 +128,15 @@ def _ledger(
     return Ledger(
         *(np.array(message.token_ids, dtype=np.uint32), message.text, offsets, message.tokenizer_hash, tuple(places)),
         opening_bytes=message.opening_bytes,
-        template_time=_template_time(f"{field}template_time", message.template_time),
+        template_time=check_text(
+            f"{field}template_time", message.template_time, max_bytes=_MAX_TIME_BYTES, allow_empty=True
+        ),
     )
 
 
 def chain_hashes(field: str, kind: FileKind, hashes: Sequence[bytes]) -> list[FileName]:
     """Chain hashes of one kind as names."""
-    return [_file_name(f"{field}[{index}]", kind, value) for index, value in enumerate(hashes)]
+    return [FileName(kind, _sized(f"{field}[{index}]", value, CHAIN_HASH_BYTES)) for index, value in enumerate(hashes)]
 
 
 def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.StoredFile) -> FileName:
@@ -146,7 +145,7 @@ def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.St
         kind = FileKind(message.kind)
     except ValueError as error:
         raise InvalidArgument(f"{field}.kind", "must be FILE_KIND_BLOCK or FILE_KIND_WINDOW") from error
-    return _file_name(f"{field}.chain_hash", kind, message.chain_hash)
+    return FileName(kind, _sized(f"{field}.chain_hash", message.chain_hash, CHAIN_HASH_BYTES))
 
 
 def file_names(field: str, messages: Iterable[cache_store_pb2.FileName]) -> list[FileName]:
@@ -168,16 +167,11 @@ def file_message(row: FileRow, path: Path | None) -> cache_store_pb2.StoredFile:
     )
 
 
-def staged_message(name: FileName, path: Path) -> cache_store_pb2.StagedFile:
-    """A place to write to for a response."""
-    return cache_store_pb2.StagedFile(kind=name.kind.to_proto(), chain_hash=name.chain_hash, path=str(path))
-
-
-def path(field: str, value: str) -> Path | None:
-    """An absolute path; None for an empty one."""
+def path(field: str, value: str) -> Path:
+    """A path of a worker."""
     if "\0" in value:
         raise InvalidArgument(field, "must be a path")
-    return Path(value) if value else None
+    return Path(value)
 
 
 def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
@@ -185,7 +179,10 @@ def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
     return Publication(
         key=AgentKey.from_proto(request.key, anonymous=True),
         version=version("version", request.version),
-        staged=[_staged(f"files[{index}]", file) for index, file in enumerate(request.files)],
+        staged=[
+            Staged(file_row(f"files[{index}]", file), path(f"files[{index}].path", file.path))
+            for index, file in enumerate(request.files)
+        ],
         references=frozenset(file_names("references", request.references)),
         fingerprint=check_text("fingerprint", request.fingerprint) if request.files else request.fingerprint,
     )
@@ -193,8 +190,8 @@ def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
 
 def file_row(field: str, file: cache_store_pb2.StoredFile) -> FileRow:
     """A file that a worker describes."""
-    digest(f"{field}.digest", file.digest)
-    return FileRow(file_name(field, file), file.first_token, file.token_count, file.size_bytes, file.digest)
+    checked = digest(f"{field}.digest", file.digest)
+    return FileRow(file_name(field, file), file.first_token, file.token_count, file.size_bytes, checked)
 
 
 def workflow_name(
@@ -244,25 +241,12 @@ def _version_number(field: str, number: int) -> int:
     return number
 
 
-def _template_time(field: str, value: str) -> str:
-    """A moment, opaque here."""
-    return check_text(field, value, max_bytes=_MAX_TIME_BYTES, allow_empty=True)
-
-
-def _file_name(field: str, kind: FileKind, chain_hash: bytes) -> FileName:
-    if len(chain_hash) != CHAIN_HASH_BYTES:
-        raise InvalidArgument(field, f"must be {CHAIN_HASH_BYTES} bytes")
-    return FileName(kind, chain_hash)
-
-
 def digest(field: str, value: bytes) -> bytes:
     """A file's digest."""
-    if len(value) != DIGEST_BYTES:
-        raise InvalidArgument(field, f"must be {DIGEST_BYTES} bytes")
+    return _sized(field, value, DIGEST_BYTES)
+
+
+def _sized(field: str, value: bytes, size: int) -> bytes:
+    if len(value) != size:
+        raise InvalidArgument(field, f"must be {size} bytes, is {len(value)}")
     return value
-
-
-def _staged(field: str, file: cache_store_pb2.StoredFile) -> Staged:
-    if "\0" in file.path:
-        raise InvalidArgument(f"{field}.path", "must be a path that StageBlocks gave")
-    return Staged(file_row(field, file), Path(file.path))

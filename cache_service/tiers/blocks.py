@@ -8,7 +8,7 @@ in between leaves a file without a row, which `reconcile` deletes at the next st
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import wraps
@@ -21,7 +21,7 @@ from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.tracing import Threads
 from agentmem.validation import AgentKey
-from cache_service.files import quarantine, references
+from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import disk_errors
 from cache_service.files.publication import Publication, Published, Staged, verify
@@ -84,10 +84,10 @@ class BlockStore:
         self._directory.remove(found - rows)
         if missing := rows - found:
             self._database.write_blocking(references.forget, names=missing)
-        known = self._database.read_blocking(quarantine.files)
+        known = self._database.read_blocking(references.quarantined)
         self._directory.sweep_quarantine(known)
         if lost := known - self._directory.quarantined():
-            self._database.write_blocking(quarantine.forget, files=lost)
+            self._database.write_blocking(references.forget_quarantined, files=lost)
         self._warm.start()
         event(
             log,
@@ -131,8 +131,7 @@ class BlockStore:
         if not self._database.read_blocking(agents.may_publish, publication.version.uid):
             self._discard(publication)
             return Published(0, len(publication.staged))
-        placed: dict[FileName, FileOrigin] = {}
-        rows: list[FileRow] = []
+        placed: dict[FileName, tuple[FileRow, FileOrigin]] = {}
         refused: list[str] = []
         dropped = 0
         try:
@@ -143,22 +142,21 @@ class BlockStore:
                     dropped += 1
                     continue
                 try:
-                    placed[name] = self._verify_and_place(staged, publication)
-                    rows.append(staged.file)
+                    placed[name] = staged.file, self._verify_and_place(staged, publication)
                 except BlockFileError as error:
                     self._directory.removal.remove([staged.path])
                     refused.append(f"{name.chain_hash.hex()} ({error})")
             self._directory.sync(placed)
-            gone = self._database.write_blocking(_register, publication, rows, placed, self._clock.time())
+            gone = self._database.write_blocking(_register, publication, placed, self._clock.time())
         except BaseException:
             self._directory.remove(placed)
             self._discard(publication)
             raise
         self._directory.remove(gone)
-        self._enforce_limits(publication, rows)
+        self._enforce_limits(publication, list(placed))
         if refused:
             raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
-        return Published(len(rows), dropped)
+        return Published(len(placed), dropped)
 
     @_on_thread_of_files
     def quarantine(self, namespace: str, name: FileName, digest: bytes | None, reason: str) -> None:
@@ -170,7 +168,7 @@ class BlockStore:
             self._database.write_blocking(references.forget, names=[name], namespace=namespace)
             return
         kept = self._directory.new_quarantine_name(name)
-        if not self._database.write_blocking(quarantine.add, namespace, name, kept, digest):
+        if not self._database.write_blocking(references.quarantine, namespace, name, kept, digest):
             return
         self._metrics.quarantined(reason)
         event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
@@ -193,18 +191,16 @@ class BlockStore:
         if present and self._directory.has(name):
             return present[0]
         verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
+        adopted = False
         try:
             self._place(staged, name)
             self._directory.sync([name])
             adopted = self._database.write_blocking(_readmit, each, self._clock.time())
-        except BaseException:
-            self._directory.remove([name])
-            raise
-        if not adopted:
-            self._directory.remove([name])
-            return None
+        finally:
+            if not adopted:
+                self._directory.remove([name])
         self._warm.enforce(namespace=namespace)
-        return each.file
+        return each.file if adopted else None
 
     @_on_thread_of_files
     def admit(self, namespace: str) -> None:
@@ -267,21 +263,19 @@ class BlockStore:
         if not self._warm.enforce():
             self._warm.enforce("")
 
-    def _enforce_limits(self, publication: Publication, rows: Sequence[FileRow]) -> None:
+    def _enforce_limits(self, publication: Publication, names: Sequence[FileName]) -> None:
+        """Make room for files that were published, or withdraw them and raise why there is none."""
+        namespace, uid = publication.key.namespace, publication.version.uid
         try:
-            within_limits = self._warm.enforce(publication.version.uid, publication.key.namespace)
+            within_limits = self._warm.enforce(uid, namespace)
         except AgentmemError as error:  # it is published; the next upkeep makes room
             event(log, "no room made", logging.ERROR, error=error.message)
             return
-        if rows and not within_limits:
-            self._withdraw(publication, [row.name for row in rows])
-
-    def _withdraw(self, publication: Publication, names: list[FileName]) -> None:
-        refusal = self._warm.refusal(publication.key.namespace)
-        namespace, uid = publication.key.namespace, publication.version.uid
-        self._directory.remove(self._database.write_blocking(references.withdraw, namespace, uid, names))
-        if refusal is not None:
-            raise refusal
+        if names and not within_limits:
+            refusal = self._warm.refusal(namespace)
+            self._directory.remove(self._database.write_blocking(references.withdraw, namespace, uid, names))
+            if refusal is not None:
+                raise refusal
 
     def _exists(self, namespace: str, name: FileName) -> bool:
         found = self._database.read_blocking(references.find, namespace=namespace, names=[name])
@@ -332,16 +326,15 @@ def _erase(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
 def _register(
     connection: sqlite3.Connection,
     publication: Publication,
-    rows: Iterable[FileRow],
-    origins: dict[FileName, FileOrigin],
+    placed: Mapping[FileName, tuple[FileRow, FileOrigin]],
     now: int,
 ) -> list[FileName]:
-    for row in rows:
-        references.add(connection, row, origins[row.name], now)
+    for row, origin in placed.values():
+        references.add(connection, row, origin, now)
     if publication.references is None:
-        references.extend(connection, publication.key, *publication.version, origins)
+        references.extend(connection, publication.key, *publication.version, placed)
         gone = []
     else:
         gone = references.replace(connection, publication.key, *publication.version, publication.references)
-    eviction.forget(connection, publication.version.uid, origins)
+    eviction.forget(connection, publication.version.uid, placed)
     return gone

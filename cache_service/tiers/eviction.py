@@ -16,7 +16,7 @@ from itertools import chain
 from agentmem.hints import TurnHints
 from agentmem.identity import FileName
 from agentmem.validation import AgentKey
-from cache_service.files import quarantine, references
+from cache_service.files import references
 from cache_service.files.references import Dropped
 from cache_service.ledger import agents
 
@@ -156,7 +156,7 @@ def _quarantined(connection: sqlite3.Connection, namespace: str | None) -> Itera
     within, values = _within(namespace)
     rows = connection.execute(f"SELECT file, size_bytes FROM quarantined WHERE {within} ORDER BY rowid", values)
     for file, size in rows.fetchall():
-        quarantine.forget(connection, [file])
+        references.forget_quarantined(connection, [file])
         yield Dropped(quarantined=[file], freed_bytes=size)
 
 

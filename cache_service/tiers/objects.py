@@ -1,11 +1,8 @@
-"""Rows of objects: which files have a copy in the object store, which need one, and which copies have to go.
+"""Rows of objects: which files have a copy in the object store, which need one, which must go; and whose the place is.
 
 Functions of a connection, inside the caller's transaction. That an object goes with the last who has a use for it is
-the schema's: triggers put it among the deletions, whatever dropped the file or the reference.
-
-Who this data directory is to the object store, and where. Functions of a connection, in the caller's transaction.
-
-A claim is written down before it is made, and confirmed after, so that a crash in between locks no store out.
+the schema's: triggers put it among the deletions, whatever dropped the file or the reference. A claim to the place is
+written down before it is made, and confirmed after, so that a crash in between locks no store out.
 """
 
 import sqlite3
@@ -32,14 +29,6 @@ class Object(NamedTuple):
         return ObjectName(*self.file.name, self.file.digest)
 
 
-class Backlog(NamedTuple):
-    """What is to be done in the object store, and the bytes of what is there."""
-
-    uploads: int
-    deletions: int
-    bytes: int
-
-
 _QUEUE = (
     "INSERT OR IGNORE INTO uploads (last, kind, chain_hash)"
     f" SELECT kind = {FileKind.BLOCK:d} AND token_count < {BLOCK_TOKENS}, kind, chain_hash FROM files AS f"
@@ -50,25 +39,14 @@ _QUEUE = (
 
 def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[Object]:
     """Those of the named files that have a copy in the object store."""
-    found = []
-    for name in names:
-        row = connection.execute(
-            f"SELECT {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present",
-            (*name, namespace),
-        ).fetchone()
-        if row is not None:
-            found.append(Object(*described(row)))
-    return found
+    statement = f"SELECT {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present"
+    return [Object(*described(row)) for name in names for row in connection.execute(statement, (*name, namespace))]
 
 
 def exists(connection: sqlite3.Connection, name: ObjectName) -> bool:
     """Whether there is still a use for an object."""
-    return (
-        connection.execute(
-            "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ? AND present", name
-        ).fetchone()
-        is not None
-    )
+    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ? AND present"
+    return connection.execute(statement, name).fetchone() is not None
 
 
 def catch_up(connection: sqlite3.Connection) -> None:
@@ -135,13 +113,8 @@ def forget(connection: sqlite3.Connection, names: Iterable[ObjectName]) -> None:
 
 def disown(connection: sqlite3.Connection, names: Iterable[ObjectName]) -> int:
     """Let those go that no row knows; how many."""
-    unknown = [
-        name
-        for name in names
-        if not connection.execute(
-            "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ?", name
-        ).fetchone()
-    ]
+    known = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ?"
+    unknown = [name for name in names if connection.execute(known, name).fetchone() is None]
     connection.executemany(
         "INSERT OR IGNORE INTO object_deletions (kind, chain_hash, digest, namespace, agent_id, model_id)"
         " VALUES (?, ?, ?, '', '', '')",
@@ -185,13 +158,13 @@ def waiting(connection: sqlite3.Connection, key: AgentKey) -> int:
     return int(count)
 
 
-def backlog(connection: sqlite3.Connection) -> Backlog:
-    """How much there is to do."""
-    row = connection.execute(
+def backlog(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """How many uploads and deletions there are to do, and the bytes of what is there."""
+    uploads, deletions, size = connection.execute(
         "SELECT (SELECT count(*) FROM uploads), (SELECT count(*) FROM object_deletions),"
         " (SELECT coalesce(sum(size_bytes), 0) FROM objects WHERE present)"
     ).fetchone()
-    return Backlog(*row)
+    return uploads, deletions, size
 
 
 def begin(connection: sqlite3.Connection, location: str) -> Claim:
@@ -242,9 +215,5 @@ def abandon(connection: sqlite3.Connection) -> tuple[str, int]:
 
 def any_objects(connection: sqlite3.Connection) -> bool:
     """Whether there may be objects of this directory anywhere."""
-    return (
-        connection.execute(
-            "SELECT 1 WHERE EXISTS (SELECT 1 FROM objects) OR EXISTS (SELECT 1 FROM object_deletions)"
-        ).fetchone()
-        is not None
-    )
+    statement = "SELECT EXISTS (SELECT 1 FROM objects) OR EXISTS (SELECT 1 FROM object_deletions)"
+    return bool(connection.execute(statement).fetchone()[0])

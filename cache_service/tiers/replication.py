@@ -24,7 +24,6 @@ from cache_service.files.directory import DataDirectory
 from cache_service.ledger.database import Database
 from cache_service.metrics import Operation, RemoteMetrics
 from cache_service.tiers import objects
-from cache_service.tiers import objects as place
 from cache_service.tiers.objects import Object
 from cache_service.tiers.remote.contract import (
     Claim,
@@ -88,7 +87,7 @@ class Replicator:
 
         Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
         """
-        self._pending_claim = self._database.write_blocking(place.begin, location=self._tier.location)
+        self._pending_claim = self._database.write_blocking(objects.begin, location=self._tier.location)
         self._database.write_blocking(objects.catch_up)
         self._database.after_commit.append(self._wake.set)
         self._thread.start()
@@ -171,7 +170,7 @@ class Replicator:
         self._doing = Operation.CLAIM
         claim = self._pending_claim
         self._tier.claim(claim)
-        self._database.write_blocking(place.confirm, location=self._tier.location, claim=claim)
+        self._database.write_blocking(objects.confirm, location=self._tier.location, claim=claim)
         self._claim = claim
         self._pending_claim = replace(claim, may_create=False)  # who takes the manifest away hands the place over
         self._metrics.up.set(1)

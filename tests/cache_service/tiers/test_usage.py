@@ -16,7 +16,7 @@ from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
 from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace
 from agentmem.validation import NEVER, AgentKey
-from cache_service.files import quarantine, references
+from cache_service.files import references
 from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger import agents, branches, schema, snapshots, turns, workflow_records
 from cache_service.ledger.agents import Conversation, State
@@ -130,7 +130,7 @@ class UsageMachine(RuleBasedStateMachine):
     def quarantine(self, at: int) -> None:
         self.quarantined += 1
         for name, namespace in self.published(at):
-            self.write(partial(quarantine.add, namespace=namespace, name=name, file=str(self.quarantined)))
+            self.write(partial(references.quarantine, namespace=namespace, name=name, file=str(self.quarantined)))
 
     @rule(goal=st.integers(0, 300), namespace=st.sampled_from(("n", "m", None)))
     def evict(self, goal: int, namespace: str | None) -> None:

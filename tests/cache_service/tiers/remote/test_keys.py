@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from agentmem.identity import FileKind
 from cache_service.tiers.remote.contract import ObjectName
-from cache_service.tiers.remote.manifest import object_key, object_name
+from cache_service.tiers.remote.s3 import object_key, object_name
 
 NAMES = st.builds(
     ObjectName,

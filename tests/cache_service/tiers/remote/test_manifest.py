@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cache_service.tiers.remote.contract import Claim, NotOwner
-from cache_service.tiers.remote.manifest import Manifest
+from cache_service.tiers.remote.s3 import Manifest
 
 
 def test_it_comes_back_as_it_was_written() -> None:

@@ -22,8 +22,7 @@ from cache_service.tiers.remote.contract import (
     RemoteTier,
     RemoteUnavailable,
 )
-from cache_service.tiers.remote.manifest import object_key
-from cache_service.tiers.remote.s3 import S3Tier
+from cache_service.tiers.remote.s3 import S3Tier, object_key
 from tests import s3
 
 CLAIM = Claim("owner", "first")

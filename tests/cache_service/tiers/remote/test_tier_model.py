@@ -16,7 +16,7 @@ from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.remote.contract import ObjectName
-from cache_service.tiers.remote.manifest import object_key
+from cache_service.tiers.remote.s3 import object_key
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running
