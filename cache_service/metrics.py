@@ -4,6 +4,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -84,16 +85,14 @@ def unless_it_fails(what: str) -> Iterator[None]:
         event(log, "metrics are left out", logging.WARNING, of=what, error=str(error) or type(error).__name__)
 
 
+@dataclass(eq=False)
 class DiskCollector(Collector):
     """Sizes and counts, read from the database and the directory at each scrape, on the scraper's thread."""
 
-    def __init__(
-        self, directory: DataDirectory, database: Database, limits: FixedLimits, free: Callable[[], int]
-    ) -> None:
-        self._directory = directory
-        self._database = database
-        self._limits = limits
-        self._free = free
+    _directory: DataDirectory
+    _database: Database
+    _limits: FixedLimits
+    _free: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
@@ -189,11 +188,11 @@ class RemoteMetrics:
         )
 
 
+@dataclass(eq=False)
 class RemoteCollector(Collector):
     """What waits and what is there, read from the database at each scrape, on the scraper's thread."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""

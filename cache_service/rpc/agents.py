@@ -1,6 +1,7 @@
 """The storage half of AgentService, for the worker; what needs the model is the worker's own."""
 
 import asyncio
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ParamSpec
 
@@ -35,6 +36,7 @@ RETRY_SECONDS = 30.0
 """When to ask again for objects that could not be deleted yet."""
 
 
+@dataclass(eq=False)
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """Each RPC is one transaction of the ledger's functions; files that are no longer used are deleted after it.
 
@@ -42,15 +44,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     them. A namespace is what the worker says it is. Event loop.
     """
 
-    def __init__(
-        self, database: Database, clock: Clock, blocks: BlockStore, hints: TurnHints, replicator: Replicator | None
-    ) -> None:
-        """`replicator` is None where there is no remote tier."""
-        self._database = database
-        self._clock = clock
-        self._blocks = blocks
-        self._hints = hints
-        self._replicator = replicator
+    _database: Database
+    _clock: Clock
+    _blocks: BlockStore
+    _hints: TurnHints
+    _replicator: Replicator | None
+    """`replicator` is None where there is no remote tier."""
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         agent = await self._database.read(agents.described, AgentKey.from_proto(request.key))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -34,33 +35,21 @@ from cache_service.tiers.streams import BlockStreams
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+@dataclass(eq=False)
 class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     """Each RPC is one transaction of the ledger's functions, or one call of BlockStore or BlockStreams. Event loop."""
 
-    def __init__(
-        self,
-        directory: DataDirectory,
-        database: Database,
-        clock: Clock,
-        blocks: BlockStore,
-        streams: BlockStreams,
-        last_use: LastUse,
-        hints: TurnHints,
-        probe: Probe,
-        ledgers: LedgerWriter,
-        retriever: Retriever | None,
-    ) -> None:
-        """`retriever` is None where there is no remote tier."""
-        self._directory = directory
-        self._database = database
-        self._ledgers = ledgers
-        self._clock = clock
-        self._blocks = blocks
-        self._streams = streams
-        self._last_use = last_use
-        self._hints = hints
-        self._probe = probe
-        self._retriever = retriever
+    _directory: DataDirectory
+    _database: Database
+    _clock: Clock
+    _blocks: BlockStore
+    _streams: BlockStreams
+    _last_use: LastUse
+    _hints: TurnHints
+    _probe: Probe
+    _ledgers: LedgerWriter
+    _retriever: Retriever | None
+    """`retriever` is None where there is no remote tier."""
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
         key = AgentKey.from_proto(request.key, anonymous=True)

@@ -115,16 +115,16 @@ NO_QUOTAS = Quotas()
 """Every namespace may take whatever the warm tier and the disk have."""
 
 
+@dataclass(eq=False)
 class LedgerWriter:
     """Transactions that may add bytes to ledgers. KV makes room for them, after the commit. Event loop.
 
     `make_room` is called with a namespace that takes more than it may, and returns at once.
     """
 
-    def __init__(self, database: Database, quotas: Quotas, make_room: Callable[[str], object]) -> None:
-        self._database = database
-        self._quotas = quotas
-        self._make_room = make_room
+    _database: Database
+    _quotas: Quotas
+    _make_room: Callable[[str], object]
 
     async def write(self, namespace: str, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, which changes this namespace's ledgers only, as one durable transaction.

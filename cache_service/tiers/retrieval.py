@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
 
 from agentmem.blockfile import BlockFileError
 from agentmem.errors import AgentmemError
@@ -25,6 +24,8 @@ from cache_service.tiers.remote.contract import ObjectDamaged, ObjectMissing, Ob
 
 log = logging.getLogger(__name__)
 
+_Outcome = tuple[Fetched, FileRow | None]
+"""How a fetch ended, and the file; none even so if no state has a use for it any more."""
 _THREADS = 8
 _REST_SECONDS = 10.0
 
@@ -71,8 +72,8 @@ class Retriever:
         fetches = [asyncio.wrap_future(self._submit(each)) for each in found]
         done, late = await asyncio.wait(fetches, timeout=self._seconds)
         results = [each.result() for each in done if not each.cancelled()]
-        fetched = [each.row for each in results if each.row is not None]
-        if not fetched and (late or any(each.result is Fetched.FAILED for each in results)):
+        fetched = [row for _, row in results if row is not None]
+        if not fetched and (late or any(result is Fetched.FAILED for result, _ in results)):
             self._rest_until = time.monotonic() + _REST_SECONDS
         return [*warm, *fetched]
 
@@ -80,48 +81,37 @@ class Retriever:
         """Wait for the requests that are running; the others are given up."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _submit(self, each: Object) -> "Future[_Outcome]":
+    def _submit(self, each: Object) -> Future[_Outcome]:
         with self._lock:
             running = self._running.get(each.name)
             if running is None:
                 running = self._running[each.name] = self._threads.submit(self._fetch, each)
         return running
 
-    def _fetch(self, each: Object) -> "_Outcome":
+    def _fetch(self, each: Object) -> _Outcome:
         try:
-            outcome = self._bring(each)
+            result, row = self._bring(each)
         except (RemoteError, AgentmemError, OSError) as error:
             self._metrics.failures.labels(Operation.FETCH).inc()
             event(log, "fetch failed", logging.WARNING, error=str(error))
-            outcome = _Outcome(Fetched.FAILED)
+            result, row = Fetched.FAILED, None
         finally:
             with self._lock:
                 self._running.pop(each.name, None)
-        self._metrics.fetches.labels(outcome.result).inc()
-        if outcome.result is Fetched.WARM:
+        self._metrics.fetches.labels(result).inc()
+        if result is Fetched.WARM:
             self._metrics.fetch_bytes.inc(each.file.size_bytes)
-        return outcome
+        return result, row
 
-    def _bring(self, each: Object) -> "_Outcome":
+    def _bring(self, each: Object) -> _Outcome:
         staged = self._directory.new_staging_path(each.file.name)
         try:
             self._tier.get(each.name, each.file.size_bytes, staged)
-            return _Outcome(Fetched.WARM, self._blocks.adopt(each, staged).result())
-        except ObjectMissing:
-            return self._forget(each, Fetched.MISSING)
-        except (ObjectDamaged, BlockFileError):
-            return self._forget(each, Fetched.DAMAGED)
+            return Fetched.WARM, self._blocks.adopt(each, staged).result()
+        except (ObjectMissing, ObjectDamaged, BlockFileError) as error:
+            result = Fetched.MISSING if isinstance(error, ObjectMissing) else Fetched.DAMAGED
         finally:
             staged.unlink(missing_ok=True)
-
-    def _forget(self, each: Object, result: Fetched) -> "_Outcome":
         event(log, "object refused", logging.WARNING, chain_hash=each.file.name.chain_hash.hex(), fault=result)
-        self._database.write_blocking(objects.forget, names=[each.name])
-        return _Outcome(result)
-
-
-class _Outcome(NamedTuple):
-    """How a fetch ended; no row even so if no state has a use for the file any more."""
-
-    result: Fetched
-    row: FileRow | None = None
+        self._database.write_blocking(objects.forget, [each.name])
+        return result, None

@@ -62,13 +62,13 @@ class _Parts:
         return tuple(first.values())
 
 
+@dataclass(eq=False)
 class Exporter:
     """Collects agents. Event loop; files on other threads."""
 
-    def __init__(self, store: StoreClient, fetcher: Fetcher, spool: Spool) -> None:
-        self._store = store
-        self._fetcher = fetcher
-        self._spool = spool
+    _store: StoreClient
+    _fetcher: Fetcher
+    _spool: Spool
 
     async def collect(self, key: AgentKey, model: LoadedModel) -> Exported:
         """Return the agent's present state as a file. Call it under the agent's lock.

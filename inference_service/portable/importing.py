@@ -58,12 +58,12 @@ async def receive(chunks: AsyncIterator[bytes], spool: Spool, check: Callable[[M
     return Received(manifest, data)
 
 
+@dataclass(eq=False)
 class Importer:
     """Makes agents of received files. Event loop; files on other threads."""
 
-    def __init__(self, store: StoreClient, transports: TransportSelector) -> None:
-        self._store = store
-        self._transports = transports
+    _store: StoreClient
+    _transports: TransportSelector
 
     async def check_absent(self, key: AgentKey) -> None:
         """Raise AlreadyExists if there is such an agent."""

@@ -4,7 +4,6 @@ Files of KV have all layers of one kind in one tensor, [layers, kv_heads, tokens
 tensor per layer, [1, tokens, kv_heads, width], so that what follows is written behind what was before.
 """
 
-import os
 import shutil
 import tempfile
 import threading
@@ -44,19 +43,15 @@ class SpoolFile:
     def write(self, data: bytes, at: int) -> None:
         """Write all of `data`. Raises OSError, and ResourceExhausted where the disk is full."""
         with self._lock, disk_errors():
-            view = memoryview(data)
-            while view:
-                written = os.pwrite(self._file.fileno(), view, at)
-                view, at = view[written:], at + written
+            self._file.seek(at)
+            self._file.write(data)
+            self._file.flush()
 
     def read(self, size: int, at: int) -> bytes:
         """Return so many bytes, or fewer where the file ends. Raises OSError."""
-        pieces = []
         with self._lock:
-            while size and (piece := os.pread(self._file.fileno(), size, at)):
-                pieces.append(piece)
-                size, at = size - len(piece), at + len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._file.seek(at)
+            return self._file.read(size)
 
     def close(self) -> None:
         """Remove the file. May be called twice."""

@@ -115,7 +115,7 @@ class RemoteTier(ABC):
         """Bring an object's bytes to `target`, a path in staging/ where nothing is; mode 0600, not fsynced.
 
         Every byte was verified when this returns; where it raises, `target` is gone. Raises ObjectMissing,
-        ObjectDamaged, RemoteRefused, RemoteUnavailable, OSError of the local disk.
+        ObjectDamaged, RemoteRefused, RemoteUnavailable; ResourceExhausted and Internal of the local disk.
         """
 
     @abstractmethod

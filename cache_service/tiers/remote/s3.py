@@ -29,7 +29,6 @@ database, which is the truth, and a second list of it could only disagree.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +38,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import obstore
-import xxhash
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
@@ -51,7 +49,9 @@ from obstore.exceptions import (
 from obstore.store import S3Store
 
 from agentmem import blockfile
+from agentmem.errors import DataLoss
 from cache_service.files.directory import FOLDERS, SUFFIX
+from cache_service.files.spool import Spool
 from cache_service.tiers.remote import credentials
 from cache_service.tiers.remote.contract import (
     Claim,
@@ -221,20 +221,15 @@ class S3Tier(RemoteTier):
 
     def get(self, name: ObjectName, size_bytes: int, target: Path) -> None:
         """One GET, hashed while it is written."""
-        digest = xxhash.xxh3_128()
-        size = 0
+        spool = Spool(target, size_bytes, name.digest)
         try:
-            with open(target, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                for chunk in self._chunks(name):
-                    size += len(chunk)
-                    if size > size_bytes:
-                        break
-                    digest.update(chunk)
-                    file.write(chunk)
-            if size != size_bytes or digest.digest() != name.digest:
-                raise ObjectDamaged(f"{self.location}: {object_key(name)} is not what was uploaded")
-        except BaseException:
-            target.unlink(missing_ok=True)
+            for chunk in self._chunks(name):
+                spool.write(chunk)
+            spool.finish()
+        except BaseException as error:
+            spool.discard()
+            if isinstance(error, DataLoss):
+                raise ObjectDamaged(f"{self.location}: {object_key(name)} is not what was uploaded") from error
             raise
 
     def delete(self, names: Sequence[ObjectName]) -> None:
