@@ -151,11 +151,11 @@ class Store:
         directory, database, blocks, seconds = self._directory, self._database, self._blocks, settings.timeout
         tier = S3Tier(settings.location, settings.endpoint, settings.region, seconds)
         metrics = RemoteMetrics(registry)
-        replicator = Replicator(directory, database, tier, metrics, blocks.quarantine, seconds=seconds)
+        replicator = Replicator(directory, database, tier, metrics, blocks.quarantine, seconds)
         replicator.start()
         self._opened.callback(replicator.close)
         registry.register(RemoteCollector(database))
-        retriever = Retriever(directory, database, blocks, tier, metrics, replicator.is_ready, seconds=seconds)
+        retriever = Retriever(directory, database, blocks, tier, metrics, replicator.is_ready, seconds)
         self._opened.callback(retriever.close)
         return replicator, retriever
 

@@ -20,19 +20,24 @@ from cache_service.ledger.segments import Head
 DEFAULT_CONTEXT_POLICY = int(types_pb2.CONTEXT_POLICY_TRIM)
 
 
-class State(NamedTuple):
-    """An agent's present state."""
-
-    version: Version
-    head: Head
-
-
 class Conversation(NamedTuple):
     """What FindAgent looks for: the label, how many messages, and the last link of their hash chain."""
 
     label: str
     messages: int
     message_hash: bytes
+
+
+NO_CONVERSATION = Conversation("", 0, b"")
+
+
+class State(NamedTuple):
+    """An agent's present state; no `context_policy` (0) where there is no agent."""
+
+    version: Version
+    head: Head
+    conversation: Conversation = NO_CONVERSATION
+    context_policy: int = 0
 
 
 class Agent(NamedTuple):
@@ -61,16 +66,17 @@ class Agent(NamedTuple):
 def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
     """The agent's present state; None if it does not exist. Raises LedgerDamaged."""
     row = connection.execute(
-        "SELECT uid, version, head_segment, tokens, text_bytes, turns, checksum FROM agents"
+        "SELECT context_policy, checksum, label, messages, message_hash,"
+        " uid, version, head_segment, tokens, text_bytes, turns FROM agents"
         " WHERE namespace = ? AND agent_id = ? AND model_id = ?",
         key,
     ).fetchone()
     if row is None:
         return None
-    uid, *state, found = row
-    checksums.verify(checksums.of_agent(key), uid, *key, *state, found=found)
-    version, *head = state
-    return State(Version(uid, version), Head(*head))
+    policy, found, *conversation = row[:5]
+    uid, version, *head = row[5:]
+    checksums.verify(checksums.of_agent(key), uid, *key, version, *head, found=found)
+    return State(Version(uid, version), Head(*head), Conversation(*conversation), policy)
 
 
 def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
@@ -100,12 +106,6 @@ def create(
     )
 
 
-def context_policy(connection: sqlite3.Connection, uid: str) -> int:
-    """What the agent does when its memory outgrows the context; 0 (unspecified) if it does not exist."""
-    row = connection.execute("SELECT context_policy FROM agents WHERE uid = ?", (uid,)).fetchone()
-    return 0 if row is None else int(row[0])
-
-
 def change(connection: sqlite3.Connection, /, key: AgentKey, **columns: int | None) -> Agent:
     """Set `pinned`, `context_policy`, or `ttl` and `delete_after` (see IdleTimes); the agent. Raises NotFound."""
     assignments = ", ".join(f"{column} = :{column}" for column in columns)
@@ -115,12 +115,6 @@ def change(connection: sqlite3.Connection, /, key: AgentKey, **columns: int | No
         {**columns, **key._asdict()},
     )
     return described(connection, key)
-
-
-def conversation(connection: sqlite3.Connection, uid: str) -> Conversation:
-    """What FindAgent finds an agent by."""
-    row = connection.execute("SELECT label, messages, message_hash FROM agents WHERE uid = ?", (uid,)).fetchone()
-    return Conversation(*row)
 
 
 def advance(

@@ -65,11 +65,9 @@ def fork(
         raise AlreadyExists(f"agent {target.agent_id!r} exists; delete it, or choose another id")
     present = state.version.number
     kept = _cut(connection, _state(connection, state, present if at_version is None else at_version), keep_tokens)
-    label = agents.conversation(connection, state.version.uid).label
     version = Version(uuid.uuid4().hex, 1)
-    conversation = Conversation(label, kept.messages, kept.message_hash)
-    policy = agents.context_policy(connection, state.version.uid)
-    agents.create(connection, target, version.uid, kept.head, conversation, now, context_policy=policy)
+    conversation = Conversation(state.conversation.label, kept.messages, kept.message_hash)
+    agents.create(connection, target, version.uid, kept.head, conversation, now, context_policy=state.context_policy)
     references.give(connection, *version, kept.files)
     return agents.change(connection, target, **idle_times._asdict())
 
@@ -169,12 +167,12 @@ def _move(
     uid, number = state.version
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
     before = references.of(connection, uid)
-    label = agents.conversation(connection, uid).label
     # The automatic snapshot takes what the agent has now, so it comes first; but what it pushes out may be the snapshot
     # that is restored, so the new head has to stand before anything is let go.
     pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
     version = Version(uid, number + 1)
-    agents.advance(connection, version, kept.head, Conversation(label, kept.messages, kept.message_hash), now)
+    conversation = Conversation(state.conversation.label, kept.messages, kept.message_hash)
+    agents.advance(connection, version, kept.head, conversation, now)
     references.give(connection, *version, kept.files)
     dropped = [name for snapshot in pushed_out for name in snapshots.drop(connection, key, snapshot)]
     more, _ = references.drop_unreferenced(connection, key.namespace, before - kept.files)
@@ -185,7 +183,7 @@ def _state(connection: sqlite3.Connection, state: State, version: int) -> _Kept:
     """The state that an agent had at a version: its present one, a snapshot's, or the end of a turn still kept."""
     uid = state.version.uid
     if version == state.version.number:
-        _, messages, message_hash = agents.conversation(connection, uid)
+        _, messages, message_hash = state.conversation
         return _Kept(state.head, messages, message_hash, references.of(connection, uid))
     if version > state.version.number:
         raise NotFound("version", str(version), f"the present one is {state.version.number}")

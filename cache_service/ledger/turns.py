@@ -16,11 +16,15 @@ from agentmem.identity import NO_VERSION, FileName, Ledger, Version
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.ledger import agents, branches, segments, snapshots
-from cache_service.ledger.agents import Conversation, State
+from cache_service.ledger.agents import NO_CONVERSATION, Conversation, State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import EMPTY, FRAGMENT, Head
 
 _MAX_UINT32 = 2**32 - 1
+_ADD = (
+    "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
+    " namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 @dataclass(frozen=True)
@@ -97,19 +101,12 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
     version = Version(state.version.uid or uuid.uuid4().hex, state.version.number + 1)
     *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)
     if state.version == NO_VERSION:
-        policy = turn.context_policy
-        agents.create(connection, turn.key, version.uid, head, turn.conversation, now, context_policy=policy)
+        agents.create(connection, turn.key, version.uid, head, turn.conversation, now, 1, turn.context_policy)
         agents.change(connection, turn.key, **turn.idle_times._asdict())
     else:
         agents.advance(connection, version, head, turn.conversation, now)
-    connection.execute(
-        "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
-        " namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(*version, head.segment, turn.request_id, turn.request_digest, *turn.conversation[1:], now.wall),
-            *(turn.record, turn.key.namespace),
-        ),
-    )
+    named = turn.request_id, turn.request_digest, *turn.conversation[1:]
+    connection.execute(_ADD, (*version, head.segment, *named, now.wall, turn.record, turn.key.namespace))
     return Commit(version, dropped=dropped)
 
 
@@ -122,10 +119,8 @@ def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, re
     if state is None:
         return Opened(NO_VERSION, None, None)
     content = None if state.version == known else segments.read(connection, state.head, checksums.of_agent(key))
-    uid = state.version.uid
-    return Opened(
-        state.version, content, committed(connection, uid, request_id), agents.context_policy(connection, uid)
-    )
+    known_turn = committed(connection, state.version.uid, request_id)
+    return Opened(state.version, content, known_turn, state.context_policy)
 
 
 def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Committed | None:
@@ -179,19 +174,15 @@ def create_agent(
         raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
     uid, count = uuid.uuid4().hex, len(content.turns)
     heads = [*_append(connection, key.namespace, EMPTY, 0, content)]
-    turns = [(uid, number, head.segment, now.wall, key.namespace) for number, head in enumerate(heads, start=1)]
+    unnamed = "", b"", *NO_CONVERSATION[1:], now.wall, b"", key.namespace
+    turns = [(uid, number, head.segment, *unnamed) for number, head in enumerate(heads, start=1)]
     head = heads[-1] if heads else EMPTY
     version = Version(uid, count)
     if head.tokens < len(content) or not heads:
         version, part = Version(uid, count + 1), _between(content, head.tokens, len(content))
         head = segments.append(connection, key.namespace, head, head.tokens, part, FRAGMENT, version.number)
-    nothing = Conversation("", 0, b"")
-    agents.create(connection, key, uid, head, nothing, now, version.number, context_policy)
-    connection.executemany(
-        "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
-        " namespace) VALUES (?, ?, ?, '', x'', 0, x'', ?, x'', ?)",
-        turns,
-    )
+    agents.create(connection, key, uid, head, NO_CONVERSATION, now, version.number, context_policy)
+    connection.executemany(_ADD, turns)
     return version
 
 

@@ -23,7 +23,7 @@ from cache_service.offline.transfer import transfer
 from cache_service.tiers import quotas
 
 _COPY = "store.db-damaged"
-_CHUNK, _PAGE = 1 << 20, 4096
+_PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -147,17 +147,9 @@ def _copy_readable(source: Path, target: Path) -> None:
         return
     with open(source, "rb", buffering=0) as old, open_private(target) as new:
         size = os.fstat(old.fileno()).st_size
-        for start in range(0, size, _CHUNK):
-            length = min(_CHUNK, size - start)
+        for start in range(0, size, _PAGE):
             try:
-                data = os.pread(old.fileno(), length, start)
+                data = os.pread(old.fileno(), _PAGE, start)
             except OSError:
-                data = b"".join(_page(old.fileno(), start + at) for at in range(0, length, _PAGE))
-            new.write(data[:length].ljust(length, b"\0"))
-
-
-def _page(descriptor: int, start: int) -> bytes:
-    try:
-        return os.pread(descriptor, _PAGE, start).ljust(_PAGE, b"\0")
-    except OSError:
-        return bytes(_PAGE)
+                data = b""
+            new.write(data.ljust(min(_PAGE, size - start), b"\0"))

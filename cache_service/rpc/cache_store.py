@@ -180,7 +180,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def GetWorkflowRecord(
         self, request: pb.GetWorkflowRecordRequest, context: Context
     ) -> pb.GetWorkflowRecordResponse:
-        namespace, workflow_id = conversions.workflow_name("", request)
+        namespace, workflow_id = conversions.workflow_name(request)
         found = await self._database.read(workflow_records.read, namespace, workflow_id, request.after_event)
         if found is None:
             raise NotFound("workflow", workflow_id)
@@ -203,7 +203,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def DeleteWorkflowRecord(
         self, request: pb.DeleteWorkflowRecordRequest, context: Context
     ) -> pb.DeleteWorkflowRecordResponse:
-        namespace, workflow_id = conversions.workflow_name("", request)
+        namespace, workflow_id = conversions.workflow_name(request)
 
         async def erase() -> Erased:
             delete, version = workflow_records.delete, request.version

@@ -195,22 +195,20 @@ def file_row(field: str, file: cache_store_pb2.StoredFile) -> FileRow:
 
 
 def workflow_name(
-    prefix: str,
     message: cache_store_pb2.WorkflowRecord
     | cache_store_pb2.GetWorkflowRecordRequest
     | cache_store_pb2.DeleteWorkflowRecordRequest,
+    prefix: str = "",
 ) -> tuple[str, str]:
     """Whose record a request is about, and of which run. `prefix` is of the names of its fields."""
-    return (
-        check_text(f"{prefix}namespace", message.namespace),
-        check_text(f"{prefix}workflow_id", message.workflow_id),
-    )
+    namespace = check_text(f"{prefix}namespace", message.namespace)
+    return namespace, check_text(f"{prefix}workflow_id", message.workflow_id)
 
 
 def workflow_put(request: cache_store_pb2.PutWorkflowRecordRequest) -> Put:
     """What a put brings, within its limits."""
     record = request.record
-    namespace, workflow_id = workflow_name("record.", record)
+    namespace, workflow_id = workflow_name(record, "record.")
     payload = record.payload if record.HasField("payload") else None
     for field, size, limit in (
         ("record.payload", len(payload or b""), MAX_RECORD_BYTES),

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agentmem.errors import AgentmemError
 from agentmem.identity import FileName
@@ -51,26 +51,19 @@ _DELETIONS_AT_ONCE = 500
 _DISOWN_AT_ONCE = 500
 
 
+@dataclass(eq=False)
 class Replicator:
     """The thread that uploads and deletes. `start` before anything is published, `close` before the database."""
 
-    def __init__(
-        self,
-        directory: DataDirectory,
-        database: Database,
-        tier: RemoteTier,
-        metrics: RemoteMetrics,
-        quarantine: Quarantine,
-        *,
-        seconds: float,
-    ) -> None:
-        """`seconds`: for how long `deleted` waits."""
-        self._seconds = seconds
-        self._directory = directory
-        self._database = database
-        self._tier = tier
-        self._metrics = metrics
-        self._quarantine = quarantine
+    _directory: DataDirectory
+    _database: Database
+    _tier: RemoteTier
+    _metrics: RemoteMetrics
+    _quarantine: Quarantine
+    _seconds: float
+    """For how long `deleted` waits."""
+
+    def __post_init__(self) -> None:
         self._claim: Claim | None = None
         self._compared = False
         self._doing = Operation.CLAIM

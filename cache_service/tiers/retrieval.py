@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from agentmem.blockfile import BlockFileError
 from agentmem.errors import AgentmemError
@@ -30,27 +31,21 @@ _THREADS = 8
 _REST_SECONDS = 10.0
 
 
+@dataclass(eq=False)
 class Retriever:
     """Fetches files. `fetch` on the event loop; close it before the BlockStore."""
 
-    def __init__(
-        self,
-        directory: DataDirectory,
-        database: Database,
-        blocks: BlockStore,
-        tier: RemoteTier,
-        metrics: RemoteMetrics,
-        ready: Callable[[], bool],
-        seconds: float,
-    ) -> None:
-        """`ready` says whether the tier may be asked; `seconds` are the most that a fetch waits."""
-        self._directory = directory
-        self._database = database
-        self._blocks = blocks
-        self._tier = tier
-        self._metrics = metrics
-        self._ready = ready
-        self._seconds = seconds
+    _directory: DataDirectory
+    _database: Database
+    _blocks: BlockStore
+    _tier: RemoteTier
+    _metrics: RemoteMetrics
+    _ready: Callable[[], bool]
+    """Whether the tier may be asked."""
+    _seconds: float
+    """The most that a fetch waits."""
+
+    def __post_init__(self) -> None:
         self._threads = Threads(_THREADS, thread_name_prefix="fetch")
         self._lock = threading.Lock()
         self._rest_until = 0.0

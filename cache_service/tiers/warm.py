@@ -8,6 +8,7 @@ import logging
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from agentmem.errors import ResourceExhausted
 from agentmem.hints import TurnHints
@@ -29,27 +30,21 @@ from cache_service.tiers.quotas import RETRY_SECONDS, Quotas
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class WarmTier:
     """Counts, evicts and expires. `start` once; then on one thread at a time."""
 
-    def __init__(
-        self,
-        directory: DataDirectory,
-        database: Database,
-        last_use: LastUse,
-        metrics: StoreMetrics,
-        limits: DiskLimits,
-        quotas: Quotas,
-    ) -> None:
-        self._directory = directory
-        self._database = database
-        self._last_use = last_use
-        self._metrics = metrics
-        self._configured = limits
+    _directory: DataDirectory
+    _database: Database
+    _last_use: LastUse
+    _metrics: StoreMetrics
+    _configured: DiskLimits
+    _quotas: Quotas
+
+    def __post_init__(self) -> None:
         self._limits: FixedLimits | None = None
-        self._quotas = quotas
         self.hints = TurnHints()
-        self.free: Callable[[], int] = lambda: shutil.disk_usage(directory.root).free
+        self.free: Callable[[], int] = lambda: shutil.disk_usage(self._directory.root).free
         """Bytes of the disk that are free."""
 
     def start(self) -> None:
