@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
@@ -55,7 +55,7 @@ class StoreSettings(ServiceSettings):
         description="where copies of files of KV are kept, as s3://BUCKET/PREFIX; credentials come from AWS's"
         " environment or configuration (default: none, KV is on this disk only)",
     )
-    remote_endpoint: str = Field(
+    remote_endpoint: Annotated[str, AfterValidator(check_endpoint)] = Field(
         "", description="address of an S3 that isn't AWS's, as https://HOST:PORT; http:// is for trusted networks only"
     )
     remote_region: str = Field("", description="the bucket's region (default: as AWS's environment says)")
@@ -72,11 +72,6 @@ class StoreSettings(ServiceSettings):
     def _is_location(cls, value: str) -> str:
         Location.parse(value)
         return value
-
-    @field_validator("remote_endpoint")
-    @classmethod
-    def _is_endpoint(cls, value: str) -> str:
-        return check_endpoint(value)
 
     @property
     def remote_settings(self) -> RemoteSettings:

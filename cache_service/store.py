@@ -14,7 +14,7 @@ from agentmem.errors import AgentmemError, Unavailable
 from agentmem.grpc_metrics import ProcessMetrics
 from agentmem.logs import event
 from agentmem.server import Register
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc
+from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
 from cache_service.files.directory import DataDirectory, DirectoryUnusable, Probe
 from cache_service.files.disk import disk_errors, sync_directory
 from cache_service.ledger import schema
@@ -112,7 +112,7 @@ class Store:
         self._opened.callback(streams.close)
         registry.register(DiskCollector(self._directory, self._database, self.warm.limits, lambda: self.warm.free()))
         ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
-        cache_store = CacheStoreServicer(
+        cache = CacheStoreServicer(
             self._directory,
             self._database,
             self.clock,
@@ -126,16 +126,8 @@ class Store:
         )
         agents = AgentServicer(self._database, self.clock, self._blocks, self.warm.hints, replicator)
         self.services: list[tuple[str, Register, Any]] = [
-            (
-                cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name,
-                cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server,
-                cache_store,
-            ),
-            (
-                agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
-                agent_pb2_grpc.add_AgentServiceServicer_to_server,
-                agents,
-            ),
+            ("agentmem.v1.CacheStoreService", cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server, cache),
+            ("agentmem.v1.AgentService", agent_pb2_grpc.add_AgentServiceServicer_to_server, agents),
         ]
 
     def _open_remote(

@@ -68,7 +68,7 @@ class DataDirectory:
         if not self.root.exists():
             self.root.parent.mkdir(parents=True, exist_ok=True)
             _make_private(self.root)
-        elif not _is_private_to_us(self.root):
+        elif (found := self.root.stat()).st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
             raise DirectoryUnusable(f"{self.root} is not this user's alone; choose a directory of its own as --data")
         try:
             self._lock = DirectoryLock(self.root)
@@ -161,10 +161,7 @@ class DataDirectory:
 
     def sweep_staging(self) -> int:
         """Delete all that workers have left in staging/; how many files. No worker may be writing."""
-        staged = [path for path in self.staging.iterdir() if is_disposable(path)]
-        for path in staged:
-            path.unlink()
-        return len(staged)
+        return _sweep(self.staging, set())
 
     def quarantined(self) -> set[str]:
         """The names of all files of KV in quarantine/."""
@@ -172,10 +169,7 @@ class DataDirectory:
 
     def sweep_quarantine(self, known: Set[str]) -> None:
         """Delete files of KV and notes in quarantine/, but for the files of these names and their notes."""
-        kept = {path for file in known for path in self.quarantine_paths(file)}
-        for path in self.quarantine.iterdir():
-            if path not in kept and is_disposable(path):
-                path.unlink()
+        _sweep(self.quarantine, {path for file in known for path in self.quarantine_paths(file)})
 
     def published(self) -> Iterator[FileName]:
         """The names of all files in blocks/ and windows/, with a row or without."""
@@ -224,14 +218,17 @@ def is_disposable(path: Path) -> bool:
     return bool(is_ours) and stat.S_ISREG(path.lstat().st_mode)
 
 
+def _sweep(folder: Path, kept: Set[Path]) -> int:
+    """Delete what can be ours in a folder, but for these; how many files."""
+    swept = [path for path in folder.iterdir() if path not in kept and is_disposable(path)]
+    for path in swept:
+        path.unlink()
+    return len(swept)
+
+
 def _make_private(folder: Path) -> None:
     created = not folder.is_dir()
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
     if created:
         sync_directory(folder.parent)
-
-
-def _is_private_to_us(folder: Path) -> bool:
-    found = folder.stat()
-    return found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX

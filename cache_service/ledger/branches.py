@@ -174,7 +174,7 @@ def _move(
     conversation = Conversation(state.conversation.label, kept.messages, kept.message_hash)
     agents.advance(connection, version, kept.head, conversation, now)
     references.give(connection, *version, kept.files)
-    dropped = [name for snapshot in pushed_out for name in snapshots.drop(connection, key, snapshot)]
+    dropped = snapshots.drop(connection, key, pushed_out)
     more, _ = references.drop_unreferenced(connection, key.namespace, before - kept.files)
     return Moved(agents.described(connection, key), [*dropped, *more])
 

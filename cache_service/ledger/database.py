@@ -309,7 +309,9 @@ def _connect(path: Path) -> sqlite3.Connection:
             for pragma in _PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
             schema.migrate(connection)
-            _check_index(connection)
+            # Whom a damaged index hides must not begin anew. It takes microseconds an agent.
+            if (found := connection.execute("PRAGMA integrity_check(agents)").fetchone()) != ("ok",):
+                raise LedgerDamaged(f"the table of agents ({found[0]})")
     except BaseException:
         connection.close()
         raise
@@ -322,13 +324,6 @@ def _reader(path: Path) -> sqlite3.Connection:
     )
     checksums.register(connection)  # or a statement that writes would look like damage
     return connection
-
-
-def _check_index(connection: sqlite3.Connection) -> None:
-    """Whom a damaged index hides must not begin anew. It takes microseconds an agent."""
-    found = connection.execute("PRAGMA integrity_check(agents)").fetchall()
-    if found != [("ok",)]:
-        raise LedgerDamaged(f"the table of agents ({found[0][0]})")
 
 
 def _scrub(connection: sqlite3.Connection, seconds: float) -> None:

@@ -5,6 +5,7 @@ no file. Those named `auto-<version>` are made where tokens of a ledger are drop
 """
 
 import sqlite3
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from agentmem.errors import AlreadyExists, NotFound
@@ -45,11 +46,6 @@ def create(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment
     return known
 
 
-def keep_automatic(connection: sqlite3.Connection, key: AgentKey, state: State, now: Moment) -> list[FileName]:
-    """Keep a state whose tokens are about to be dropped, in place of the oldest automatic one; the files to unlink."""
-    return [name for snapshot in add_automatic(connection, state, now) for name in drop(connection, key, snapshot)]
-
-
 def add_automatic(connection: sqlite3.Connection, state: State, now: Moment) -> list[int]:
     """Keep a state whose tokens are about to be dropped; the automatic snapshots that there are too many of now."""
     _add(connection, state, automatic_snapshot(state.version.number), automatic=True, now=now)
@@ -60,12 +56,14 @@ def add_automatic(connection: sqlite3.Connection, state: State, now: Moment) -> 
     return [row[0] for row in surplus.fetchall()]
 
 
-def drop(connection: sqlite3.Connection, key: AgentKey, snapshot: int) -> list[FileName]:
-    """Forget a snapshot and what only it used; the files to unlink."""
-    names = references.of_snapshot(connection, snapshot)
-    (segment,) = connection.execute("DELETE FROM snapshots WHERE id = ? RETURNING head_segment", (snapshot,)).fetchone()
-    segments.drop_unused(connection, [segment])
-    dropped, _ = references.drop_unreferenced(connection, key.namespace, names)
+def drop(connection: sqlite3.Connection, key: AgentKey, snapshots: Iterable[int]) -> list[FileName]:
+    """Forget snapshots and what only they used; the files to unlink."""
+    dropped = []
+    for number in snapshots:
+        names = references.of_snapshot(connection, number)
+        delete = "DELETE FROM snapshots WHERE id = ? RETURNING head_segment"
+        segments.drop_unused(connection, connection.execute(delete, (number,)).fetchone())
+        dropped += references.drop_unreferenced(connection, key.namespace, names)[0]
     return dropped
 
 
@@ -105,7 +103,7 @@ def delete(connection: sqlite3.Connection, key: AgentKey, name: str) -> list[Fil
     Returns the files to unlink.
     """
     uid = agents.existing(connection, key).version.uid
-    dropped = drop(connection, key, existing(connection, uid, name).id)
+    dropped = drop(connection, key, [existing(connection, uid, name).id])
     connection.execute("DELETE FROM turns WHERE uid = ? AND segment IS NULL", (uid,))
     return dropped
 

@@ -97,7 +97,7 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
         state = agents.existing(connection, turn.key)
     _check_kept(connection, turn, state.head)
     if turn.keep_tokens < state.head.tokens:
-        dropped = snapshots.keep_automatic(connection, turn.key, state, now)
+        dropped = snapshots.drop(connection, turn.key, snapshots.add_automatic(connection, state, now))
     version = Version(state.version.uid or uuid.uuid4().hex, state.version.number + 1)
     *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)
     if state.version == NO_VERSION:

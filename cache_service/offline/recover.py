@@ -4,7 +4,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -135,10 +135,9 @@ def _rebuild(
 
 def _is_lost(source: DataDirectory, damaged: sqlite3.Connection) -> bool:
     """Whether there is no database of the files of KV. One that is damaged may be theirs."""
-    try:
+    with suppress(sqlite3.DatabaseError):
         return bool(lost_by_names(source) or lost_by_rows(source, damaged))
-    except sqlite3.DatabaseError:
-        return False
+    return False
 
 
 def _copy_readable(source: Path, target: Path) -> None:

@@ -51,7 +51,10 @@ def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> li
         if snapshot.snapshot is not None and not _holds(connection, snapshot, segments, good):
             connection.execute("DELETE FROM snapshots WHERE id = ?", (snapshot.snapshot,))
             lost[snapshot.uid].append(snapshot.name)
-    _drop_turns(connection, good)
+    # Turns whose segment is lost: a retry has to compute them again, not to be answered as durable.
+    rows = connection.execute("SELECT rowid, segment FROM turns WHERE segment IS NOT NULL").fetchall()
+    lost_turns = [(row,) for row, segment in rows if segment not in good]
+    connection.executemany("DELETE FROM turns WHERE rowid = ?", lost_turns)
     kept = []
     for agent in holders:
         if agent.snapshot is None:
@@ -94,13 +97,6 @@ def _holds(connection: sqlite3.Connection, holder: Holder, segments: Mapping[int
     """Whether a head stands on what is good, and counts what that has."""
     problem = ledgers.head_problem(connection, holder.head, holder.key.namespace, segments)
     return holder.head.segment in good and not problem
-
-
-def _drop_turns(connection: sqlite3.Connection, good: set[int]) -> None:
-    """Turns whose segment is lost: a retry has to compute them again, not to be answered as durable."""
-    rows = connection.execute("SELECT rowid, segment FROM turns WHERE segment IS NOT NULL").fetchall()
-    lost = [(row,) for row, segment in rows if segment not in good]
-    connection.executemany("DELETE FROM turns WHERE rowid = ?", lost)
 
 
 def _keep_newest_of(

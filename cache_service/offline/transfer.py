@@ -126,7 +126,9 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
             "nothing can be recovered: the database has no ledgers and no agents, or they cannot be found"
         )
     damaged = [table for table in _TABLES if table in tables and _copy(source, target, table)]
-    if _drop_torn_runs(target) and not any(table.startswith("workflow") for table in damaged):
+    torn = target.execute(f"DELETE FROM workflow_records WHERE {TORN}").rowcount
+    target.execute("DELETE FROM workflow_parts WHERE record NOT IN (SELECT id FROM workflow_records)")
+    if torn and not any(table.startswith("workflow") for table in damaged):
         damaged.append("workflow_records")
     links = _links(source) if "segments" in damaged else {}
     made, lost = _remake_agents(source, target) if "agents" in damaged else ([], [])
@@ -151,13 +153,6 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) ->
         except sqlite3.Error:  # a value of another type than the column's: no row that the store has written
             refused = True
     return salvaged.is_damaged or refused
-
-
-def _drop_torn_runs(target: sqlite3.Connection) -> bool:
-    """Drop records of runs that lack an event or their payload, and parts of no record; whether there were any."""
-    torn = target.execute(f"DELETE FROM workflow_records WHERE {TORN}")
-    target.execute("DELETE FROM workflow_parts WHERE record NOT IN (SELECT id FROM workflow_records)")
-    return torn.rowcount > 0
 
 
 def _links(source: sqlite3.Connection) -> dict[int, Link]:

@@ -96,7 +96,6 @@ class Importer:
 
         paths = await self._store.stage(key.namespace, files)
         transport = await self._transports.current()
-        done = False
         try:
             written = []
             for name, path in paths.items():
@@ -104,10 +103,9 @@ class Importer:
                 written.append(await transport.write(target, files[name], tensors, model.geometry))
             if staged := [each.file for each in written if not each.published]:
                 await self._store.publish(key, NO_VERSION, staged, (), model.fingerprint)
-            done = True
-        finally:
-            if not done:
-                await transport.abandon(paths.values())
+        except BaseException:
+            await transport.abandon(paths.values())
+            raise
 
 
 def check_namespace(manifest: Manifest, namespace: str) -> None:
