@@ -15,24 +15,16 @@ from agentmem.validation import AgentKey
 
 FUNCTION = "agentmem_checksum"
 
-SEGMENT = (
-    "id, parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version, turns, tokenizer_hash,"
-    " token_ids, text, offsets"
-)
-"""What the checksum of a segment is of; likewise below."""
-AGENT = "uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns"
-SNAPSHOT = "id, uid, name, version, head_segment, tokens, text_bytes, turns"
-TURN = "uid, version, segment, request_id, request_digest, record"
-WORKFLOW_RECORD = "id, namespace, workflow_id, version, events, bytes, summary"
-WORKFLOW_PART = "record, number, content"
 COLUMNS = {
-    "segments": SEGMENT,
-    "agents": AGENT,
-    "snapshots": SNAPSHOT,
-    "turns": TURN,
-    "workflow_records": WORKFLOW_RECORD,
-    "workflow_parts": WORKFLOW_PART,
+    "segments": "id, parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version, turns,"
+    " tokenizer_hash, token_ids, text, offsets",
+    "agents": "uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns",
+    "snapshots": "id, uid, name, version, head_segment, tokens, text_bytes, turns",
+    "turns": "uid, version, segment, request_id, request_digest, record",
+    "workflow_records": "id, namespace, workflow_id, version, events, bytes, summary",
+    "workflow_parts": "record, number, content",
 }
+"""What the checksum of a table's row is of."""
 
 
 class LedgerDamaged(DataLoss):

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -62,10 +62,8 @@ def size_of(folder: Path) -> int:
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:
-            try:
+            with suppress(FileNotFoundError):
                 total += entry.stat(follow_symlinks=False).st_size
-            except FileNotFoundError:
-                continue
     return total
 
 

@@ -74,30 +74,18 @@ def append(
     """
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
     turns = kept.turns + (generated_tokens != FRAGMENT)
+    size = len(part), len(part.text)
+    content = part.tokenizer_hash, _pack(part.token_ids), part.text, _pack(part.offsets)
     cursor = connection.execute(
         "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
         " turns, tokenizer_hash, token_ids, text, offsets, namespace, opening_bytes, template_time)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            kept.segment,
-            kept.tokens,
-            kept.text_bytes,
-            len(part.token_ids),
-            len(part.text),
-            generated_tokens,
-            version,
-            turns,
-            part.tokenizer_hash,
-            _pack(part.token_ids),
-            part.text,
-            _pack(part.offsets),
-            namespace,
-            part.opening_bytes,
-            part.template_time,
+            *(*kept[:3], *size, generated_tokens, version, turns, *content),
+            *(namespace, part.opening_bytes, part.template_time),
         ),
     )
-    tokens, text_bytes = kept.tokens + len(part.token_ids), kept.text_bytes + len(part.text)
-    return Head(cursor.lastrowid, tokens, text_bytes, turns)
+    return Head(cursor.lastrowid, kept.tokens + size[0], kept.text_bytes + size[1], turns)
 
 
 def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
@@ -260,7 +248,7 @@ def chain(connection: sqlite3.Connection, head: Head, what: str) -> list[Piece]:
     return pieces
 
 
-_COLUMNS = ", ".join(f"s.{column}" for column in checksums.SEGMENT.split(", "))
+_COLUMNS = ", ".join(f"s.{column}" for column in checksums.COLUMNS["segments"].split(", "))
 _CHAIN = (
     "WITH RECURSIVE chain (id, cut) AS (SELECT ?, ? UNION ALL SELECT s.parent_id, s.parent_tokens"
     " FROM chain JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"

@@ -111,24 +111,13 @@ def _done(work: Callable[[], _T]) -> _T:
 
 
 def _check_dict(checked: Checked) -> dict[str, Any]:
-    return {
-        "clean": checked.is_clean,
-        "agents": checked.agents,
-        "files": checked.published,
-        "quarantined": checked.quarantined,
-        "findings": [
-            {
-                **{
-                    name: _printable(getattr(each, name))
-                    for name in ("what", "where", "problem", "consequence", "repair")
-                },
-                "agents": list(each.agents),
-                "repairable": each.mend is not None,
-                "repaired": each in checked.mended,
-            }
-            for each in checked.findings
-        ],
-    }
+    counts = {"agents": checked.agents, "files": checked.published, "quarantined": checked.quarantined}
+    findings = []
+    for each in checked.findings:
+        texts = {name: _printable(getattr(each, name)) for name in _TEXTS}
+        states = {"repairable": each.mend is not None, "repaired": each in checked.mended}
+        findings.append({**texts, "agents": list(each.agents), **states})
+    return {"clean": checked.is_clean, **counts, "findings": findings}
 
 
 def _with_agents(found: Usage | Recovered) -> dict[str, Any]:

@@ -204,24 +204,16 @@ def _by_row(source: sqlite3.Connection, statement: str) -> dict[int, Row]:
 
 def _make(target: sqlite3.Connection, key: AgentKey, uid: Any, head: Any) -> bool:
     """Add the agent's row; whether that is possible."""
-    tokens, text_bytes, turns = target.execute(
-        "SELECT parent_tokens + tokens, parent_bytes + text_bytes, turns FROM segments WHERE id = ?", (head,)
-    ).fetchone() or (0, 0, 0)
-    newest = target.execute(
-        "SELECT max(version) FROM (SELECT version FROM turns WHERE uid = :uid"
-        " UNION ALL SELECT version FROM snapshots WHERE uid = :uid)",
-        {"uid": uid},
-    ).fetchone()[0]
-    messages, message_hash = target.execute(
-        "SELECT messages, message_hash FROM turns WHERE uid = ? AND segment = ?", (uid, head)
-    ).fetchone() or (0, b"")
-    now = time.time_ns()
     try:
         target.execute(
             "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
             " label, messages, message_hash, created, updated, used)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?)",
-            (uid, *key, (newest or 0) + 1, head, tokens, text_bytes, turns, messages, message_hash, now, now, now),
+            " SELECT :uid, :namespace, :agent_id, :model_id, 1 + (SELECT ifnull(max(version), 0) FROM"
+            " (SELECT uid, version FROM turns UNION ALL SELECT uid, version FROM snapshots) WHERE uid = :uid), :head,"
+            " ifnull(s.parent_tokens + s.tokens, 0), ifnull(s.parent_bytes + s.text_bytes, 0), ifnull(s.turns, 0),"
+            " '', ifnull(t.messages, 0), ifnull(t.message_hash, x''), :now, :now, :now FROM (SELECT :head AS id)"
+            " LEFT JOIN segments AS s USING (id) LEFT JOIN turns AS t ON t.uid = :uid AND t.segment = :head LIMIT 1",
+            {**key._asdict(), "uid": uid, "head": head, "now": time.time_ns()},
         )
     except sqlite3.Error:
         return False

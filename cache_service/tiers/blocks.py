@@ -10,7 +10,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -58,18 +58,18 @@ def _on_thread_of_files(
     return submit
 
 
+@dataclass(eq=False)
 class BlockStore:
     """Staging, publishing, quarantine and erasure of files. Close it before the database."""
 
-    def __init__(
-        self, directory: DataDirectory, database: Database, clock: Clock, metrics: StoreMetrics, warm: WarmTier
-    ) -> None:
-        self._directory = directory
-        self._database = database
-        self._clock = clock
-        self._metrics = metrics
-        self._warm = warm
-        self.erasures = Erasures(database)
+    _directory: DataDirectory
+    _database: Database
+    _clock: Clock
+    _metrics: StoreMetrics
+    _warm: WarmTier
+
+    def __post_init__(self) -> None:
+        self.erasures = Erasures(self._database)
         self._thread = Threads(1, thread_name_prefix="files")
         self._noted = False
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from agentmem.errors import AgentmemError
 from agentmem.identity import FileName
@@ -30,7 +31,6 @@ from cache_service.tiers.remote.contract import (
     NotOwner,
     ObjectDamaged,
     ObjectMissing,
-    ObjectName,
     RemoteError,
     RemoteRefused,
     RemoteTier,
@@ -48,7 +48,7 @@ _FIRST_CLAIM_SECONDS = 5.0
 _UPLOAD_THREADS = 4
 _UPLOADS_AT_ONCE = 16
 _DELETIONS_AT_ONCE = 500
-_DISOWN_AT_ONCE = 500
+_COMPARED_AT_ONCE = 500
 
 
 @dataclass(eq=False)
@@ -174,27 +174,17 @@ class Replicator:
     def _compare(self) -> None:
         """Once after each start: what is there and what the rows say. Nothing else changes either meanwhile."""
         self._doing = Operation.LIST
-        missing = self._database.read_blocking(objects.present)
-        known = len(missing)
-        unknown: list[ObjectName] = []
-        disowned = 0
-        for name in self._tier.names():
-            if name in missing:
-                missing.remove(name)
-                continue
-            unknown.append(name)
-            if len(unknown) >= _DISOWN_AT_ONCE:
-                disowned += self._disown(unknown)
-        disowned += self._disown(unknown)
+        present = self._database.read_blocking(objects.present)
+        missing, names, disowned = set(present), self._tier.names(), 0
+        while some := list(islice(names, _COMPARED_AT_ONCE)):
+            missing.difference_update(some)
+            if unknown := [name for name in some if name not in present]:
+                disowned += self._database.write_blocking(objects.disown, unknown)
         if missing:
-            self._database.write_blocking(objects.forget, names=missing)
+            self._database.write_blocking(objects.forget, missing)
         self._compared = True
-        event(log, "object store compared", objects=known - len(missing), missing=len(missing), orphans=disowned)
-
-    def _disown(self, unknown: list[ObjectName]) -> int:
-        count = self._database.write_blocking(objects.disown, names=list(unknown)) if unknown else 0
-        unknown.clear()
-        return count
+        there = len(present) - len(missing)
+        event(log, "object store compared", objects=there, missing=len(missing), orphans=disowned)
 
     def _delete(self) -> bool:
         self._doing = Operation.DELETE

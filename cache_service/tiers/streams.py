@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from agentmem.blockfile import CHUNK_BYTES
@@ -26,13 +26,15 @@ from cache_service.tiers.blocks import BlockStore
 _T = TypeVar("_T")
 
 
+@dataclass(eq=False)
 class BlockStreams:
     """ReadBlock and WriteBlock. Use from one event loop; close it before the BlockStore."""
 
-    def __init__(self, directory: DataDirectory, database: Database, blocks: BlockStore) -> None:
-        self._directory = directory
-        self._database = database
-        self._blocks = blocks
+    _directory: DataDirectory
+    _database: Database
+    _blocks: BlockStore
+
+    def __post_init__(self) -> None:
         self._reading = Threads(1, thread_name_prefix="stream reads")
         self._writing = Threads(1, thread_name_prefix="stream writes")
 

@@ -96,7 +96,7 @@ def a_deletion_leaves_quarantined_files(patch: Patch) -> None:
     def none(connection: sqlite3.Connection, key: AgentKey, names: Iterable[FileName]) -> list[str]:
         return []
 
-    patch.setattr(agents.quarantine, "drop_of", none)  # type: ignore[attr-defined]
+    patch.setattr(references, "drop_quarantined_of", none)
 
 
 @fault
