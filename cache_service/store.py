@@ -90,7 +90,7 @@ class Store:
         self._database.before_commit.append(last_use.flush)
         self.process_metrics = ProcessMetrics(registry, "store")
         """Of the process that this store is; for its GrpcServer."""
-        self.writability = Writability(self._directory.root, self._database, self.clock)
+        self.writability = Writability(self._directory.root, self.clock)
 
         def failed(failure: Failure) -> None:
             metrics.failures.labels(failure).inc()

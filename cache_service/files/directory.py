@@ -202,14 +202,9 @@ class Probe:
         """
         if not self._directory.is_staged(witness):
             raise InvalidArgument("witness_path", f"must be a file in {self._directory.staging}")
-        try:
-            descriptor = open_regular(witness)
-        except OSError:
-            return False
-        try:
-            return os.pread(descriptor, INSTANCE_BYTES + 1, 0) == self.instance
-        finally:
-            os.close(descriptor)
+        with suppress(OSError), open(open_regular(witness), "rb") as file:
+            return file.read(INSTANCE_BYTES + 1) == self.instance
+        return False
 
 
 def is_disposable(path: Path) -> bool:

@@ -1,17 +1,22 @@
-"""What a worker hands in to be published, and whether it is what it says."""
+"""What a worker hands in to be published, whole or in pieces, and whether it is what it says; and files that go out."""
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from agentmem import blockfile
-from agentmem.blockfile import BlockFileError, BlockHeader
+from agentmem.blockfile import BlockFileError, BlockHeader, RunningDigest
+from agentmem.errors import DataLoss, NotFound
 from agentmem.identity import FileKind, FileName, Version
 from agentmem.validation import AgentKey
-from cache_service.files.disk import open_regular, sync
+from cache_service.files.disk import disk_errors, open_private, open_regular, sync
 from cache_service.files.references import FileOrigin, FileRow
+
+PIECE_BYTES = 1 << 20
 
 
 class Staged(NamedTuple):
@@ -56,7 +61,7 @@ def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
         descriptor = open_regular(staged.path)
     except OSError as error:
         raise BlockFileError("truncated", f"cannot open it ({error.strerror})") from error
-    try:
+    with open(descriptor, "rb"):
         size = os.fstat(descriptor).st_size
         if size != file.size_bytes:
             raise BlockFileError("truncated", f"{size} bytes instead of {file.size_bytes}")
@@ -67,6 +72,59 @@ def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
             raise BlockFileError("header", "the parent is not a chain hash")
         os.fchmod(descriptor, 0o600)
         sync(descriptor)
-    finally:
-        os.close(descriptor)
     return found.parent
+
+
+def pieces(name: FileName, path: Path) -> Generator[bytes, None, None]:
+    """Read a published file piece by piece; once begun, it may be unlinked. Raises NotFound, DataLoss, OSError."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            at = 0
+            while piece := os.pread(file.fileno(), PIECE_BYTES, at):
+                yield piece
+                at += len(piece)
+    except FileNotFoundError as error:
+        raise NotFound("file", name.chain_hash.hex(), "compute it again") from error
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise DataLoss(f"the disk cannot read file {name.chain_hash.hex()}; compute it again") from error
+
+
+class Spool:
+    """A file that comes in pieces and is written to staging/. `discard` in the end, always."""
+
+    def __init__(self, path: Path, size_bytes: int, digest: bytes) -> None:
+        self._path = path
+        self._size = size_bytes
+        self._digest = digest
+        self._running = RunningDigest()
+        self._written = 0
+        self._file: IO[bytes] | None = None
+
+    def write(self, piece: bytes) -> None:
+        """Append. Raises DataLoss as soon as it is more than was announced, ResourceExhausted if the disk is full."""
+        self._written += len(piece)
+        if self._written > self._size:
+            raise DataLoss(f"more came than the {self._size} bytes that were announced; send the file again")
+        with disk_errors():
+            if self._file is None:
+                self._file = open_private(self._path)
+            self._file.write(piece)
+        self._running.update(piece)
+
+    def finish(self) -> None:
+        """All has come: it is in the file, and is what was announced. Raises DataLoss, ResourceExhausted."""
+        if self._file is None or self._written < self._size:
+            raise DataLoss(f"{self._written} of {self._size} bytes came; send the file again")
+        if self._running.digest() != self._digest:
+            raise DataLoss("the bytes have another digest than was announced; send the file again")
+        with disk_errors():
+            self._file.close()
+
+    def discard(self) -> None:
+        """Close it, and delete the file unless it has been moved elsewhere."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+        self._path.unlink(missing_ok=True)

@@ -93,7 +93,8 @@ class Database:
         """Add their own changes to every write transaction, before its commit."""
         self.after_commit: list[Callable[[], None]] = []
         """Called, on the database's thread, when a transaction has been committed and can be read."""
-        self._scrub_owed = False
+        self.scrub_owed = False
+        """Whether something was erased whose bytes may still be in the file or its WAL."""
         self._doubtful = False
         self._is_left = False
         self.on_failure: Callable[[Failure], None] = lambda _: None
@@ -121,11 +122,6 @@ class Database:
             self._thread.submit(self._scrub, _IMPATIENT).result()
         except AgentmemError as error:
             event(log, "the database is not scrubbed yet", logging.WARNING, error=str(error))
-
-    @property
-    def scrub_owed(self) -> bool:
-        """Whether something was erased whose bytes may still be in the file or its WAL."""
-        return self._scrub_owed
 
     async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, with these arguments, in one consistent state, with all that was committed before.
@@ -206,7 +202,7 @@ class Database:
                 result = work(connection)
                 for more in self.before_commit:
                     more(connection)
-                self._scrub_owed |= erases(result)
+                self.scrub_owed |= erases(result)
                 self._doubtful = True
                 connection.execute("COMMIT")
                 self._doubtful = False
@@ -230,10 +226,10 @@ class Database:
                 self._doubtful = False
 
     def _scrub(self, seconds: float) -> None:
-        self._scrub_owed = True
+        self.scrub_owed = True
         with self._failures(), self._no_readers(seconds):
             _scrub(self._connection, seconds)
-        self._scrub_owed = False
+        self.scrub_owed = False
 
     def _leave(self, path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

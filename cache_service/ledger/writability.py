@@ -10,7 +10,7 @@ from typing import Final
 from agentmem.errors import AgentmemError
 from agentmem.sizes import binary_size
 from cache_service.ledger.clock import Clock
-from cache_service.ledger.database import Database, Failure
+from cache_service.ledger.database import Failure
 
 LEAST_FREE: Final = 4 << 20
 """Less than a turn and its log may take: with less free, none is sure to be kept."""
@@ -22,9 +22,7 @@ PROBE_SECONDS: Final = 5.0
 class Writability:
     """What the disk of the ledgers takes. `note` on the database's thread, `problem` on one event loop."""
 
-    def __init__(self, root: Path, database: Database, clock: Clock) -> None:
-        self._root = root
-        self._database = database
+    def __init__(self, root: Path, clock: Clock) -> None:
         self._clock = clock
         self._failure: Failure | None = None
         self._problem = ""

@@ -118,13 +118,9 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
     try:
         tables = {row[0] for row in source.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.DatabaseError as error:
-        raise CannotCheck(
-            f"nothing can be recovered: the database's own table of contents is lost ({error})"
-        ) from error
+        raise CannotCheck(f"nothing can be recovered: the database's table of contents is lost ({error})") from error
     if not {"segments", "agents"} <= tables:
-        raise CannotCheck(
-            "nothing can be recovered: the database has no ledgers and no agents, or they cannot be found"
-        )
+        raise CannotCheck("nothing can be recovered: no ledgers and no agents can be found in the database")
     damaged = [table for table in _TABLES if table in tables and _copy(source, target, table)]
     torn = target.execute(f"DELETE FROM workflow_records WHERE {TORN}").rowcount
     target.execute("DELETE FROM workflow_parts WHERE record NOT IN (SELECT id FROM workflow_records)")

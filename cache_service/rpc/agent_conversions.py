@@ -30,10 +30,9 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
         context_policy=types_pb2.ContextPolicy.ValueType(agent.context_policy),
         template_time=agent.template_time,
     )
-    if agent.ttl is not None:
-        message.ttl.FromNanoseconds(agent.ttl)
-    if agent.delete_after is not None:
-        message.delete_after.FromNanoseconds(agent.delete_after)
+    for duration, nanoseconds in ((message.ttl, agent.ttl), (message.delete_after, agent.delete_after)):
+        if nanoseconds is not None:
+            duration.FromNanoseconds(nanoseconds)
     message.create_time.FromNanoseconds(agent.created)
     message.update_time.FromNanoseconds(agent.updated)
     return message

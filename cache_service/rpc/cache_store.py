@@ -1,7 +1,7 @@
 """CacheStoreService, which the worker calls; and, for records of workflow runs, the gateway."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 
 from agentmem import paging
-from agentmem.errors import NotFound
+from agentmem.blockfile import CHUNK_BYTES
+from agentmem.errors import DeadlineExceeded, InvalidArgument, NotFound
 from agentmem.hints import Hint, TurnHints
 from agentmem.identity import FileKind, FileName
 from agentmem.shielding import run_shielded
@@ -18,13 +19,14 @@ from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory, Probe
+from cache_service.files.publication import Publication
 from cache_service.files.references import FileRow
 from cache_service.ledger import agents, branches, turns, workflow_records
 from cache_service.ledger.clock import Clock
 from cache_service.ledger.database import Database
 from cache_service.ledger.erasure import Erased
 from cache_service.ledger.turns import Commit, Opened, Turn
-from cache_service.rpc import conversions, incoming
+from cache_service.rpc import conversions
 from cache_service.tiers import eviction, objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
@@ -33,6 +35,12 @@ from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+MAX_FILE_BYTES = 1 << 32
+IDLE_SECONDS = 60.0
+"""A writer that says nothing for so long is sent away: what it has sent so far takes up the disk."""
+
+Requests = AsyncIterator[pb.WriteBlockRequest]
 
 
 @dataclass(eq=False)
@@ -157,8 +165,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         self, request_iterator: AsyncIterator[pb.WriteBlockRequest], context: Context
     ) -> pb.WriteBlockResponse:
         requests = aiter(request_iterator)
-        file, publication = await incoming.described(requests)
-        async with aclosing(incoming.chunks(requests)) as chunks:
+        file, publication = await _described(requests)
+        async with aclosing(_chunks(requests)) as chunks:
             await self._streams.write(file, publication, chunks)
         return pb.WriteBlockResponse()
 
@@ -221,3 +229,38 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
     def _messages(self, files: Iterable[FileRow]) -> list[pb.StoredFile]:
         return [conversions.file_message(file, self._directory.path(file.name)) for file in files]
+
+
+async def _described(requests: Requests) -> tuple[FileRow, Publication]:
+    """The file that the stream begins to describe, and its publication, in which it is not yet. As `_chunks` raises."""
+    first = await _next(requests)
+    if first is None or not first.HasField("header"):
+        raise InvalidArgument("header", "must be what the stream begins with")
+    header = first.header
+    if header.file.size_bytes > MAX_FILE_BYTES:
+        raise InvalidArgument("header.file.size_bytes", f"must be at most {MAX_FILE_BYTES}")
+    return conversions.file_row("header.file", header.file), Publication(
+        key=AgentKey.from_proto(header.key, anonymous=True),
+        version=conversions.version("header.version", header.version),
+        staged=(),
+        references=None,
+        fingerprint=check_text("header.fingerprint", header.fingerprint),
+    )
+
+
+async def _chunks(requests: Requests) -> AsyncGenerator[bytes, None]:
+    """The bytes that follow it. Raises InvalidArgument, DeadlineExceeded."""
+    while (request := await _next(requests)) is not None:
+        if not request.HasField("chunk"):
+            raise InvalidArgument("chunk", "must be what follows the header")
+        if len(request.chunk) > CHUNK_BYTES:
+            raise InvalidArgument("chunk", f"must be at most {CHUNK_BYTES} bytes")
+        yield request.chunk
+
+
+async def _next(requests: Requests) -> pb.WriteBlockRequest | None:
+    try:
+        async with asyncio.timeout(IDLE_SECONDS):
+            return await anext(requests, None)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"nothing came for {IDLE_SECONDS:.0f} s; send the file again") from error

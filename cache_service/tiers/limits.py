@@ -1,5 +1,6 @@
 """How much of the disk the warm tier may take, and when it has to evict. Pure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -56,12 +57,8 @@ class FixedLimits:
         """Whether this much may be there."""
         return used <= self.warm_bytes and free >= self.free_bytes_floor
 
-    def refuses(self, used: int, free: int) -> bool:
-        """Whether there is no room for new files."""
-        return used > self.high_bytes or free < self.free_bytes_floor
-
-    def refusal(self, used: int, free: int, held: int, folder: str) -> str | None:
-        """Why there is no room for new files, in words for the operator; None if there is. `held` are pinned bytes."""
+    def refusal(self, used: int, free: int, held: Callable[[], int], folder: str) -> str:
+        """Why there is no room for new files, in words for the operator; "" if there is. `held` counts pinned bytes."""
         if free < self.free_bytes_floor:
             return (
                 f"the disk of {folder} has {binary_size(free)} free, and {binary_size(self.free_bytes_floor)} have to"
@@ -70,6 +67,6 @@ class FixedLimits:
         if used > self.high_bytes:
             return (
                 f"the warm tier is full: {binary_size(used)} of {binary_size(self.warm_bytes)} (--warm-bytes), of which"
-                f" {binary_size(held)} belong to pinned agents; unpin or delete agents, or raise the limit"
+                f" {binary_size(held())} belong to pinned agents; unpin or delete agents, or raise the limit"
             )
-        return None
+        return ""

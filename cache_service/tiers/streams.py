@@ -17,9 +17,8 @@ from agentmem.identity import FileName
 from agentmem.tracing import Threads
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory
-from cache_service.files.publication import Publication, Staged
+from cache_service.files.publication import Publication, Spool, Staged, pieces
 from cache_service.files.references import FileRow
-from cache_service.files.spool import Spool, pieces
 from cache_service.ledger.database import Database
 from cache_service.tiers.blocks import BlockStore
 

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from agentmem.errors import ResourceExhausted
 from agentmem.hints import TurnHints
@@ -104,11 +105,9 @@ class WarmTier:
         if self._quotas.excess(namespace, used):
             held = self._database.read_blocking(eviction.held_bytes, None, namespace)
             return self._quotas.refusal(namespace, used, held, of_ledger=False)
-        if self.limits.refuses(everything := self.used(), free := self.free()):
-            held = self._database.read_blocking(eviction.held_bytes)
-            problem = self.limits.refusal(everything, free, held, str(self._directory.root))
-            return ResourceExhausted(problem or "", retry_after=RETRY_SECONDS)
-        return None
+        folder, held_by_all = str(self._directory.root), partial(self._database.read_blocking, eviction.held_bytes)
+        problem = self.limits.refusal(self.used(), self.free(), held_by_all, folder)
+        return ResourceExhausted(problem, retry_after=RETRY_SECONDS) if problem else None
 
     def evict_agent(self, key: AgentKey, *, objects: bool) -> Dropped:
         """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from agentmem.v1 import types_pb2
-from cache_service.files.spool import Spool
+from cache_service.files.publication import Spool
 from cache_service.tiers.limits import DiskLimits
 from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, publish
 from tests.cache_service.tiers.test_warm import evictions, pin, small, speak, there

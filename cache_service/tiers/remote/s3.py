@@ -9,23 +9,16 @@ Below the prefix are objects, and the manifest that says whose they are:
     blocks/ab/<chain hash>-<digest>.safetensors     copies of blocks, by the first byte of their chain hash
     windows/ab/<chain hash>-<digest>.safetensors    copies of windows
 
-A namespace is part of the chain hash, so two namespaces never share an object, and keys don't say whose they are.
+A namespace is part of the chain hash, so two namespaces never share an object, and keys don't say whose they are. Which
+blocks make up an agent is in the database alone.
 
-The manifest of a prefix: whose objects it holds, in one small object that is only ever written conditionally.
-
-Objects are cached KV of one data directory: its rows say which may be read, and whatever no row knows is deleted. Two
-stores on one prefix would therefore delete each other's objects and, worse, an agent that was erased in one could live
-on in the other. So a prefix has one owner, the random id in the data directory's database, and a store that finds
-another id there refuses to start. The first claim is a PUT with If-None-Match: of two stores that start at once on an
-empty prefix, one loses and sees it.
-
-An owner id alone does not distinguish a data directory from a copy of it. So each start replaces the manifest's
-`session` with a new random one, by a PUT with If-Match, and keeps in its database which one it left there. A store that
-starts from an old copy doesn't know the present session, and refuses; a store that runs while a copy takes over notices
-before it deletes.
-
-There is one manifest per prefix and none per namespace or block: which blocks make up an agent is in the ledger's
-database, which is the truth, and a second list of it could only disagree.
+Rows say which objects may be read, and whatever no row knows is deleted. Two stores on one prefix would delete each
+other's objects and, worse, an agent that was erased in one could live on in the other. So a prefix has one owner, the
+random id in the data directory's database, and a store that finds another id there refuses to start. The first claim is
+a PUT with If-None-Match: of two stores that start at once on an empty prefix, one loses and sees it. That a data
+directory was copied, the id does not show: each start also replaces the manifest's `session` with a new random one, by
+a PUT with If-Match, and keeps in its database which one it left there. A store that starts from an old copy doesn't
+know the present session, and refuses; one that runs while a copy takes over notices before it deletes.
 """
 
 import json
@@ -51,7 +44,7 @@ from obstore.store import S3Store
 from agentmem import blockfile
 from agentmem.errors import DataLoss
 from cache_service.files.directory import FOLDERS, SUFFIX
-from cache_service.files.spool import Spool
+from cache_service.files.publication import Spool
 from cache_service.tiers.remote import credentials
 from cache_service.tiers.remote.contract import (
     Claim,

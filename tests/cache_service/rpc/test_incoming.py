@@ -18,9 +18,9 @@ from agentmem.blockfile import CHUNK_BYTES
 from agentmem.channels import connect
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
-from cache_service.files import spool
-from cache_service.files.spool import Spool
-from cache_service.rpc import incoming
+from cache_service.files import publication
+from cache_service.files.publication import Spool
+from cache_service.rpc import cache_store
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code, field_of
 from tests.cache_service.process import ready
@@ -131,7 +131,7 @@ def no_digest(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockReq
 
 
 def huge(header: pb.WriteBlockHeader, data: bytes) -> list[pb.WriteBlockRequest]:
-    header.file.size_bytes = incoming.MAX_FILE_BYTES + 1
+    header.file.size_bytes = cache_store.MAX_FILE_BYTES + 1
     return [pb.WriteBlockRequest(header=header)]
 
 
@@ -162,7 +162,7 @@ async def test_a_stream_that_is_not_as_the_contract_says_is_refused(
 
 
 async def test_a_writer_that_says_nothing_is_sent_away(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(cache_store, "IDLE_SECONDS", 0.05)
     data = kv.content(LARGE)
 
     async def stalled() -> AsyncIterator[pb.WriteBlockRequest]:
@@ -210,7 +210,7 @@ async def test_a_writer_whose_connection_breaks_leaves_nothing(data: Path) -> No
 async def test_a_full_disk_is_resource_exhausted(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     data = kv.content(LARGE)
     with monkeypatch.context() as patch:
-        patch.setattr(spool, "open_private", kv.on_a_full_disk)
+        patch.setattr(publication, "open_private", kv.on_a_full_disk)
         error = await refused(store, parts(describe(LARGE, data), data))
         assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
     await write(store, describe(LARGE, data), data)
@@ -222,7 +222,7 @@ async def test_injected_faults_of_spooling_are_found(store: Running, monkeypatch
     data = kv.content(LARGE)
     described = describe(LARGE, data)
     forged = SimpleNamespace(update=lambda _: None, digest=lambda: described.file.digest)
-    monkeypatch.setattr(spool, "RunningDigest", lambda: forged)
+    monkeypatch.setattr(publication, "RunningDigest", lambda: forged)
     await write(store, described, flipped(data))
     assert blockfile.digest(await read(store, name(LARGE))) != described.file.digest
 

@@ -34,10 +34,8 @@ def test_by_default_half_of_what_is_free_and_there() -> None:
 
 
 def test_the_refusal_says_what_to_do() -> None:
-    assert LIMITS.refusal(900, 50, 0, "/data") is None
-    full = LIMITS.refusal(950, 50, 940, "/data")
-    assert (
-        full is not None and "950 bytes of 1000 bytes (--warm-bytes)" in full and "940 bytes belong to pinned" in full
-    )
-    floor = LIMITS.refusal(0, 20, 0, "/data")
-    assert floor is not None and "/data has 20 bytes free" in floor and "--free-bytes-floor" in floor
+    assert LIMITS.refusal(900, 50, lambda: 0, "/data") == ""
+    full = LIMITS.refusal(950, 50, lambda: 940, "/data")
+    assert "950 bytes of 1000 bytes (--warm-bytes)" in full and "940 bytes belong to pinned" in full
+    floor = LIMITS.refusal(0, 20, lambda: 0, "/data")
+    assert "/data has 20 bytes free" in floor and "--free-bytes-floor" in floor

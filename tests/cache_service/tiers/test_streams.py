@@ -14,7 +14,7 @@ import pytest
 from agentmem import blockfile
 from agentmem.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.files import spool
+from cache_service.files import publication
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code
 from tests.cache_service.streams import LARGE, describe, read, write
@@ -26,7 +26,7 @@ from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, pub
 async def test_by_stream_equals_by_path(store: Running, header: BlockHeader, window: bool) -> None:
     header = replace(header, window=window)
     data = kv.content(header)
-    assert (len(data) > 3 * spool.PIECE_BYTES // 2) == (header.token_count > 1000)
+    assert (len(data) > 3 * publication.PIECE_BYTES // 2) == (header.token_count > 1000)
     await write(store, describe(header, data), data)
     named = name(header, pb.FILE_KIND_WINDOW if window else pb.FILE_KIND_BLOCK)
     (file,) = await found(store, named)
@@ -73,7 +73,7 @@ async def test_a_disk_that_cannot_read_is_data_loss(store: Running, monkeypatch:
         raise OSError(5, "Input/output error")
 
     block = await add(store, [1])
-    monkeypatch.setattr("cache_service.files.spool.os.pread", failing)
+    monkeypatch.setattr("cache_service.files.publication.os.pread", failing)
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await read(store, block)
     assert code(error) is grpc.StatusCode.DATA_LOSS
@@ -145,7 +145,7 @@ async def test_injected_faults_of_reading_are_found(
     """The comparison of this file's first tests is able to fail."""
     data = kv.content(LARGE)
     await write(store, describe(LARGE, data), data)
-    monkeypatch.setattr("cache_service.files.spool.os.pread", fault)
+    monkeypatch.setattr("cache_service.files.publication.os.pread", fault)
     call = store.cache.ReadBlock(pb.ReadBlockRequest(namespace="default", name=name(LARGE)))
     got = b""
     async for part in call:
