@@ -9,9 +9,11 @@ from typing import Any
 
 from agentmem.checkup import State
 from agentmem.settings import load
-from gateway.cli.doctor.checks import NOTHING, judge_running, ports, running
+from gateway.cli.doctor.checks import Running, judge_running, ports, running
 from gateway.cli.up.settings import UpSettings
 from tests.system.stack import Stack
+
+NOTHING = Running({}, {})
 
 
 def names(data: Path) -> dict[str, int]:

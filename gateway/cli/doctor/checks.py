@@ -12,7 +12,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 from packaging.requirements import Requirement
@@ -49,9 +49,6 @@ class Running(NamedTuple):
 
     unready: dict[str, str]
     addresses: dict[str, str]
-
-
-NOTHING: Final = Running({}, {})
 
 
 def checks(settings: UpSettings) -> Checks:

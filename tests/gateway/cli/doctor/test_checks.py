@@ -16,7 +16,6 @@ from agentmem.sockets import MAX_SOCKET_PATH_BYTES
 from gateway.app import Gateway
 from gateway.cli.doctor import checks
 from gateway.cli.doctor.checks import (
-    NOTHING,
     Running,
     judge_running,
     open_files,
@@ -28,6 +27,8 @@ from gateway.cli.up.settings import UpSettings
 
 from ...doors import ANY_PORT
 from ...scripted import ScriptedWorker
+
+NOTHING = Running({}, {})
 
 
 def only(findings: Iterable[Finding]) -> Finding:
