@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -88,16 +89,12 @@ class _PrivateHistory(FileHistory):
     """A file for its owner alone. What cannot be kept there is known until the chat ends."""
 
     def load_history_strings(self) -> Iterable[str]:
-        try:
+        with suppress(OSError):
             yield from super().load_history_strings()
-        except OSError:
-            return
 
     def store_string(self, string: str) -> None:
-        try:
+        with suppress(OSError):
             super().store_string(string)
-        except OSError:
-            return
 
 
 def _history(file: Path) -> tuple[History, str]:

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Final, Self
 
 import click
@@ -35,7 +35,7 @@ Event = workflow_pb2.RunWorkflowResponse
 Line = Text | Table
 
 
-class View:
+class View(AbstractContextManager["View", None]):
     """Shows each event of `run` after the run has taken it in, while its context lasts. This one shows nothing."""
 
     def __init__(self, run: Run) -> None:
@@ -51,10 +51,7 @@ class View:
     def ended(self) -> None:
         """Sum up the run, which has ended; so has the context."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Show nothing more but `ended`."""
 
 
@@ -116,7 +113,7 @@ class Screen(Lines):
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
 
