@@ -16,7 +16,7 @@ from rich.text import Text
 from agentmem import layout
 from agentmem.sockets import Address
 from gateway.cli.client import Client, client_options, flag_address
-from gateway.cli.text import Mistake, console, write_json
+from gateway.cli.text import Mistake, console
 from gateway.cli.top.measure import Figures, History, silent
 from gateway.cli.top.screen import NOTHING_ANSWERS, Screen
 from gateway.cli.top.sources import Service, Sources
@@ -77,7 +77,7 @@ def top(
         os.environ.pop(name, None)
     to = console()
     once = once or not (client.as_json or (sys.stdout.isatty() and not to.is_dumb_terminal))
-    shown = _write(measured, client, to, once) if once or client.as_json else _live(measured, client.gateway, to)
+    shown = _write(measured, client, once) if once or client.as_json else _live(measured, client.gateway, to)
     ended = asyncio.run(until_stopped(shown))
     if once and ended is None:
         sys.exit(_INTERRUPTED)
@@ -116,15 +116,12 @@ async def measure(
             await asyncio.sleep(due - time.monotonic())
 
 
-async def _write(measured: AsyncIterator[Figures], client: Client, to: Console, once: bool) -> bool:
+async def _write(measured: AsyncIterator[Figures], client: Client, once: bool) -> bool:
     """Write each interval, or one. Raises ClickException if nothing answers at the end of that one."""
     async for figures in measured:
         if not figures["interval_seconds"]:  # the first reading has nothing to compare with
             continue
-        if client.as_json:
-            write_json(figures)
-        else:
-            to.print(Screen(figures, client.gateway))
+        client.show(figures, Screen(figures, client.gateway))
         if once and silent(figures):
             raise click.ClickException(NOTHING_ANSWERS)
         if once:
