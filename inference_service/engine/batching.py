@@ -95,7 +95,8 @@ class BatchEngine:
             self._advance()
         if self._rows_changed:
             self._rows_changed = False
-            self._guarded(self._regroup, _not_regrouped)
+            message = "rows could not be regrouped; they go on as they are"
+            self._guarded(self._regroup, lambda error: log.warning(message, exc_info=error))
         if self._to_clear:  # The prompt's memory is free for its rows' new batch, and what that replaced is released.
             self._to_clear = False
             mx.clear_cache()
@@ -283,10 +284,6 @@ def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:
     """
     job.caches[:] = group.extract_cache(row)
     mx.eval([cache.state for cache in job.caches])
-
-
-def _not_regrouped(error: Exception) -> None:
-    log.warning("rows could not be regrouped; they go on as they are", exc_info=error)
 
 
 def _without_caches(job: TurnJob, error: Exception) -> None:

@@ -78,8 +78,9 @@ class Planner:
         new = self.renderer.encode(addition, continues=bool(keep))
         pieces = self.tokenizer.pieces(new)
         inside: list[int] = []
-        if b"".join(pieces) == addition.text:
-            inside = [keep + each for each in _tokens_inside(addition.checkpoints, pieces)]
+        if addition.checkpoints and b"".join(pieces) == addition.text:
+            ends = list(accumulate(map(len, pieces)))
+            inside = [keep + bisect_right(ends, place) for place in addition.checkpoints]
         return _plan(Matched(kind, keep, reason), keep, _joined(ledger.token_ids[:keep], new), inside)
 
     def trimmed(self, ledger: Ledger, plan: Plan, bounds: Bounds, note: bytes = b"") -> Plan | None:
@@ -186,12 +187,6 @@ def _plan(matched: Matched, keep: int, sequence: TokenIds, checkpoints: Sequence
 
 def _joined(kept: Uint32, new: Sequence[int]) -> Uint32:
     return np.concatenate([kept, np.asarray(new, np.uint32)])
-
-
-def _tokens_inside(places: Sequence[int], pieces: Sequence[bytes]) -> list[int]:
-    """Return how many of the tokens that stand for `pieces` are wholly before each of these bytes."""
-    ends = list(accumulate(map(len, pieces))) if places else []
-    return [bisect_right(ends, place) for place in places]
 
 
 def _back_to_character(ledger: Ledger, keep: int, text: bytes) -> int:

@@ -119,7 +119,8 @@ class InputPlanner:
     def _new_messages(self, chat: MessagesInput, mode: inference_pb2.MemoryMode.ValueType) -> MessagesInput:
         """Return `chat` without the system messages that the memory begins with. Tools have no place but there."""
         system = system_messages(chat)
-        if system and self._begins_with(chat):
+        prefix = self._renderer.system_prefix(chat, parse_special=self._parse_special).text if system else b""
+        if prefix and self._ledger.text.startswith(prefix):
             chat = MessagesInput(chat.messages[len(system) :], chat.tools, chat.template_arguments)
             if not chat.messages:
                 raise InvalidArgument("messages", "bring nothing new: the memory begins with them; add what is new")
@@ -135,10 +136,6 @@ class InputPlanner:
                 "them; leave them out, or begin anew with all tools: X-Agent-Memory: replace (memory_mode REPLACE)"
             )
         return chat
-
-    def _begins_with(self, chat: MessagesInput) -> bool:
-        prefix = self._renderer.system_prefix(chat, parse_special=self._parse_special).text
-        return bool(prefix) and self._ledger.text.startswith(prefix)
 
     def _keeps_nothing(self, turn_input: TurnInput, plan: Plan) -> bool:
         """Return whether nothing that was said stays: of a chat, the first message besides system messages counts."""

@@ -77,7 +77,8 @@ class Restored:
     @property
     def by_tier(self) -> list[types_pb2.TierTokens]:
         """Reused tokens by the tier that they were found in, fastest first, without empty ones."""
-        remote = sum(c.usable_tokens for c in self.choice.warm if self._is_remote(c.header.chain_hash))
+        found = ((c.usable_tokens, self.files[c.header.chain_hash].tier) for c in self.choice.warm)
+        remote = sum(tokens for tokens, tier in found if tier == types_pb2.TIER_REMOTE)
         tiers = (
             (types_pb2.TIER_HOT, self.choice.hot_tokens),
             (types_pb2.TIER_WARM, self.choice.warm_tokens - remote),
@@ -175,9 +176,6 @@ class Restored:
         if (table := self.windows.get(window.name)) is not None:
             return arenas.sliding.gather(table.pieces, table.window_tokens - self.choice.surplus)
         return arenas.sliding.upload(tensors[FileName.window(window.name)], self.choice.surplus)
-
-    def _is_remote(self, chain_hash: bytes) -> bool:
-        return self.files[chain_hash].tier == types_pb2.TIER_REMOTE
 
     def _of_kind(self, name: FileName) -> dict[bytes, pb.StoredFile]:
         return self.window_files if name.kind is FileKind.WINDOW else self.files
