@@ -62,6 +62,11 @@ COLUMNS = (
     "kind, chain_hash, first_token, token_count, size_bytes, digest, namespace, agent_id, model_id, fingerprint, parent"
 )
 """Of a file's or an object's row: what `described` takes."""
+HELD = (
+    "SELECT uid, kind, chain_hash, warm FROM refs UNION ALL SELECT s.uid, r.kind, r.chain_hash, r.warm"
+    " FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+)
+"""Files that agents and their snapshots refer to; `warm` are those on the disk."""
 _KINDS = {kind.value: kind for kind in FileKind}  # to look one up costs a third of a call
 
 
@@ -188,13 +193,9 @@ def fingerprint(connection: sqlite3.Connection, uid: str, *, remote: bool) -> st
     return ""
 
 
-def of_snapshots(connection: sqlite3.Connection, uid: str) -> set[FileName]:
-    """What an agent's snapshots refer to."""
-    rows = connection.execute(
-        "SELECT DISTINCT r.kind, r.chain_hash FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
-        " WHERE s.uid = ?",
-        (uid,),
-    )
+def held(connection: sqlite3.Connection, uid: str) -> set[FileName]:
+    """What an agent and its snapshots refer to."""
+    rows = connection.execute(f"SELECT kind, chain_hash FROM ({HELD}) WHERE uid = ?", (uid,))
     return set(starmap(named, rows))
 
 

@@ -162,7 +162,7 @@ def delete(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
     names = set(references.computed_by(connection, key))
     segments: set[int] = set()
     for uid in uids:
-        names |= references.of(connection, uid) | references.of_snapshots(connection, uid)
+        names |= references.held(connection, uid)
         segments.update(ledger.segments_of(connection, uid))
     connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in uids])
     ledger.drop_unused(connection, sorted(segments, reverse=True))

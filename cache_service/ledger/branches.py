@@ -41,8 +41,7 @@ class _Kept(NamedTuple):
     """A state that is still there: its ledger, what FindAgent finds it by, and the files it consists of."""
 
     head: Head
-    messages: int
-    message_hash: bytes
+    conversation: Conversation
     files: set[FileName]
 
 
@@ -66,8 +65,7 @@ def fork(
     present = state.version.number
     kept = _cut(connection, _state(connection, state, present if at_version is None else at_version), keep_tokens)
     version = Version(uuid.uuid4().hex, 1)
-    conversation = Conversation(state.conversation.label, kept.messages, kept.message_hash)
-    agents.create(connection, target, version.uid, kept.head, conversation, now, context_policy=state.context_policy)
+    agents.create(connection, target, version.uid, kept.head, kept.conversation, now, 1, state.context_policy)
     references.give(connection, *version, kept.files)
     return agents.change(connection, target, **idle_times._asdict())
 
@@ -90,7 +88,7 @@ def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: Momen
     """Make a snapshot's state the agent's, as a new version; nothing changes if it is. Raises NotFound."""
     state = agents.existing(connection, key)
     snapshot = snapshots.existing(connection, state.version.uid, name)
-    return _move(connection, key, state, _kept_by(connection, snapshot), now)
+    return _move(connection, key, state, _kept_by(connection, state, snapshot), now)
 
 
 def find_snapshot(
@@ -117,9 +115,8 @@ def find_snapshot(
         return None
     for snapshot in newest:
         # With more tokens of the present state than the prompt has, it leaves the prompt where that state does.
-        if segments.common_tokens(connection, state.head, snapshot.head) > common_tokens:
-            continue
-        if segments.tokenizer_hash(connection, snapshot.head) != tokenizer_hash:
+        shared = segments.common_tokens(connection, state.head, snapshot.head)
+        if shared > common_tokens or segments.tokenizer_hash(connection, snapshot.head) != tokenizer_hash:
             continue
         try:
             content = segments.read(connection, snapshot.head, f"snapshot {snapshot.name!r}")
@@ -127,7 +124,7 @@ def find_snapshot(
             event(log, "a snapshot cannot be compared with a prompt", logging.WARNING, error=error.message)
             continue
         common = _common_bytes(content.text, text)
-        if common > most and np.searchsorted(content.offsets, common, side="right") > common_tokens:
+        if common > most and content.tokens_within(common) > common_tokens:
             best, most = (snapshot.version, content), common
     return best
 
@@ -142,7 +139,7 @@ def return_to(
     snapshot = snapshots.of_version(connection, Version(state.version.uid, version))
     if snapshot is None:
         raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
-    kept = _cut(connection, _kept_by(connection, snapshot), keep_tokens)
+    kept = _cut(connection, _kept_by(connection, state, snapshot), keep_tokens)
     return _move(connection, key, state, kept, now, always=True)
 
 
@@ -153,9 +150,9 @@ def _common_bytes(a: bytes, b: bytes) -> int:
     return int(differ.argmax()) if differ.any() else size
 
 
-def _kept_by(connection: sqlite3.Connection, snapshot: Snapshot) -> _Kept:
-    files = references.of_snapshot(connection, snapshot.id)
-    return _Kept(snapshot.head, snapshot.messages, snapshot.message_hash, files)
+def _kept_by(connection: sqlite3.Connection, state: State, snapshot: Snapshot) -> _Kept:
+    conversation = Conversation(state.conversation.label, snapshot.messages, snapshot.message_hash)
+    return _Kept(snapshot.head, conversation, references.of_snapshot(connection, snapshot.id))
 
 
 def _move(
@@ -171,8 +168,7 @@ def _move(
     # that is restored, so the new head has to stand before anything is let go.
     pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
     version = Version(uid, number + 1)
-    conversation = Conversation(state.conversation.label, kept.messages, kept.message_hash)
-    agents.advance(connection, version, kept.head, conversation, now)
+    agents.advance(connection, version, kept.head, kept.conversation, now)
     references.give(connection, *version, kept.files)
     dropped = snapshots.drop(connection, key, pushed_out)
     more, _ = references.drop_unreferenced(connection, key.namespace, before - kept.files)
@@ -183,12 +179,11 @@ def _state(connection: sqlite3.Connection, state: State, version: int) -> _Kept:
     """The state that an agent had at a version: its present one, a snapshot's, or the end of a turn still kept."""
     uid = state.version.uid
     if version == state.version.number:
-        _, messages, message_hash = state.conversation
-        return _Kept(state.head, messages, message_hash, references.of(connection, uid))
+        return _Kept(state.head, state.conversation, references.of(connection, uid))
     if version > state.version.number:
         raise NotFound("version", str(version), f"the present one is {state.version.number}")
     if (snapshot := snapshots.of_version(connection, Version(uid, version))) is not None:
-        return _kept_by(connection, snapshot)
+        return _kept_by(connection, state, snapshot)
     row = connection.execute(
         "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns, t.messages, t.message_hash,"
         " t.request_id, t.request_digest, t.record, t.checksum"
@@ -197,13 +192,12 @@ def _state(connection: sqlite3.Connection, state: State, version: int) -> _Kept:
     ).fetchone()
     if row is None:
         raise NotFound("version", str(version), "it is not kept any more, or never was")
-    *place, messages, message_hash, request_id, digest, record, found = row
-    head = Head(*place)
-    turn = (uid, version, head.segment, request_id, digest, record)
-    checksums.verify(f"the turn of version {version}", *turn, found=found)
+    head, conversation = Head(*row[:4]), Conversation(state.conversation.label, *row[4:6])
+    *turn, found = row[6:]
+    checksums.verify(f"the turn of version {version}", uid, version, head.segment, *turn, found=found)
     segments.check(connection, head)
     shared = segments.common_tokens(connection, state.head, head)
-    return _Kept(head, messages, message_hash, references.within(connection, references.of(connection, uid), shared))
+    return _Kept(head, conversation, references.within(connection, references.of(connection, uid), shared))
 
 
 def _cut(connection: sqlite3.Connection, kept: _Kept, tokens: int | None) -> _Kept:
@@ -211,7 +205,8 @@ def _cut(connection: sqlite3.Connection, kept: _Kept, tokens: int | None) -> _Ke
         return kept
     if tokens > kept.head.tokens:
         raise InvalidArgument("keep_tokens", f"the ledger has {kept.head.tokens} tokens")
-    return _Kept(_cut_head(connection, kept.head, tokens), 0, b"", references.within(connection, kept.files, tokens))
+    files = references.within(connection, kept.files, tokens)
+    return _Kept(_cut_head(connection, kept.head, tokens), Conversation(kept.conversation.label, 0, b""), files)
 
 
 def _cut_head(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:

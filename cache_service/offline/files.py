@@ -15,9 +15,8 @@ from cache_service.files import references
 from cache_service.files.directory import DataDirectory, is_disposable
 from cache_service.files.disk import open_regular
 from cache_service.files.publication import header_of
-from cache_service.files.references import FileOrigin, FileRow
+from cache_service.files.references import HELD, FileOrigin, FileRow
 from cache_service.offline.findings import Finding, Mend, Report
-from cache_service.offline.tree import ALL_REFS
 
 _RECOMPUTED = "a turn that needs it computes its tokens again from the ledger"
 _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent said"
@@ -125,8 +124,8 @@ def _set_mode(path: Path, mode: int) -> None:
 
 def _users(connection: sqlite3.Connection, name: FileName) -> tuple[str, ...]:
     rows = connection.execute(
-        f"SELECT DISTINCT namespace, agent_id, model_id FROM ({ALL_REFS}) JOIN agents USING (uid)"
-        " WHERE kind = ? AND chain_hash = ? ORDER BY namespace, agent_id, model_id",
+        f"SELECT DISTINCT namespace, agent_id, model_id FROM ({HELD}) JOIN agents USING (uid)"
+        " WHERE warm AND kind = ? AND chain_hash = ? ORDER BY namespace, agent_id, model_id",
         name,
     )
     return tuple("/".join(row) for row in rows)

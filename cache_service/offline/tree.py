@@ -68,11 +68,6 @@ class Holder(NamedTuple):
         return ("refs", "uid", self.uid) if self.snapshot is None else ("snapshot_refs", "snapshot", self.snapshot)
 
 
-ALL_REFS = (
-    "SELECT uid, kind, chain_hash FROM refs WHERE warm UNION ALL SELECT s.uid, r.kind, r.chain_hash"
-    " FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot WHERE r.warm"
-)
-"""Files on the disk that agents and their snapshots refer to."""
 _STATE = "x.version, published_version, x.head_segment, x.tokens, x.text_bytes, x.turns"
 _HOLDERS = (
     f"SELECT uid, namespace, agent_id, model_id, NULL, '', {_STATE} FROM agents AS x UNION ALL"

@@ -9,10 +9,11 @@ from agentmem.validation import AgentKey
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
+from cache_service.files.references import HELD
 from cache_service.offline.database import find, reading
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.ledgers import cut_place
-from cache_service.offline.tree import ALL_REFS, Tree
+from cache_service.offline.tree import Tree
 from cache_service.tiers import quotas
 
 _Name = tuple[int, bytes]
@@ -73,7 +74,7 @@ class _Files:
             self.sizes[kind, chain_hash] = size
             self._computed[AgentKey(*key)].add((kind, chain_hash))
         self._refs: defaultdict[str, set[_Name]] = defaultdict(set)
-        for uid, kind, chain_hash in connection.execute(ALL_REFS):
+        for uid, kind, chain_hash in connection.execute(f"SELECT uid, kind, chain_hash FROM ({HELD}) WHERE warm"):
             self._refs[uid].add((kind, chain_hash))
         self._referring = Counter(name for names in self._refs.values() for name in names)
         self._quarantined = [

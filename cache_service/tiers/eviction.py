@@ -17,17 +17,13 @@ from agentmem.hints import TurnHints
 from agentmem.identity import FileName
 from agentmem.validation import AgentKey
 from cache_service.files import references
-from cache_service.files.references import Dropped
+from cache_service.files.references import HELD, Dropped
 from cache_service.ledger import agents
 
-HAS_KV = (
-    "(EXISTS (SELECT 1 FROM refs WHERE refs.uid = agents.uid AND refs.warm) OR EXISTS (SELECT 1 FROM snapshots AS s"
-    " JOIN snapshot_refs AS r ON r.snapshot = s.id WHERE s.uid = agents.uid AND r.warm))"
-)
-"""Whether an agent has KV on disk, its own or a snapshot's."""
-
-HAS_ANY_KV = HAS_KV.replace(" AND refs.warm", "").replace(" AND r.warm", "")
-"""Likewise, on disk or in the object store."""
+HAS_ANY_KV = f"EXISTS (SELECT 1 FROM ({HELD}) AS h WHERE h.uid = agents.uid)"
+"""Whether an agent has KV, its own or a snapshot's, on disk or in the object store."""
+HAS_KV = f"EXISTS (SELECT 1 FROM ({HELD}) AS h WHERE h.uid = agents.uid AND h.warm)"
+"""Likewise, on disk."""
 
 
 def evict(
@@ -54,7 +50,7 @@ def drop_agent(connection: sqlite3.Connection, uid: str, *, objects: bool = Fals
 
     What is in the object store they keep there, and can have back, unless `objects` says that it goes, too.
     """
-    names = references.of(connection, uid) | references.of_snapshots(connection, uid)
+    names = references.held(connection, uid)
     (namespace,) = connection.execute("SELECT namespace FROM agents WHERE uid = ?", (uid,)).fetchone()
     for table, condition in (
         ("refs", "uid = ?"),

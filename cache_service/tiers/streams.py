@@ -61,22 +61,20 @@ class BlockStreams:
         refusal: ResourceExhausted | None = None
         try:
             for _, path in await asyncio.wrap_future(self._blocks.stage(publication.key.namespace, [file.name])):
-                await self._take(Staged(file, path), publication, chunks)
+                spool = Spool(path, file.size_bytes, file.digest)
+                try:
+                    async for chunk in chunks:
+                        await asyncio.wrap_future(self._writing.submit(spool.write, chunk))
+                    await asyncio.wrap_future(self._writing.submit(spool.finish))
+                    published = self._blocks.publish(replace(publication, staged=[Staged(file, path)]))
+                    await asyncio.wrap_future(published)
+                finally:
+                    await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
         except ResourceExhausted as error:
             refusal = error
         await _drain(chunks, file.size_bytes)
         if refusal is not None:
             raise refusal
-
-    async def _take(self, staged: Staged, publication: Publication, chunks: AsyncIterator[bytes]) -> None:
-        spool = Spool(staged.path, staged.file.size_bytes, staged.file.digest)
-        try:
-            async for chunk in chunks:
-                await asyncio.wrap_future(self._writing.submit(spool.write, chunk))
-            await asyncio.wrap_future(self._writing.submit(spool.finish))
-            await asyncio.wrap_future(self._blocks.publish(replace(publication, staged=[staged])))
-        finally:
-            await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
 
     def close(self) -> None:
         """Wait for what is running."""
