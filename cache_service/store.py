@@ -112,19 +112,9 @@ class Store:
         self._opened.callback(streams.close)
         registry.register(DiskCollector(self._directory, self._database, self.warm.limits, lambda: self.warm.free()))
         ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
-        cache = CacheStoreServicer(
-            self._directory,
-            self._database,
-            self.clock,
-            self._blocks,
-            streams,
-            last_use,
-            self.warm.hints,
-            probe,
-            ledgers,
-            retriever,
-        )
-        agents = AgentServicer(self._database, self.clock, self._blocks, self.warm.hints, replicator)
+        shared = self._database, self.clock, self._blocks, self.warm.hints
+        cache = CacheStoreServicer(*shared, self._directory, streams, last_use, probe, ledgers, retriever)
+        agents = AgentServicer(*shared, replicator)
         self.services: list[tuple[str, Register, Any]] = [
             ("agentmem.v1.CacheStoreService", cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server, cache),
             ("agentmem.v1.AgentService", agent_pb2_grpc.add_AgentServiceServicer_to_server, agents),

@@ -75,13 +75,13 @@ def check(root: Path, repair: bool = False) -> Checked:
             raise CannotCheck(f"cannot read {error.filename or directory.root}: {error.strerror}") from error
         findings = list(dict.fromkeys(findings))
         try:
-            mended = mend(directory, findings) if repair and whole else []
+            mended = _mend(directory, findings) if repair and whole else []
         except (OSError, sqlite3.OperationalError) as error:
             raise CannotCheck(f"cannot mend {directory.root}: {error}; check it without --repair") from error
     return Checked(findings, mended, *counts)
 
 
-def mend(directory: DataDirectory, findings: Sequence[Finding]) -> list[Finding]:
+def _mend(directory: DataDirectory, findings: Sequence[Finding]) -> list[Finding]:
     """Mend all that can be mended; the findings that are no more. Hold the directory's lock.
 
     Raises OSError, sqlite3.Error: run it again when the cause is gone.
@@ -129,14 +129,8 @@ def _check_counters(connection: sqlite3.Connection, report: Report) -> None:
         " JOIN agents AS a USING (uid)"
     )
     for kind, chain_hash, *key in evicted:
-        report(
-            Finding(
-                "evicted",
-                f"table evicted, {chain_hash.hex()}",
-                "the file is there",
-                "once it is missing for another reason, a turn reports that it was evicted",
-                "forget that it was",
-                ("/".join(key),),
-                Mend(rows=partial(eviction.forget, uid="", names=[references.named(kind, chain_hash)])),
-            )
-        )
+        where = f"table evicted, {chain_hash.hex()}"
+        consequence = "once it is missing for another reason, a turn reports that it was evicted"
+        mend = Mend(rows=partial(eviction.forget, uid="", names=[references.named(kind, chain_hash)]))
+        agents = ("/".join(key),)
+        report(Finding("evicted", where, "the file is there", consequence, "forget that it was", agents, mend))

@@ -184,7 +184,7 @@ def lost_recovery(path: Path) -> str:
     """What to do where the database of files of KV is lost."""
     return (
         f"Put back the {path.name} that was there, with its {path.name}-wal if it had one, from wherever it was moved,"
-        f" or from a backup. If there is none: {_lowered(recovery(path))}"
+        f" or from a backup. If there is none: {recovery(path)}"
     )
 
 
@@ -208,20 +208,9 @@ def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
         return False
     dangling = connection.execute("PRAGMA foreign_key_check").fetchmany(_MOST)
     for table, row, parent, _ in dangling:
-        report(
-            Finding(
-                "database",
-                f"{path.name}, table {table}, row {row}",
-                f"refers to a row of {parent} that does not exist",
-                "what the row stands for cannot be read",
-                recovery(path),
-            )
-        )
+        where, problem = f"{path.name}, table {table}, row {row}", f"refers to a row of {parent} that does not exist"
+        report(Finding("database", where, problem, "what the row stands for cannot be read", recovery(path)))
     return True
-
-
-def _lowered(text: str) -> str:
-    return text[0].lower() + text[1:]
 
 
 def _one_line(text: str) -> str:

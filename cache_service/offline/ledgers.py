@@ -23,17 +23,11 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
     for where, problem, agents in chain(_of_rows(connection, tree), _of_heads(connection, tree)):
         report(_finding(where, problem, agents))
     for segment, needed in tree.unheld():
-        stands = "no agent, snapshot or turn stands on it"
-        report(
-            Finding(
-                "unerased",
-                f"segment {segment.id}",
-                f"{stands if needed is None else f'only {needed} of its tokens are needed'}; the rest should be erased",
-                "what a deleted agent or branch said may still be in the database",
-                "erase it",
-                mend=Mend(rows=partial(erase, segment=segment.id, tokens=needed)),
-            )
-        )
+        held = "nothing stands on it" if needed is None else f"only {needed} of its tokens are needed"
+        problem = f"{held}, so the rest should have been erased"
+        consequence = "what a deleted agent or branch said may still be in the database"
+        mend = Mend(rows=partial(erase, segment=segment.id, tokens=needed))
+        report(Finding("unerased", f"segment {segment.id}", problem, consequence, "erase it", mend=mend))
 
 
 def _of_rows(connection: sqlite3.Connection, tree: Tree) -> Iterator[tuple[str, str, tuple[str, ...] | None]]:

@@ -43,7 +43,7 @@ def keep_newest(connection: sqlite3.Connection, links: Mapping[int, Link]) -> li
     contradict themselves are gone.
     """
     segments = tree.segments(connection)
-    good = set(_good(connection, segments))
+    good = _good(connection, segments)
     known = {**links, **{number: Link(each.parent_id, each.parent_tokens) for number, each in segments.items()}}
     holders = tree.holders(connection)
     lost: defaultdict[str, list[str]] = defaultdict(list)
@@ -80,17 +80,15 @@ def _drop_contradictory(connection: sqlite3.Connection) -> set[AgentKey]:
     return {*gone.values()}
 
 
-def _good(connection: sqlite3.Connection, segments: Mapping[int, Segment]) -> Iterator[int]:
+def _good(connection: sqlite3.Connection, segments: Mapping[int, Segment]) -> set[int]:
     """Segments that hold together, as do all those that they stand on."""
     good: set[int] = set()
     for number, segment in sorted(segments.items()):
-        if (
-            (segment.parent_id is None or segment.parent_id in good)
-            and not ledgers.content_problem(connection, segment)
-            and not ledgers.parent_problem(connection, segment, segments)
-        ):
-            good.add(number)
-            yield number
+        if segment.parent_id is None or segment.parent_id in good:
+            problem = ledgers.content_problem(connection, segment)
+            if not (problem or ledgers.parent_problem(connection, segment, segments)):
+                good.add(number)
+    return good
 
 
 def _holds(connection: sqlite3.Connection, holder: Holder, segments: Mapping[int, Segment], good: set[int]) -> bool:

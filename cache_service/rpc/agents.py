@@ -49,7 +49,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     _blocks: BlockStore
     _hints: TurnHints
     _replicator: Replicator | None
-    """`replicator` is None where there is no remote tier."""
+    """None where there is no remote tier."""
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         agent = await self._database.read(agents.described, AgentKey.from_proto(request.key))

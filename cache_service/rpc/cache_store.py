@@ -47,17 +47,17 @@ Requests = AsyncIterator[pb.WriteBlockRequest]
 class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     """Each RPC is one transaction of the ledger's functions, or one call of BlockStore or BlockStreams. Event loop."""
 
-    _directory: DataDirectory
     _database: Database
     _clock: Clock
     _blocks: BlockStore
+    _hints: TurnHints
+    _directory: DataDirectory
     _streams: BlockStreams
     _last_use: LastUse
-    _hints: TurnHints
     _probe: Probe
     _ledgers: LedgerWriter
     _retriever: Retriever | None
-    """`retriever` is None where there is no remote tier."""
+    """None where there is no remote tier."""
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
         key = AgentKey.from_proto(request.key, anonymous=True)

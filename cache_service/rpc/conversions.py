@@ -224,12 +224,9 @@ def workflow_put(request: cache_store_pb2.PutWorkflowRecordRequest) -> Put:
 
 def workflow_message(namespace: str, record: Record, payload: bytes | None = None) -> cache_store_pb2.WorkflowRecord:
     """A workflow's record for a response."""
+    _, workflow_id, version, *_, summary = record
     return cache_store_pb2.WorkflowRecord(
-        namespace=namespace,
-        workflow_id=record.workflow_id,
-        version=record.version,
-        summary=record.summary,
-        payload=payload,
+        namespace=namespace, workflow_id=workflow_id, version=version, summary=summary, payload=payload
     )
 
 

@@ -89,14 +89,8 @@ class BlockStore:
         if lost := known - self._directory.quarantined():
             self._database.write_blocking(references.forget_quarantined, files=lost)
         self._warm.start()
-        event(
-            log,
-            "data directory swept",
-            staged=swept,
-            files=len(rows & found),
-            orphans=len(found - rows),
-            missing=len(missing),
-        )
+        files, orphans = len(rows & found), len(found - rows)
+        event(log, "data directory swept", staged=swept, files=files, orphans=orphans, missing=len(missing))
 
     @_on_thread_of_files
     def stage(self, namespace: str, names: Iterable[FileName]) -> list[tuple[FileName, Path]]:
@@ -137,7 +131,7 @@ class BlockStore:
         try:
             for staged in publication.staged:
                 name = staged.file.name
-                if name in placed or self._exists(publication.key.namespace, name):
+                if name in placed or self._found(publication.key.namespace, name):
                     self._directory.removal.remove([staged.path])
                     dropped += 1
                     continue
@@ -187,9 +181,8 @@ class BlockStore:
         Raises BlockFileError if its header is not what it should be, ResourceExhausted if the disk is full.
         """
         namespace, name = each.origin.key.namespace, each.file.name
-        present = self._database.read_blocking(references.find, namespace=namespace, names=[name])
-        if present and self._directory.has(name):
-            return present[0]
+        if present := self._found(namespace, name):
+            return present
         verify(Staged(each.file, staged), namespace, each.origin.fingerprint)
         adopted = False
         try:
@@ -277,9 +270,9 @@ class BlockStore:
             if refusal is not None:
                 raise refusal
 
-    def _exists(self, namespace: str, name: FileName) -> bool:
-        found = self._database.read_blocking(references.find, namespace=namespace, names=[name])
-        return bool(found) and self._directory.has(name)
+    def _found(self, namespace: str, name: FileName) -> FileRow | None:
+        found = self._database.read_blocking(references.find, namespace, [name])
+        return found[0] if found and self._directory.has(name) else None
 
     def _verify_and_place(self, staged: Staged, publication: Publication) -> FileOrigin:
         name = staged.file.name

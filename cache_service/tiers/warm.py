@@ -50,7 +50,8 @@ class WarmTier:
 
     def start(self) -> None:
         """Count what is there, and fix limits that depend on it."""
-        self._database.write_blocking(_recount)
+        self._database.write_blocking(references.recount)
+        self._database.write_blocking(usage.recount)
         self._limits = self._configured.fixed(self.used(), self.free())
         event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
 
@@ -162,20 +163,9 @@ class WarmTier:
         self._unlink(dropped)
         self._metrics.evicted(reason, dropped.agents)
         if dropped.files or dropped.quarantined:
-            event(
-                log,
-                "KV evicted",
-                reason=reason,
-                agents=dropped.agents,
-                files=len(dropped.files) + len(dropped.quarantined),
-                freed_bytes=dropped.freed_bytes,
-            )
+            files, freed_bytes = len(dropped.files) + len(dropped.quarantined), dropped.freed_bytes
+            event(log, "KV evicted", reason=reason, agents=dropped.agents, files=files, freed_bytes=freed_bytes)
 
     def _unlink(self, dropped: Dropped) -> None:
         self._directory.remove(dropped.files)
         self._directory.remove_quarantined(dropped.quarantined)
-
-
-def _recount(connection: sqlite3.Connection) -> None:
-    references.recount(connection)
-    usage.recount(connection)
