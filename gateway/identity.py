@@ -73,6 +73,9 @@ class Memory:
         return self.how in (How.RETRIED, How.CONTINUED, How.FORKED, How.NEW)
 
 
+_Place = tuple[str, str, str]
+
+
 class Finder:
     """Finds agents, for one gateway. Event loop only.
 
@@ -83,8 +86,8 @@ class Finder:
         self._agents = agent_pb2_grpc.AgentServiceStub(channel)
         self._keep = keep
         self._expiry = expiry
-        self._busy: set[tuple[str, str, str]] = set()
-        self._attempts: set[tuple[str, str, str]] = set()
+        self._busy: set[_Place | None] = set()
+        self._attempts: set[_Place | None] = set()
         self._erasing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -95,34 +98,19 @@ class Finder:
         `previous`, InvalidArgument where it is another agent's, Aborted where another attempt at the turn runs, and
         what the worker refuses.
         """
-        with self._only_attempt(wanted):
-            memory = await self._resolve(wanted, fresh=fresh)
-            place = (wanted.namespace, wanted.model_id, memory.agent_id)
-            entered = memory.guessed and place not in self._busy
-            if entered:
-                self._busy.add(place)
-            try:
-                yield memory
-            finally:
-                if entered:
-                    self._busy.discard(place)
-                if memory.how is How.FORKED and not memory.committed and not wanted.turn:  # a retry may come back to it
-                    self._erase(*place)
-
-    @contextmanager
-    def _only_attempt(self, wanted: Wanted) -> Iterator[None]:
-        """Raise Aborted where another attempt at the turn runs: it would be found only when it is committed."""
-        attempt = (wanted.namespace, wanted.model_id, wanted.turn)
-        if not wanted.turn or wanted.agent_id:  # attempts of an agent that is named wait for each other
-            yield
-            return
+        # Attempts of an agent that is named wait for each other; another's would be found only when it is committed.
+        attempt = (wanted.namespace, wanted.model_id, wanted.turn) if wanted.turn and not wanted.agent_id else None
         if attempt in self._attempts:
             raise errors.Aborted("another request with this Idempotency-Key is running; try again for its answer")
-        self._attempts.add(attempt)
-        try:
-            yield
-        finally:
-            self._attempts.discard(attempt)
+        with _among(self._attempts, attempt):
+            memory = await self._resolve(wanted, fresh=fresh)
+            place = (wanted.namespace, wanted.model_id, memory.agent_id)
+            with _among(self._busy, place if memory.guessed and place not in self._busy else None):
+                try:
+                    yield memory
+                finally:
+                    if memory.how is How.FORKED and not memory.committed and not wanted.turn:  # no retry comes back
+                        self._erase(*place)
 
     async def _resolve(self, wanted: Wanted, *, fresh: bool) -> Memory:
         if wanted.agent_id and not wanted.previous:
@@ -214,3 +202,16 @@ class Finder:
 
 def _new_id() -> str:
     return f"conv-{uuid.uuid4().hex}"
+
+
+@contextmanager
+def _among(places: set[_Place | None], place: _Place | None) -> Iterator[None]:
+    """Have a place among `places` during the block; None: do nothing."""
+    if place is None:
+        yield
+        return
+    places.add(place)
+    try:
+        yield
+    finally:
+        places.discard(place)

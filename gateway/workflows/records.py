@@ -26,7 +26,7 @@ PATIENCE_SECONDS: Final = 60.0
 """How long a run waits for a store that does not answer, from the first call that failed."""
 
 _TIMEOUT_SECONDS: Final = 20.0
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+_SILENCE_WAIT: Final = 0.25
 _POLL_SECONDS: Final = 0.25
 _MAX_ERROR: Final = 3000
 """Characters of a run's error that are kept; the summary has 16 KiB."""
@@ -203,17 +203,13 @@ class _Call:
 
     async def answer(self, request: Any) -> Any:
         """Return the answer. Raise AgentmemError; Unavailable when the patience is over."""
-        backoff = _FIRST_WAIT
 
         def wait(failure: retries.Failure) -> float | None:
-            nonlocal backoff
             error = _error(failure)
             if not isinstance(error, errors.Unavailable):
                 return None
             self.is_repeated = True
-            seconds = backoff if _is_silence(failure) else max(backoff, error.retry_after)
-            backoff = min(2 * backoff, _LONGEST_WAIT)
-            return seconds
+            return _SILENCE_WAIT if _is_silence(failure) else error.retry_after
 
         try:
             return await retries.retry(lambda: self._rpc(request, timeout=_TIMEOUT_SECONDS), wait, self._patience)

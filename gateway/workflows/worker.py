@@ -23,6 +23,7 @@ from agentmem.v1 import (
     types_pb2,
 )
 from gateway import retries, upstream
+from gateway.api.exchange import Heard
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.inboxes import Listening
 from gateway.workflows.program import Turn
@@ -102,18 +103,12 @@ class Worker:
         await _best_effort(self._agents.PrefetchAgent(request, timeout=_BEST_EFFORT_SECONDS))
 
     async def _generate(self, request: inference_pb2.GenerateRequest, listener: Listener) -> Done:
-        text, started, finished = "", inference_pb2.Started(), inference_pb2.Finished()
+        heard = Heard()
         async with aclosing(upstream.generation(self._channel, request)) as events:
             async for event in events:
-                match event.WhichOneof("event"):
-                    case "started":
-                        started = event.started
-                    case "delta":
-                        text += event.delta.text
-                    case "finished":
-                        finished = event.finished
+                heard.add(event)
                 listener(event)
-        return Done(text, started, finished)
+        return Done("".join(heard.texts), heard.started, heard.finished)
 
     async def _unary(self, rpc: Callable[[Any], upstream.UnaryCall[Any]], request: Any) -> Any:
         return await self._retry(lambda: upstream.result(rpc(request)))
