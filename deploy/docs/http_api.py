@@ -1,31 +1,16 @@
 """The HTTP API, from the gateway's OpenAPI document."""
 
-import asyncio
 import json
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from deploy.docs.contract import names as types_of_the_contract
 from deploy.docs.tables import code, table
-from gateway.app import Gateway
-from gateway.http.openapi import document as openapi
-from gateway.settings import GatewaySettings
+from gateway.http.openapi import document
 
 _SCHEMAS: Final = "#/components/schemas/"
 _DIALECTS: Final = ("OpenAI", "Anthropic")
 """Tags whose bodies are described field by field; those of REST are the contract's messages."""
-
-
-def document() -> dict[str, Any]:
-    """Return the document that the gateway serves as /openapi.json."""
-
-    async def made() -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as directory:
-            return openapi(Gateway(GatewaySettings.model_validate({"run_dir": Path(directory)})).http.app.routes)
-
-    return asyncio.run(made())
 
 
 def page() -> str:

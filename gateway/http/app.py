@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Final
 
 import grpc
@@ -88,7 +87,7 @@ class HttpServer:
                 Route(ALIVE, self._alive),
                 Route(READY, self._ready),
                 Route(METRICS, self._metrics_page),
-                Route("/openapi.json", self._openapi),
+                Route("/openapi.json", _openapi),
             ],
             middleware=[
                 *([Middleware(CORSMiddleware, allow_origins=origins, **_CORS)] if origins else []),
@@ -109,13 +108,6 @@ class HttpServer:
         if reason:
             return JSONResponse({"status": "not ready", "reason": reason}, 503, {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
-
-    async def _openapi(self, _: Request) -> Response:
-        return JSONResponse(await asyncio.to_thread(lambda: self._document))  # the first time it takes a while
-
-    @cached_property
-    def _document(self) -> dict[str, Any]:
-        return document(self.app.routes)
 
     async def _metrics_page(self, _: Request) -> Response:
         page = await asyncio.to_thread(generate_latest, self._metrics.registry)  # some ms, in which tokens would wait
@@ -155,6 +147,10 @@ class ModelEndpoints:
         redact(found, caller())
         describe = anthropic_model if speaks_anthropic(request.scope) else openai_model
         return JSONResponse(describe(found.model))
+
+
+async def _openapi(_: Request) -> Response:
+    return JSONResponse(await asyncio.to_thread(document))
 
 
 async def _kept_response(_: Request) -> Response:

@@ -1,27 +1,28 @@
 """The OpenAPI document: what each route does, with the schemas that requests are checked by.
 
-A new route is one entry here. REST's operations come from `gateway.api.rest`, and the schema of a turn's body from its
-TurnEndpoint.
+A new route is one entry here. REST's operations come from `gateway.api.rest`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
-from starlette.routing import BaseRoute, Route
 
 from gateway.api import answer_schemas as told
-from gateway.api.messages_schema import CountTokensRequest
+from gateway.api.chat import ChatRequest
+from gateway.api.completions import CompletionRequest
+from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
+from gateway.api.responses_schema import ResponseRequest
 from gateway.api.rest import ENDPOINTS, Endpoint, Parameter, model_of_answer, model_of_body
 from gateway.api.transcoding import message_model
 from gateway.api.validation import Json
 from gateway.http.middleware import ALIVE, METRICS, OPEN, READY
 from gateway.http.requests import TurnHeaders, TurnName
-from gateway.http.turns import TurnEndpoint
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -90,19 +91,24 @@ _NOT_SERVED: Final = Operation("Not served: says what to do", "OpenAI", {}, erro
 
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", "/v1/chat/completions"): _TURN._replace(
-        summary="Complete a chat", example=_CHAT, answers={JSON: told.CHAT_COMPLETION, EVENTS: told.EVENT}
+        summary="Complete a chat",
+        body=ChatRequest,
+        example=_CHAT,
+        answers={JSON: told.CHAT_COMPLETION, EVENTS: told.EVENT},
     ),
     ("POST", "/v1/completions"): _TURN._replace(
         summary="Complete a text",
+        body=CompletionRequest,
         example={"model": "demo", "prompt": "The boat is"},
         answers={JSON: told.COMPLETION, EVENTS: told.EVENT},
     ),
     ("POST", "/v1/responses"): _TURN._replace(
-        summary="Answer", example={"model": "demo", "input": "Where is the boat?"}
+        summary="Answer", body=ResponseRequest, example={"model": "demo", "input": "Where is the boat?"}
     ),
     **{(method, "/v1/responses/{id}"): _NOT_SERVED for method in ("GET", "POST", "DELETE")},
     ("POST", "/v1/messages"): _TURN._replace(
         summary="Answer messages",
+        body=MessagesRequest,
         example={**_CHAT, "max_tokens": 64},
         answers={JSON: told.MESSAGE, EVENTS: told.EVENT},
         **_ANTHROPIC,
@@ -127,19 +133,20 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: {"type": "string"}}, errors=GUARD_ERRORS),
     ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: told.ANY}, errors=GUARD_ERRORS),
 }
-"""All routes but REST's."""
+"""All routes but REST's; tests compare them with those that are served."""
 
 
 _REF: Final = "#/components/schemas/{model}"
 
 
-def document(routes: Iterable[BaseRoute]) -> Json:
-    """Return the document of `routes`. Raises KeyError for a route that `OPERATIONS` does not know."""
-    found = list(_operations(routes))
-    refs, schemas = _schemas(operation for _, _, operation in found)
+@cache
+def document() -> Json:
+    """Return the document. The first time it takes a while."""
+    operations = {**OPERATIONS, **{(endpoint.method, endpoint.path): _rest(endpoint) for endpoint in ENDPOINTS}}
+    refs, schemas = _schemas(operations.values())
     schemas |= {"Error": told.OPENAI_ERROR, "AnthropicError": told.ANTHROPIC_ERROR}
     paths: dict[str, Json] = {}
-    for method, path, operation in found:
+    for (method, path), operation in operations.items():
         paths.setdefault(path, {})[method.lower()] = _written(path, operation, refs)
     return {
         "openapi": "3.1.0",
@@ -159,26 +166,6 @@ def document(routes: Iterable[BaseRoute]) -> Json:
             },
         },
     }
-
-
-def served(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, Route]]:
-    """Yield method, path as OpenAPI writes it, and route of all that is served, but for HEAD."""
-    for route in routes:
-        if isinstance(route, Route):
-            for method in sorted((route.methods or set()) - {"HEAD"}):
-                yield method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path), route
-
-
-def _operations(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, Operation]]:
-    rest = {(endpoint.method, endpoint.path): endpoint for endpoint in ENDPOINTS}
-    for method, path, route in served(routes):
-        if (method, path) in rest:
-            yield method, path, _rest(rest[method, path])
-            continue
-        operation = OPERATIONS[method, path]
-        if isinstance(route.endpoint, TurnEndpoint):
-            operation = operation._replace(body=route.endpoint.schema)
-        yield method, path, operation
 
 
 def _rest(endpoint: Endpoint) -> Operation:

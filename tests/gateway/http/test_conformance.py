@@ -15,9 +15,9 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from gateway.http.openapi import document
 
-from ..background import Served, routes, served
+from ..background import Served, served
 
-SCHEMA = schemathesis.openapi.from_dict(document(routes()))
+SCHEMA = schemathesis.openapi.from_dict(document())
 FULL = bool(os.environ.get("AGENTMEM_FULL_MATRIX"))
 SCHEMA.config.phases.coverage.enabled = FULL
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ from starlette.routing import Route
 
 from gateway.api.rest import ENDPOINTS, model_of_body
 from gateway.api.validation import parse_body
-from gateway.http.openapi import OPERATIONS, document, served
+from gateway.http.openapi import document
 from tests.gateway.background import routes
 from tests.gateway.scripted import ScriptedWorker
 
@@ -21,24 +22,26 @@ ROUTES = routes()
 
 async def test_it_is_served_and_valid(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
     answer = await http.get("/openapi.json")
-    assert answer.json() == document(ROUTES)
+    assert answer.json() == document()
     validate(answer.json())
 
 
 def test_every_route_is_in_it_and_nothing_else() -> None:
-    described = {
-        (method.upper(), path) for path, operations in document(ROUTES)["paths"].items() for method in operations
-    }
+    described = {(method.upper(), path) for path, operations in document()["paths"].items() for method in operations}
     assert all(isinstance(route, Route) for route in ROUTES), "a mount would hide its routes from the document"
-    assert described == {(method, path) for method, path, _ in served(ROUTES)}
-    assert described == set(OPERATIONS) | {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+    assert described == {
+        (method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path))
+        for route in ROUTES
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
 
 
 @pytest.mark.parametrize(
     ("headers", "status"), [({"host": "evil.example"}, 421), ({"x-much": "a" * 100_000}, 431)], ids=["421", "431"]
 )
 async def test_the_doors_own_refusals_are_in_it(http: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
-    for path, operations in document(ROUTES)["paths"].items():
+    for path, operations in document()["paths"].items():
         for method, operation in operations.items():
             answer = await http.request(method, path.replace("{", "").replace("}", ""), headers=headers)
             is_open = operation.get("security") == [] and status == 421
@@ -47,28 +50,20 @@ async def test_the_doors_own_refusals_are_in_it(http: httpx.AsyncClient, headers
 
 
 def test_what_has_a_body_may_be_too_slow() -> None:
-    for operations in document(ROUTES)["paths"].values():
+    for operations in document()["paths"].values():
         for operation in operations.values():
             assert ("requestBody" in operation) <= ("408" in operation["responses"]), operation["summary"]
 
 
-def test_a_route_without_a_line_is_refused() -> None:
-    async def nothing(_: Any) -> None:
-        pass
-
-    with pytest.raises(KeyError, match="/v1/new"):
-        document([*ROUTES, Route("/v1/new", nothing, methods=["POST"])])
-
-
 def test_everything_that_takes_json_has_an_example() -> None:
-    for operations in document(ROUTES)["paths"].values():
+    for operations in document()["paths"].values():
         for operation in operations.values():
             for media, content in operation.get("requestBody", {}).get("content", {}).items():
                 assert media != "application/json" or "example" in content, operation["summary"]
 
 
 def test_no_field_is_a_namespace() -> None:
-    assert '"namespace"' not in json.dumps(document(ROUTES)["components"])
+    assert '"namespace"' not in json.dumps(document()["components"])
 
 
 @pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.has_body], ids=lambda one: one.rpc.name)

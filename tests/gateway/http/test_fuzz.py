@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gateway.http.openapi import document
 
-from ..background import Served, routes, served
+from ..background import Served, served
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -39,7 +39,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoints() -> Iterator[Endpoint]:
-    described = document(routes())
+    described = document()
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
             content = operation.get("requestBody", {}).get("content", {})
