@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from google.protobuf.descriptor import MethodDescriptor
-from pydantic import BaseModel, Field, create_model
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema, create_model
 
 from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.v1 import agent_pb2, inference_pb2
 from gateway.api.errors import REST
 from gateway.api.exchange import Answer, Exchange, SseEvent
 from gateway.api.transcoding import ContractModel, contract_model, message_model, to_json
-from gateway.api.validation import Json
+from gateway.api.validation import Json, KeyPart, Strict
 
 Values = Mapping[str, str | int | bool]
 """The parameters of a request that were given, by name."""
@@ -26,13 +26,32 @@ _PATH_FIELDS: Final = {"agent": "key.agent_id", "name": "name"}
 _TURNS: Final = frozenset({"Generate", "Prefill"})
 
 
+def _int32(text: str) -> int:
+    if int(text) not in _INT32:
+        raise ValueError("must be a whole number of 32 bits")
+    return int(text)
+
+
+_INT32: Final = range(-(2**31), 2**31)
+_Flag = Annotated[
+    Literal["true", "false"], AfterValidator(lambda text: text == "true"), WithJsonSchema({"type": "boolean"})
+]
+_Number = Annotated[
+    str,
+    Field(pattern="^-?[0-9]{1,10}$"),
+    AfterValidator(_int32),
+    WithJsonSchema({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
+]
+_Token = Annotated[str, Field(max_length=4096)]
+
+
 class Parameter(NamedTuple):
     """One query parameter of a `kind`; `field` is the path of the request's field that it fills, empty for none."""
 
     name: str
     field: str
     what: str
-    kind: type[str] | type[int] | type[bool] = str
+    kind: Any = KeyPart
     required: bool = False
 
 
@@ -68,10 +87,7 @@ class Endpoint:
         return self.method in ("POST", "PUT") and not self.rpc.client_streaming
 
     def check(self, given: Values) -> None:
-        """Raise InvalidArgument for parameters that are missing, or that contradict each other."""
-        for parameter in self.query:
-            if parameter.required and parameter.name not in given:
-                raise InvalidArgument(parameter.name, "is required: add it to the query")
+        """Raise InvalidArgument for parameters that contradict each other."""
         if self.rpc.name == "DeleteAgent" and ("model" in given) == bool(given.get("all_models")):
             raise InvalidArgument("model", "name one model, or say all_models=true to delete the agent on all of them")
 
@@ -85,10 +101,10 @@ class Endpoint:
 
 _MODEL: Final = Parameter("model", "key.model_id", "The agent's model.", required=True)
 _PAGE: Final = (
-    Parameter("page_size", "page_size", "At most 1000; 100 where it is not given.", int),
-    Parameter("page_token", "page_token", "next_page_token of the page before."),
+    Parameter("page_size", "page_size", "At most 1000; 100 where it is not given.", _Number),
+    Parameter("page_token", "page_token", "next_page_token of the page before.", _Token),
 )
-_TEXT: Final = Parameter("include_text", "include_text", "true: also what was said.", bool)
+_TEXT: Final = Parameter("include_text", "include_text", "true: also what was said.", _Flag)
 _QUESTION: Final = {"append": {"messages": {"messages": [{"role": "user", "content": "Where is the key?"}]}}}
 _CONTEXT: Final = {"append": {"text": "The key is in the cellar."}}
 _HINT: Final = {"key": {"agent_id": "marco", "model_id": "demo"}, "steps": 1}
@@ -128,8 +144,8 @@ ENDPOINTS: Final = (
         "DeleteAgent",
         "Erase an agent for good",
         Parameter("model", "key.model_id", "The agent's model; this or all_models is required."),
-        Parameter("all_models", "", "true: the agent's memories on all models.", bool),
-        Parameter("allow_missing", "allow_missing", "true: 200 where there is nothing to delete.", bool),
+        Parameter("all_models", "", "true: the agent's memories on all models.", _Flag),
+        Parameter("allow_missing", "allow_missing", "true: 200 where there is nothing to delete.", _Flag),
     ),
     _of_agent("POST /generate", "Generate", "Run a turn", example={**_QUESTION, "max_tokens": 50}),
     _of_agent("POST /prefill", "Prefill", "Let an agent take context in", example=_CONTEXT),
@@ -169,6 +185,16 @@ ENDPOINTS: Final = (
 """A new RPC over REST is one entry here; its example is tried by a test."""
 
 STREAM = "stream"
+
+
+@cache
+def model_of_query(endpoint: Endpoint) -> type[Strict]:
+    """Return what the query of an endpoint may hold, as text."""
+    fields: dict[str, Any] = {
+        one.name: (one.kind, Field(... if one.required else None, description=one.what)) for one in endpoint.query
+    }
+    made: type[Strict] = create_model("Query", __base__=Strict, **fields)
+    return made
 
 
 @cache

@@ -18,7 +18,7 @@ from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
 from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
 from gateway.api.responses_schema import ResponseRequest
-from gateway.api.rest import ENDPOINTS, Endpoint, Parameter, model_of_answer, model_of_body
+from gateway.api.rest import ENDPOINTS, Endpoint, model_of_answer, model_of_body, model_of_query
 from gateway.api.transcoding import message_model
 from gateway.api.validation import Json
 from gateway.http.middleware import ALIVE, METRICS, OPEN, READY
@@ -63,16 +63,18 @@ class Operation(NamedTuple):
 _NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 
-def _headers(model: type[BaseModel]) -> tuple[Json, ...]:
-    """Return the headers of `model` as parameters."""
+def _parameters(where: str, model: type[BaseModel]) -> tuple[Json, ...]:
+    """Return the fields of `model` as parameters in the header or the query."""
+    schema = model.model_json_schema()
     return tuple(
         {
             "name": name,
-            "in": "header",
+            "in": where,
+            "required": name in schema.get("required", ()),
             "description": said["description"],
             "schema": {key: value for key, value in said.items() if key not in ("title", "description", "default")},
         }
-        for name, said in model.model_json_schema()["properties"].items()
+        for name, said in schema["properties"].items()
     )
 
 
@@ -80,7 +82,7 @@ _TURN: Final = Operation(
     "",
     "OpenAI",
     {JSON: told.ANY, EVENTS: told.EVENT},
-    parameters=_headers(TurnHeaders),
+    parameters=_parameters("header", TurnHeaders),
     errors=WRITE_ERRORS,
 )
 """A route that runs turns: JSON, or events where `stream` asks for them."""
@@ -181,22 +183,9 @@ def _rest(endpoint: Endpoint) -> Operation:
         answers,
         body,
         endpoint.example,
-        tuple(_query(one) for one in endpoint.query) + (_headers(TurnName) if endpoint.is_turn else ()),
+        _parameters("query", model_of_query(endpoint)) + (_parameters("header", TurnName) if endpoint.is_turn else ()),
         READ_ERRORS if body is None and endpoint.method == "GET" else WRITE_ERRORS,
     )
-
-
-_QUERY: Final[Mapping[type, Json]] = {
-    str: _NAME,
-    int: {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
-    bool: {"type": "boolean"},
-}
-
-
-def _query(parameter: Parameter) -> Json:
-    schema = {"type": "string"} if parameter.field == "page_token" else _QUERY[parameter.kind]
-    query = {"name": parameter.name, "in": "query", "required": parameter.required, "description": parameter.what}
-    return {**query, "schema": schema}
 
 
 def _schemas(operations: Iterable[Operation]) -> tuple[Mapping[Any, Json], Json]:

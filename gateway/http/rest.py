@@ -5,7 +5,6 @@ the path as it was sent, where others match it decoded.
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
@@ -23,11 +22,11 @@ from starlette.types import Receive, Scope, Send
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import agent_pb2
-from agentmem.validation import check_text
 from agentmem.wire import drain
 from gateway import upstream
-from gateway.api.rest import ENDPOINTS, STREAM, Endpoint, Parameter, Values, exchange_of, model_of_body
+from gateway.api.rest import ENDPOINTS, STREAM, Endpoint, Values, exchange_of, model_of_body, model_of_query
 from gateway.api.transcoding import read_json, to_json
+from gateway.api.validation import checked, printable
 from gateway.edge.authorization import authorize_namespace
 from gateway.edge.callers import caller
 from gateway.http.middleware import log_fields
@@ -101,9 +100,6 @@ async def _pieces(body: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 
 _MOST_PARAMETERS: Final = 16
-_MOST_TEXT: Final = 4096
-_INT32: Final = range(-(2**31), 2**31)
-_INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
 
 
 def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
@@ -111,14 +107,14 @@ def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
 
     Raises InvalidArgument for unknown, repeated, missing, contradictory and ill-formed ones.
     """
-    values: dict[str, str | int | bool] = {name: percent_decoded(name, part) for name, part in path.items()}
-    known = {parameter.name: parameter for parameter in endpoint.query}
+    in_path = {name: percent_decoded(name, part) for name, part in path.items()}
+    asked: dict[str, str] = {}
     for name, text in _pairs(query):
-        if name not in known:
-            raise InvalidArgument("query", f"has a parameter that is none of {', '.join(known) or 'none'}")
-        if name in values:
-            raise InvalidArgument(name, "is given more than once")
-        values[name] = _value(known[name], text)
+        if name in asked:
+            raise InvalidArgument(printable(name), "is given more than once")
+        asked[name] = text
+    query_values = checked(asked, model_of_query(endpoint))
+    values = {**in_path, **{name: getattr(query_values, name) for name in asked}}
     endpoint.check(values)
     return values
 
@@ -143,20 +139,6 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         raise InvalidArgument("query", "is not percent-encoded UTF-8") from None
     except ValueError:
         raise InvalidArgument("query", f"has more than {_MOST_PARAMETERS} parameters") from None
-
-
-def _value(parameter: Parameter, text: str) -> str | int | bool:
-    if parameter.kind is bool:
-        if text not in ("true", "false"):
-            raise InvalidArgument(parameter.name, "must be true or false")
-        return text == "true"
-    if parameter.kind is int:
-        if not _INTEGER.fullmatch(text) or int(text) not in _INT32:
-            raise InvalidArgument(parameter.name, "must be a whole number of 32 bits")
-        return int(text)
-    if parameter.field == "page_token":
-        return check_text(parameter.name, text, max_bytes=_MOST_TEXT, allow_empty=True)
-    return check_text(parameter.name, text)
 
 
 def rest_routes(shared: Turns) -> list[Route]:

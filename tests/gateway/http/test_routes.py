@@ -95,7 +95,7 @@ async def test_agents_may_have_any_name(worker: ScriptedWorker, http: httpx.Asyn
         ("GET", f"{A}?model=x&model=y", 400, "model"),
         ("GET", f"{A}?model=%ff", 400, "query"),
         ("GET", f"{A}?model=%zz", 400, "query"),
-        ("GET", f"{A}?model=demo&force=1", 400, "query"),
+        ("GET", f"{A}?model=demo&force=1", 400, "force"),
         ("GET", f"{A}?" + "&".join(["model=x"] * 99), 400, "query"),
         ("GET", "/v1/agents/%ff?model=demo", 400, "agent"),
         ("GET", "/v1/agents/%?model=demo", 400, "agent"),
