@@ -42,7 +42,7 @@ _Number = Annotated[
     AfterValidator(_int32),
     WithJsonSchema({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
 ]
-_Token = Annotated[str, Field(max_length=4096)]
+_Token = Annotated[str, Field(max_length=4096), WithJsonSchema({"type": "string"})]
 
 
 class Parameter(NamedTuple):
