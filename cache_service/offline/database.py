@@ -137,7 +137,7 @@ def refuse_damaged(directory: DataDirectory) -> None:
             problems = [str(error)]
         if problems != ["ok"]:
             raise DatabaseDamaged(
-                f"{path} is damaged ({_one_line(problems[0])}); nothing was changed. {recovery(path)}"
+                f"{path} is damaged ({' '.join(problems[0].split())}); nothing was changed. {recovery(path)}"
             )
     if lost:
         raise DatabaseDamaged(f"{lost}; nothing was changed. {lost_recovery(path)}")
@@ -204,17 +204,13 @@ def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
         problems = [str(error)]
     if problems != ["ok"]:
         for problem in problems:
-            report(Finding("database", path.name, _one_line(problem), consequence, recovery(path)))
+            report(Finding("database", path.name, " ".join(problem.split()), consequence, recovery(path)))
         return False
     dangling = connection.execute("PRAGMA foreign_key_check").fetchmany(_MOST)
     for table, row, parent, _ in dangling:
         where, problem = f"{path.name}, table {table}, row {row}", f"refers to a row of {parent} that does not exist"
         report(Finding("database", where, problem, "what the row stands for cannot be read", recovery(path)))
     return True
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _beside_files(directory: DataDirectory, what: str) -> str:

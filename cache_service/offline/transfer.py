@@ -97,10 +97,9 @@ class Link(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """What the new database does not show.
+    """What the new database does not show: `made` are agents whose rows were made again, of `lost` only names are left.
 
-    Links of segments that were not copied, agents whose rows were made again, and those of whom only the name is left,
-    files with their origins, and tables that could not be read to their end.
+    `links` are of segments that were not copied, `damaged` tables that could not be read to their end.
     """
 
     links: dict[int, Link]

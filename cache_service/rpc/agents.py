@@ -38,10 +38,9 @@ RETRY_SECONDS = 30.0
 
 @dataclass(eq=False)
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
-    """Each RPC is one transaction of the ledger's functions; files that are no longer used are deleted after it.
+    """Each RPC is one transaction of the ledger's functions, by the namespace that the worker says. Event loop.
 
-    They are deleted even if the caller has gone meanwhile: without rows they are not counted, and only a start deletes
-    them. A namespace is what the worker says it is. Event loop.
+    Files that are no longer used are deleted after it, even if the caller has gone: else only a start deletes them.
     """
 
     _database: Database

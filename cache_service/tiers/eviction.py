@@ -34,12 +34,8 @@ def evict(
     `protected` is an agent that stays. Pinned agents stay, and so does a file that anybody else refers to. With a
     `namespace`, nothing of any other goes.
     """
-    dropped = Dropped()
-    going = chain(
-        _unowned(connection, namespace),
-        _quarantined(connection, namespace),
-        _idle(connection, protected, hints, namespace),
-    )
+    dropped, idle = Dropped(), _idle(connection, protected, hints, namespace)
+    going = chain(_unowned(connection, namespace), _quarantined(connection, namespace), idle)
     while dropped.freed_bytes < goal and (each := next(going, None)):
         dropped.add(each)
     return dropped

@@ -136,7 +136,7 @@ class WarmTier:
             event(log, "idle agents deleted", agents=erased.agents, freed_bytes=erased.freed_bytes)
 
     def _hopeless(self, protected: str) -> bool:
-        held = self._database.read_blocking(eviction.held_bytes, protected=protected)
+        held = self._database.read_blocking(eviction.held_bytes, protected)
         return held + size_of(self._directory.staging) > self.limits.warm_bytes
 
     def _enforce_quota(self, namespace: str, protected: str | None) -> bool:

@@ -65,10 +65,6 @@ class KVGeometry:
         dim = self.layers[layer].k_dim if part.startswith("k") else self.layers[layer].v_dim
         return dim * self.bits // 32 if part.endswith("weights") else dim // self.group_size
 
-    def dtype_of(self, part: str) -> str:
-        """Return safetensors' dtype of one part."""
-        return "U32" if part.endswith("weights") else self.dtype
-
 
 class TensorPlace(NamedTuple):
     """One tensor: safetensors' dtype, shape, its first token's position, and its bytes, counted behind the header."""
@@ -127,7 +123,7 @@ def places(geometry: KVGeometry, kv_tokens: int, first_positions: Sequence[int])
             for part in TENSORS:
                 if part.endswith("weights") is weights:
                     shape = (1, kv_tokens - first, geometry.layers[layer].kv_heads, geometry.width(layer, part))
-                    dtype = geometry.dtype_of(part)
+                    dtype = "U32" if weights else geometry.dtype
                     end = start + prod(shape) * DTYPE_BYTES[dtype]
                     found[tensor_name(layer, part)] = TensorPlace(dtype, shape, first, start, end)
                     start = end

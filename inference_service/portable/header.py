@@ -165,10 +165,8 @@ def _check_format(metadata: Mapping[str, str]) -> None:
         raise damaged("it is not an exported agent")
     if metadata["format_version"] != str(FORMAT_VERSION):
         version = metadata["format_version"][:20]
-        raise FailedPrecondition(
-            f"the file has version {version} of the format, and this worker reads version {FORMAT_VERSION}; export the "
-            "agent with this version of agentmem"
-        )
+        reads = f"this worker reads version {FORMAT_VERSION}; export the agent with this version of agentmem"
+        raise FailedPrecondition(f"the file has version {version} of the format, and {reads}")
 
 
 def _manifest(metadata: Mapping[str, str]) -> Manifest:

@@ -15,6 +15,7 @@ from inference_service.portable.format import (
     LayerShape,
     Manifest,
     check,
+    places,
 )
 
 from .files import file, manifests
@@ -105,5 +106,5 @@ def test_a_window_is_bounded() -> None:
 def test_widths_are_the_designs() -> None:
     geometry = KVGeometry("BF16", 4, 64, (LayerShape(8, 192, 128),))
     assert [geometry.width(0, part) for part in ("k_weights", "k_scales", "v_weights", "v_biases")] == [24, 3, 16, 2]
-    assert geometry.dtype_of("k_weights") == "U32"
-    assert geometry.dtype_of("v_biases") == "BF16"
+    found = places(geometry, 1, (0,))
+    assert (found["layer_0_k_weights"].dtype, found["layer_0_v_biases"].dtype) == ("U32", "BF16")
