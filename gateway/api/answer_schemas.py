@@ -1,41 +1,73 @@
-"""JSON Schemas of answers that no pydantic model describes, and of errors, each made of one. They say what is always
-there; what is null in that one may be anything.
+"""JSON Schemas of answers that no pydantic model describes, and of errors. Each is made of answers: one with nothing in
+it, and, where fields may be null, one in which they are not. They say what is always there.
 """
 
+import math
 from typing import Any, Final
 
-from agentmem.v1 import model_pb2
+from google.protobuf.duration_pb2 import Duration
+
+from agentmem.v1 import inference_pb2, model_pb2, types_pb2
 from gateway.api import errors
 from gateway.api.chat import ChatAnswer
 from gateway.api.completions import CompletionAnswer
 from gateway.api.messages import MessageAnswer
 from gateway.api.models import openai_list, openai_model
+from gateway.api.reports import memory_report
 from gateway.api.validation import Json
 
-
-def like(answer: Any) -> Json:
-    """Return the schema of what has the fields of `answer`, of the same types, and may have more."""
-    match answer:
-        case None:
-            return {}
-        case dict():
-            fields = {name: like(value) for name, value in answer.items()}
-            return {"type": "object", **({"properties": fields, "required": list(fields)} if fields else {})}
-        case list():
-            return {"type": "array", **({"items": like(answer[0])} if answer else {})}
-    return {"type": {bool: "boolean", int: "integer", float: "number", str: "string"}[type(answer)]}
+_NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
 
-_NO_MODEL: Final = model_pb2.Model()
-_CHAT: Final = ChatAnswer("", 0, "").body()
-_CHAT["choices"][0]["message"]["content"] = None  # where there are only calls
+def like(*answers: Any) -> Json:
+    """Return the schema of what has the fields of `answers`, each of the types that it has in them, and may have more.
 
+    Required is what all have. Of what is null in all nothing is said.
+    """
+    known = [answer for answer in answers if answer is not None]
+    if not known:
+        return {}
+    names = list(dict.fromkeys(_NAMES[type(answer)] for answer in known))
+    if len(known) < len(answers):
+        names.append("null")
+    schema: Json = {"type": names if len(names) > 1 else names[0]}
+    if all(isinstance(answer, dict) for answer in known) and (fields := dict.fromkeys(n for d in known for n in d)):
+        schema["properties"] = {name: like(*(answer[name] for answer in known if name in answer)) for name in fields}
+        schema["required"] = [name for name in fields if all(name in answer for answer in known)]
+    if all(isinstance(answer, list) for answer in known) and (items := [item for answer in known for item in answer]):
+        schema["items"] = like(*items)
+    return schema
+
+
+_MODELS: Final = [
+    model_pb2.Model(),
+    model_pb2.Model(
+        source="…", adapter="…", tool_parser="…", error="…", ttl=Duration(), memory=model_pb2.ModelMemory()
+    ),
+    model_pb2.Model(recommended_kv_bits=4, quantization_kl=0.5, quantization_kl_8_bits=0.5),
+    model_pb2.Model(quantization_kl=math.inf, quantization_kl_8_bits=math.inf),
+]
+_TRIMS: Final = [types_pb2.ContextTrim(), types_pb2.ContextTrim(snapshot="…", summary="…", summary_failure="…")]
+_CACHE: Final = types_pb2.CacheReport(miss_reason=types_pb2.MISS_REASON_ABSENT, snapshot_version=1)
+_TURNS: Final = [
+    (inference_pb2.Started(cache=_CACHE, context_trim=trim), inference_pb2.Finished(version=types_pb2.AgentVersion()))
+    for trim in _TRIMS
+]
+_REPORTS: Final = [memory_report(*turn, "…") for turn in _TURNS]
+
+
+def _generation(*answers: Json) -> Json:
+    return like(*answers, *({**answers[0], "agentmem": report} for report in _REPORTS))
+
+
+_CHAT, _CALLS = ChatAnswer("", 0, "").body(), ChatAnswer("", 0, "").body()
+_CALLS["choices"][0]["message"]["content"] = None
+CHAT_COMPLETION: Final = _generation(_CHAT, _CALLS)
+COMPLETION: Final = _generation(CompletionAnswer("", 0, "").body())
+MESSAGE: Final = _generation(MessageAnswer("", "").body())
+MODEL: Final = like(*map(openai_model, _MODELS))
+MODELS: Final = like(openai_list(_MODELS))
 ANY: Final[Json] = {"type": "object"}
-CHAT_COMPLETION: Final = like(_CHAT)
-COMPLETION: Final = like(CompletionAnswer("", 0, "").body())
-MESSAGE: Final = like(MessageAnswer("", "").body())
-MODEL: Final = like(openai_model(_NO_MODEL))
-MODELS: Final = like(openai_list([_NO_MODEL]))
 TOKENS: Final = like({"input_tokens": 0})
 STATUS: Final = like({"status": ""})
 UNREADY: Final = like({"status": "", "reason": ""})
@@ -44,5 +76,6 @@ EVENT: Final = like({"data": ""})
 NAMED_EVENT: Final = like({"event": "", "data": ""})
 """An event of REST's Generate: started, delta, finished; `error` is the last one where there is no `finished`."""
 
-OPENAI_ERROR: Final = like(errors.OPENAI.http_body(400, ""))
+_ERROR: Final = errors.OPENAI.http_body(400, "")
+OPENAI_ERROR: Final = like(_ERROR, {"error": {**_ERROR["error"], "param": "…", "code": "…"}})
 ANTHROPIC_ERROR: Final = like(errors.ANTHROPIC.http_body(400, ""))

@@ -1,4 +1,4 @@
-"""The worker and the doors refuse the same turns, and the contract says which."""
+"""The worker and the gateway refuse the same turns, and the contract says which."""
 
 from pathlib import Path
 from typing import Any

@@ -1,1 +1,1 @@
-"""Tests of the gateway: pure translation, and doors on real sockets before a scripted worker."""
+"""Tests of the gateway: pure translation, and its servers on real sockets before a scripted worker."""

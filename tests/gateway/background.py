@@ -20,7 +20,7 @@ from gateway.edge.callers import Everyone
 from gateway.http.app import HttpServer
 from gateway.metrics import GatewayMetrics
 
-from .doors import settings
+from .running import settings
 from .scripted import ScriptedWorker
 
 

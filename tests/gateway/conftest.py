@@ -16,7 +16,7 @@ import pytest
 from agentmem.channels import connect
 from gateway.app import Gateway
 
-from .doors import running
+from .running import running
 from .scripted import ScriptedWorker
 
 

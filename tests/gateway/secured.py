@@ -15,7 +15,7 @@ from agentmem.channels import connect
 from gateway.app import Gateway
 from gateway.edge.keys import changing, new
 
-from .doors import running
+from .running import running
 
 
 def add_key(run_dir: Path, namespace: str = "team-a", **fields: Any) -> str:
@@ -39,7 +39,7 @@ def secured(run_dir: Path, **changed: Any) -> AbstractAsyncContextManager[Gatewa
 
 @asynccontextmanager
 async def showing(gateway: Gateway, key: str) -> AsyncIterator[tuple[httpx.AsyncClient, grpc.aio.Channel]]:
-    """Clients of both doors; an empty key is none."""
+    """Clients of HTTP and gRPC; an empty key is none."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with (
         httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", headers=headers, timeout=30) as http,

@@ -19,7 +19,7 @@ from agentmem.layout import GATEWAY_FILE
 from agentmem.sockets import AddressError
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.app import Gateway
-from tests.gateway.doors import ANY_PORT, eventually, settings
+from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 

@@ -1,4 +1,4 @@
-"""Files of keys and TLS, looked at without the doors."""
+"""Files of keys and TLS, looked at without a server."""
 
 import subprocess
 import sys

@@ -20,7 +20,7 @@ from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway.identity import Finder, How, Memory, Wanted
 
-from .doors import eventually
+from .running import eventually
 
 TALK = types_pb2.Messages(messages=[types_pb2.ChatMessage(role="user", content="hi")])
 EXPIRY = types_pb2.Expiry(delete_after={"seconds": 60})

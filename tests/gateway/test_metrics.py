@@ -14,7 +14,7 @@ from gateway.api.reports import short_name
 from gateway.app import Gateway
 from gateway.metrics import GatewayMetrics
 
-from .doors import ANY_PORT, eventually, running
+from .running import ANY_PORT, eventually, running
 from .scripted import ScriptedWorker
 from .secured import add_key, secured
 

@@ -82,7 +82,7 @@ async def test_turns_need_the_worker_only(run_dir: Path) -> None:
 
 
 async def test_a_store_that_cannot_write_says_why(run_dir: Path) -> None:
-    """The doors still serve what needs no writing."""
+    """The gateway still serves what needs no writing."""
     async with watched(run_dir) as world:
         for server in world.servers.values():
             await server.set_serving(True)

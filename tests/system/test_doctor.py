@@ -56,9 +56,9 @@ async def test_while_all_runs(stack: Stack) -> None:
 
 async def test_ports_of_metrics_are_known_by_their_pages(stack: Stack) -> None:
     found = await running(stack.run)
-    doors = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    listeners = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
     for name, behind in (("worker", 1), ("store", 2)):
-        settings = load(UpSettings, [*doors, "--metrics", f"127.0.0.1:{stack.ports[name] - behind}"])
+        settings = load(UpSettings, [*listeners, "--metrics", f"127.0.0.1:{stack.ports[name] - behind}"])
         taken = f"cannot listen on 127.0.0.1:{stack.ports[name]}:"
         ours, strangers = await asyncio.to_thread(
             lambda settings=settings: [[*ports(settings, by)] for by in (found, NOTHING)]

@@ -1,4 +1,4 @@
-"""Load through the doors: many streams at once, clients that leave at any moment, and clients that stop reading.
+"""Load through the gateway: many streams at once, clients that leave at any moment, and clients that stop reading.
 
 With AGENTMEM_FULL_MATRIX=1 there are 200 streams and 10,000 clients that leave, else 20 and 240.
 """

@@ -93,7 +93,7 @@ async def _scraped(asked: Prometheus, times: int) -> None:
 
 
 async def _load(stack: Stack, round_: int) -> None:
-    """New, hot, warm and remote turns, a damaged file, a changed history, both doors, and mistakes of callers."""
+    """New, hot, warm and remote turns, a damaged file, a changed history, HTTP and gRPC, and mistakes of callers."""
     client = await stack.client("gateway")
     for name in ("hot", "warm", "remote", "damaged"):
         await client.say(f"{name}-{round_}", f"I am {name} {round_}. " * 60, **ARGUMENTS)

@@ -1,4 +1,4 @@
-"""One request's id through gateway, worker and store, as their logs have it, and back at both doors."""
+"""One request's id through gateway, worker and store, as their logs have it, and back over HTTP and gRPC."""
 
 import asyncio
 import json

@@ -12,7 +12,7 @@ from agentmem import errors
 from gateway.app import Gateway
 from tests.terminal import ALT_ENTER, BACKSPACE, CTRL_C, CTRL_D, ENTER, UP, Terminal, pasted, terminal
 
-from ..doors import eventually
+from ..running import eventually
 from ..scripted import ScriptedWorker, delta, started
 
 PROMPT = ">"

@@ -20,7 +20,7 @@ from gateway.app import Gateway
 from gateway.cli.client import Client, retrying
 from gateway.cli.main import main
 from gateway.cli.text import write_json
-from tests.gateway.doors import settings
+from tests.gateway.running import settings
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key
 

@@ -1,4 +1,4 @@
-"""TLS and mTLS at both doors, with certificates that are made here."""
+"""TLS and mTLS over HTTP and gRPC, with certificates that are made here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentmem.settings import SettingsError
 from agentmem.v1 import agent_pb2, agent_pb2_grpc
 from gateway.app import Gateway
 from gateway.edge.tls import Tls, TlsFiles
-from tests.gateway.doors import eventually, running, settings
+from tests.gateway.running import eventually, running, settings
 from tests.gateway.scripted import ScriptedWorker
 
 
@@ -57,7 +57,7 @@ def client_context(files: Files, **versions: ssl.TLSVersion) -> ssl.SSLContext:
 
 
 async def listed(gateway: Gateway, tls: ClientTls | None) -> bool:
-    """Whether the gRPC door answers."""
+    """Whether gRPC answers."""
     async with connect(gateway.addresses["grpc"], tls=tls) as channel:
         stub: Any = agent_pb2_grpc.AgentServiceStub(channel)
         try:
@@ -70,7 +70,7 @@ async def listed(gateway: Gateway, tls: ClientTls | None) -> bool:
 
 
 async def alive(gateway: Gateway, context: ssl.SSLContext) -> bool:
-    """Whether the HTTP door answers."""
+    """Whether HTTP answers."""
     async with httpx.AsyncClient(verify=context) as client:
         try:
             return (await client.get(f"https://{gateway.addresses['http']}/healthz")).status_code == 200
@@ -89,7 +89,7 @@ def serial(address: str, context: ssl.SSLContext) -> str:
     return str(certificate["serialNumber"])
 
 
-async def test_tls_at_both_doors(worker: ScriptedWorker, run_dir: Path, files: Files) -> None:
+async def test_tls_over_http_and_grpc(worker: ScriptedWorker, run_dir: Path, files: Files) -> None:
     async with running(run_dir, **files.settings) as gateway:
         assert gateway.addresses["tls"] == "on"
         assert await alive(gateway, client_context(files))
@@ -128,10 +128,10 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
 ) -> None:
     async with running(run_dir, **files.settings) as gateway:
         context = client_context(files)
-        doors = [gateway.addresses[door] for door in ("http", "grpc")]
+        targets = [gateway.addresses[name] for name in ("http", "grpc")]
 
         async def shown() -> list[str]:
-            return [await asyncio.to_thread(serial, door, context) for door in doors]
+            return [await asyncio.to_thread(serial, target, context) for target in targets]
 
         before = await shown()
         assert before[0] == before[1]

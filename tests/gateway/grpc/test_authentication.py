@@ -1,4 +1,4 @@
-"""Both doors with keys: who gets in, for how long, and how often."""
+"""HTTP and gRPC with keys: who gets in, for how long, and how often."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agentmem.errors import ResourceExhausted, from_rpc
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc
 from gateway.app import Gateway
-from tests.gateway.doors import eventually, settings
+from tests.gateway.running import eventually, settings
 from tests.gateway.scripted import ScriptedWorker, started
 from tests.gateway.secured import add_key, revoke, secured, showing
 

@@ -21,7 +21,7 @@ from agentmem.v1 import (
 )
 from gateway.app import Gateway
 from tests.agentmem.test_tracing import PARENT
-from tests.gateway.doors import eventually, settings
+from tests.gateway.running import eventually, settings
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 END: Any = cast(Any, grpc.aio).EOF

@@ -16,7 +16,7 @@ from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.app import Gateway
 
-from ..doors import eventually, settings
+from ..running import eventually, settings
 from ..scripted import ScriptedWorker, delta, finished, started
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

@@ -13,7 +13,7 @@ from agentmem import errors
 from agentmem.channels import connect
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.http.choices import Events, each_choice
-from tests.gateway.doors import eventually
+from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 

@@ -13,7 +13,7 @@ from agentmem import errors
 from agentmem.blockfile import CHUNK_BYTES as CHUNK
 from agentmem.v1 import types_pb2
 from gateway.app import Gateway
-from tests.gateway.doors import eventually, settings
+from tests.gateway.running import eventually, settings
 from tests.gateway.scripted import ScriptedWorker
 
 EXPORT = "/v1/agents/%C3%A4/export?model=demo"

@@ -9,7 +9,7 @@ import httpx
 
 from gateway.app import Gateway
 
-from ..doors import running
+from ..running import running
 from ..scripted import ScriptedWorker
 from ..secured import add_key, secured
 

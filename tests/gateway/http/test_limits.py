@@ -17,7 +17,7 @@ from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc
 from gateway.app import Gateway
 
-from ..doors import eventually, running
+from ..running import eventually, running
 from ..scripted import ScriptedWorker, finished, started
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"

@@ -19,7 +19,7 @@ from gateway.app import Gateway
 from gateway.http.middleware import AccessLogMiddleware
 from gateway.metrics import GatewayMetrics
 
-from ..doors import eventually, settings
+from ..running import eventually, settings
 from ..scripted import ScriptedWorker, delta, finished, started
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

@@ -16,7 +16,7 @@ from agentmem.blockfile import CHUNK_BYTES
 from gateway.app import Gateway
 from gateway.http.middleware import AccessLogMiddleware, whole
 from gateway.metrics import GatewayMetrics
-from tests.gateway.doors import eventually
+from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, started
 
 BODY = {"model": "demo", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}

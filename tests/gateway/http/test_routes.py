@@ -15,7 +15,7 @@ from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.api.rest import ENDPOINTS, Endpoint
 from gateway.app import Gateway
-from tests.gateway.doors import eventually
+from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, started
 
 pytestmark = pytest.mark.sampled(2)

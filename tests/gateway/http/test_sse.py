@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from gateway.app import Gateway
-from tests.gateway.doors import running
+from tests.gateway.running import running
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 CHAT: Any = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}

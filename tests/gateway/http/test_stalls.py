@@ -14,7 +14,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.http import connections
-from tests.gateway.doors import eventually, settings
+from tests.gateway.running import eventually, settings
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 CHUNK = "x" * 100_000

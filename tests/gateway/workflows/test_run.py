@@ -17,7 +17,7 @@ from gateway.workflows.event_log import LoggedEvent
 from gateway.workflows.records import StoredRun
 from gateway.workflows.run import Run, agent_keys
 from gateway.workflows.worker import Worker
-from tests.gateway.doors import eventually
+from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.gateway.workflows.files import definition
 

@@ -29,7 +29,7 @@ from gateway.workflows.event_log import Event, LoggedEvent
 from gateway.workflows.records import Records, StoredRun
 from gateway.workflows.run import agent_keys
 from gateway.workflows.runs import Runs, _check_memories
-from tests.gateway.doors import eventually
+from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.gateway.workflows.files import definition
 

@@ -25,7 +25,7 @@ from gateway.cli.doctor.checks import (
 )
 from gateway.cli.up.settings import UpSettings
 
-from ...doors import ANY_PORT
+from ...running import ANY_PORT
 from ...scripted import ScriptedWorker
 
 NOTHING = Running({}, {})
@@ -145,8 +145,8 @@ async def test_a_gateway_that_runs_holds_its_own_ports(gateway: Gateway, worker:
     found = await running(run_dir)
     assert set(found.unready) == {"worker", "gateway"} and found.addresses == gateway.addresses
     assert judge_running(found).state is State.WARNING and "no store" in judge_running(found).found
-    doors = settings("--http", gateway.addresses["http"], "--grpc", gateway.addresses["grpc"])
-    held = list(ports(doors, found))
+    listeners = settings("--http", gateway.addresses["http"], "--grpc", gateway.addresses["grpc"])
+    held = list(ports(listeners, found))
     assert [each.state for each in held] == [State.OK] and "runs here" in held[0].found
-    strangers = list(ports(doors, NOTHING))
+    strangers = list(ports(listeners, NOTHING))
     assert [each.state for each in strangers] == [State.PROBLEM] * 2

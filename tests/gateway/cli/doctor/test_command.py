@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from gateway.cli.main import main
 
-from ...doors import ANY_PORT
+from ...running import ANY_PORT
 
 COMMAND = [sys.executable, "-m", "gateway.cli.main", "doctor"]
 DOORS = ["--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ""]

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import trustme
 
-from tests.gateway.doors import ANY_PORT, eventually
+from tests.gateway.running import ANY_PORT, eventually
 from tests.gateway.secured import add_key
 from tests.service_manager import Heard
 
@@ -155,8 +155,8 @@ async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Pat
     ca.cert_pem.write_to_path(str(files["tls-client-ca"]))
     key = add_key(run_dir)  # before the first start, in what becomes the data directory
     flags = [part for name, path in files.items() for part in (f"--{name}", str(path))]
-    doors = ["--http", "0.0.0.0:0", "--grpc", ANY_PORT, "--metrics", ANY_PORT]
-    async with started("--data", str(run_dir), *doors, "--keys", str(run_dir / "keys.json"), *flags) as (_, output):
+    listeners = ["--http", "0.0.0.0:0", "--grpc", ANY_PORT, "--metrics", ANY_PORT]
+    async with started("--data", str(run_dir), *listeners, "--keys", str(run_dir / "keys.json"), *flags) as (_, output):
         said = await line_with(output, "HTTP     https://0.0.0.0:")
         port = said.partition("0.0.0.0:")[2].partition("/")[0]
         await line_with(output, "Ready")

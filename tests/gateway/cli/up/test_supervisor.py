@@ -13,7 +13,7 @@ import pytest
 
 from gateway.cli.up.supervisor import Service, ServiceFailed, Supervisor, restart_delay
 from tests.gateway.cli.up.supervise import ROOT, log, service, started
-from tests.gateway.doors import eventually
+from tests.gateway.running import eventually
 
 
 class Running:
