@@ -133,6 +133,7 @@ async def test_ttft_after_a_kill(stack: LiveStack, written: Path) -> None:
     assert ttft.claims(all_of_it)
 
 
+@long
 async def test_restart_which_ends_the_stack(stack: LiveStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
     restarts = Restarts(stack.root, "demo", agents=2, context=1024, new=16, generated=2)

@@ -1,6 +1,6 @@
 """Load through the gateway: many streams at once, clients that leave at any moment, and clients that stop reading.
 
-With AGENTMEM_FULL_MATRIX=1 there are 200 streams and 10,000 clients that leave, else 20 and 240.
+With AGENTMEM_FULL_MATRIX=1 there are 200 streams and 10,000 clients that leave, else 20 and 120.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.system.load import (
 from tests.system.stack import Client, Stack
 
 STREAMS = 200 if FULL else 20
-LEAVERS = 10_000 if FULL else 240
+LEAVERS = 10_000 if FULL else 120
 AT_ONCE = 24 if FULL else 16
 """Clients that come and go at a time."""
 STALLED = 4

@@ -1,6 +1,6 @@
 """Many swaps under load: nothing is lost, nobody starves, nothing hangs, and memory is back where it was.
 
-With AGENTMEM_FULL_MATRIX=1 there are 100 swaps, else 25.
+With AGENTMEM_FULL_MATRIX=1 there are 100 swaps, else 15.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.system.several import TOLERANCE, Several
 from tests.system.stack import Client, Turn, chat
 from tests.tiny_models import write_gemma3, write_llama
 
-SWAPS = 100 if FULL else 25
+SWAPS = 100 if FULL else 15
 WARM_UP = 10
 """Swaps until the process has grown to what it needs."""
 CLIENTS = 8
