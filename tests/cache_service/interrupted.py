@@ -168,8 +168,10 @@ async def until_stopped(call: Awaitable[object], slot: Slot) -> bool:
     return False
 
 
-def points(operations: list[str], seed: str, kinds: Kind = Kind.ALL, half: int | None = None) -> list[int]:
-    """Which operations to test: all, or one of each kind (two of many), drawn by `seed`, and the last.
+def points(
+    operations: list[str], seed: str, kinds: Kind = Kind.ALL, half: int | None = None, every: bool = False
+) -> list[int]:
+    """Which operations to test: `every` one, or one of each kind (two of many), drawn by `seed`, and the last.
 
     Operations are counted as a slot that is armed for `kinds` counts them. `half` 0 or 1: of those that are drawn
     every second one, where two ways of testing share them; which half a kind is in is drawn by `seed`, too.
@@ -178,11 +180,11 @@ def points(operations: list[str], seed: str, kinds: Kind = Kind.ALL, half: int |
     goes the way of the first.
     """
     counted = [operation for operation in operations if VERBS[operation.partition(" ")[0]] & kinds]
-    every = list(range(1, len(counted) + 1))
-    if FULL:
-        return every
+    numbers = list(range(1, len(counted) + 1))
+    if FULL or every:
+        return numbers
     drawn = _one_of_each_kind(counted, random.Random(seed))
-    return sorted({*(drawn if half is None else drawn[half::2]), *every[-1:]})
+    return sorted({*(drawn if half is None else drawn[half::2]), *numbers[-1:]})
 
 
 def _one_of_each_kind(operations: list[str], dice: random.Random) -> list[int]:

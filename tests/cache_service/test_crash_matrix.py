@@ -52,20 +52,20 @@ class Stopped(NamedTuple):
     problem: str
 
 
-async def stop_everywhere(bench: Bench) -> list[Stopped]:
-    """A store for each point, stopped there."""
+async def stop_everywhere(bench: Bench, every: bool) -> list[Stopped]:
+    """A store for each point, stopped there; with `every`, none is left out."""
     scenario, course = bench.scenario, await undisturbed(bench)
     assert len(course.operations) > 0
     allowed = [course.before, course.after]
     if scenario.room is not None:
         allowed.append(await without_limits(bench))
     stopped = []
-    every = [
+    stops = [
         (operation, stop)
         for half, stop in enumerate(STOPS)
-        for operation in points(course.operations, scenario.name, half=half)
+        for operation in points(course.operations, scenario.name, half=half, every=every)
     ]
-    for operation, stop in every:
+    for operation, stop in stops:
         number = next(bench.slots)
         slot = bench.control[number]
         data, call = await bench.begin(number)
@@ -108,13 +108,18 @@ async def check(stopped: Stopped, limits: DiskLimits) -> None:
 
 
 async def explore(
-    library: Path, template: Path, group: Sequence[Scenario], *mistakes: str, enough: int | None = None
+    library: Path,
+    template: Path,
+    group: Sequence[Scenario],
+    *mistakes: str,
+    enough: int | None = None,
+    every: bool = False,
 ) -> tuple[Counter[str], list[str]]:
     """Kill stores at every point of some scenarios: how many points of each, and what was wrong, `enough` of it."""
     async with bench(library, template, group[0], *mistakes) as shared:
         stopped = []
         for scenario in group:
-            stopped += await stop_everywhere(replace(shared, scenario=scenario))
+            stopped += await stop_everywhere(replace(shared, scenario=scenario), every)
         await shared.child.kill()
         problems = [each.problem for each in stopped if each.problem]
         for each in stopped:
@@ -151,5 +156,7 @@ async def test_sigkill_at_every_change_of_a_file(
 )
 async def test_the_matrix_finds_mistakes(fault_shim: Path, template: Path, mistake: str, name: str) -> None:
     scenario = next(each for each in SCENARIOS if each.name == name)
-    _, problems = await explore(fault_shim, template, [scenario], mistake, enough=1)
+    # Of what a store does behind its answer, a busy machine lets some points pass.
+    every = mistake == "early_acknowledgement"
+    _, problems = await explore(fault_shim, template, [scenario], mistake, enough=1, every=every)
     assert problems

@@ -118,8 +118,9 @@ async def test_a_cancelled_call_cancels_its_turn() -> None:
     world = World()
     request = inference_pb2.PrefillRequest(key=KEY, prompt="x")
     call = asyncio.create_task(cast(Any, world.servicer.Prefill(request, None)))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        while not world.runner.turns:
+            await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
