@@ -196,7 +196,8 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
         try:  # also those of which every turn was left: the server may have ended one
             await client.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=key, tier=types_pb2.TIER_HOT), timeout=30)
         except grpc.aio.AioRpcError as error:
-            assert error.code() == grpc.StatusCode.NOT_FOUND
+            if error.code() != grpc.StatusCode.NOT_FOUND:
+                raise
     async with asyncio.timeout(60):  # until what they said last is written
         while await several.stack.metric("worker", "agentmem_pool_blocks", state="used"):
             await asyncio.sleep(0.05)
