@@ -342,13 +342,31 @@ async def reaching(target: str) -> bool:
     return True
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on, below those that the system gives to outgoing connections."""
+_PORTS = range(20_000, 32_000)
+"""Below those that the system gives to outgoing connections."""
+_given: set[int] = set()
+
+
+def free_port(count: int = 1) -> int:
+    """The first of `count` TCP ports in a row that nobody listens on, and that no other stack of these tests was given.
+
+    Minutes may pass before a stack listens on its ports. So each process of pytest-xdist has a share of its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    share = len(_PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     while True:
-        port = secrets.randbelow(12_000) + 20_000
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        first = _PORTS.start + worker * share + secrets.randbelow(share - count)
+        ports = set(range(first, first + count))
+        if _given.isdisjoint(ports) and all(map(_is_free, ports)):
+            _given.update(ports)
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 @asynccontextmanager

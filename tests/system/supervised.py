@@ -9,8 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
-from socket import socket
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import psutil
@@ -28,7 +27,7 @@ class Supervised(Stack):
     def __init__(self, model: str, **settings: str) -> None:
         """`settings` are of services, as the environment has them: AGENTMEM_STORE_NAMESPACE_BYTES="1000"."""
         super().__init__(model)
-        gateway = three_free_ports()
+        gateway = free_port(3)
         self.ports |= {"gateway": gateway, "worker": gateway + 1, "store": gateway + 2}
         self._environment = {"OPENBLAS_NUM_THREADS": "1", "AGENTMEM_WORKER_QUALITY_CHECK": "false", **settings}
 
@@ -113,16 +112,6 @@ class Watched:
                     if at >= since and said == ready:
                         return at - since
                 await asyncio.sleep(0.02)
-
-
-def three_free_ports() -> int:
-    """The first of three TCP ports in a row that nobody listens on."""
-    while True:
-        first = free_port()
-        with suppress(OSError), closing(socket()) as second, closing(socket()) as third:
-            second.bind(("127.0.0.1", first + 1))
-            third.bind(("127.0.0.1", first + 2))
-            return first
 
 
 @asynccontextmanager
