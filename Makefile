@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 # MLX's backend. On macOS plain mlx brings Metal; on Linux it is cpu, or cuda13 with `make setup MLX=cuda13`.
 MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu)
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 2
 # Tests start hundreds of interpreters, which would compile all they import where no bytecode is kept.
 export PYTHONDONTWRITEBYTECODE :=
 export NO_MKDOCS_2_WARNING := 1
