@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +33,7 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
+from benchmarks.scraping import free_ports
 from gateway.cli.up.openblas import preload_here
 from tests.system.forked import Forked
 
@@ -342,8 +341,7 @@ async def reaching(target: str) -> bool:
     return True
 
 
-_PORTS = range(20_000, 32_000)
-"""Below those that the system gives to outgoing connections."""
+_PORTS = range(20_000, 30_000)
 _given: set[int] = set()
 
 
@@ -354,19 +352,13 @@ def free_port(count: int = 1) -> int:
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     share = len(_PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = _PORTS[worker * share :][:share]
     while True:
-        first = _PORTS.start + worker * share + secrets.randbelow(share - count)
+        first = free_ports(count, own)
         ports = set(range(first, first + count))
-        if _given.isdisjoint(ports) and all(map(_is_free, ports)):
+        if _given.isdisjoint(ports):
             _given.update(ports)
             return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe, contextlib.suppress(OSError):
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
 
 
 @asynccontextmanager

@@ -116,10 +116,8 @@ def check(data: Path, bucket: s3.Bucket) -> None:
         with closing(sqlite3.connect(data / "store.db")) as connection:
             rows = connection.execute("SELECT kind, chain_hash, digest FROM objects WHERE present").fetchall()
             [useless] = connection.execute(_USELESS).fetchone()
-        known, found = (
-            {f"kv/{object_key(ObjectName(FileKind(kind), *names))}" for kind, *names in rows},
-            bucket.objects(),
-        )
+        known = {f"kv/{object_key(ObjectName(FileKind(kind), *names))}" for kind, *names in rows}
+        found = bucket.objects()
         if time.monotonic() > deadline or (known == found and not useless):
             break
         time.sleep(0.05)
