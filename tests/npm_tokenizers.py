@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from tests.user_cache import NoCache, user_cache
+from benchmarks.user_cache import NoCache, user_cache
 
 VERSION = "3.7.2"
 _SHA512 = {

