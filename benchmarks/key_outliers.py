@@ -25,6 +25,7 @@ from benchmarks.demo_model.tokenizer import END, START, render
 from benchmarks.loading import load
 from benchmarks.models import DEMO
 from inference_service.engine.quality import divergences, sample
+from inference_service.engine.quantization import KVFormat
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel
 from inference_service.text.tokenizer import Tokenizer
@@ -103,8 +104,8 @@ def main() -> None:
             figures(network, model.tokenizer, dialogues, caches)
             for caches in (
                 lambda: make_prompt_cache(network),
-                replace(model.geometry, bits=4).new_caches,
-                replace(model.geometry, bits=8).new_caches,
+                replace(model.geometry, format=KVFormat(4, 4)).new_caches,
+                replace(model.geometry, format=KVFormat(8, 8)).new_caches,
             )
         ]
         perplexities = " ".join(f"{each.perplexity:.4f}" for each in of_all)

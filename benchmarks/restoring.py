@@ -30,11 +30,12 @@ from benchmarks.options import at_least
 from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import File, PathTransport
 
-GEOMETRY = Geometry(32, mx.bfloat16, 4, 64, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
+GEOMETRY = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
 NEW_TOKENS = 50
 WORST = 1.5
 PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "put together", "hot": "hot"}

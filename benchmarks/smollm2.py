@@ -74,7 +74,8 @@ def directory() -> Path:
 
 def convert(gguf: Path, into: Path) -> None:
     """Write the model of a GGUF file of Llama's architecture as a directory of safetensors."""
-    arrays, metadata = mx.load(str(gguf), return_metadata=True)  # type: ignore[misc]
+    loaded: Any = mx.load(str(gguf), return_metadata=True)
+    arrays, metadata = loaded
     into.mkdir()
     config = _config(metadata)
     _write_json(into / "config.json", config)

@@ -28,13 +28,14 @@ from agentmem.validation import AgentKey
 from benchmarks import options, results
 from benchmarks.tables import Table, milliseconds, show
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import PathTransport, StreamTransport, Target, Transport
 
 KEY = AgentKey("benchmark", "", "llama-3.1-8b")
-GEOMETRY = Geometry(32, mx.float16, 4, 64, LayerGroup(tuple(range(32)), 8, 128, 128))
+GEOMETRY = Geometry(32, mx.float16, FOUR_BITS, LayerGroup(tuple(range(32)), 8, 128, 128))
 BYTES = {"U32": 4, "F16": 2}
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.system.stack import free_port
 from benchmarks.user_cache import NoCache, user_cache
+from tests.system.stack import free_port
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"

@@ -98,14 +98,14 @@ def measured(directory: Path, work: Path, counts: dict[int, int], decoded: int) 
     plain = unquantized(model, texts)
     by_bits = {}
     for bits in BITS:
-        if bits != model.geometry.bits:
+        if bits != model.geometry.format.k_bits:
             model.release()
             model = loaded(directory, work, bits)
         by_bits[str(bits)] = figures(compare(model, texts, plain))
     found = {
         "architecture": model.architecture,
         "dtype": model.geometry.dtype_name,
-        "group_size": model.geometry.group_size,
+        "group_size": model.geometry.format.group_size,
         "trained_to": longest,
         "training": training,
         "texts": {str(length): count for length, count in counts.items()},

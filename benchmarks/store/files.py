@@ -23,10 +23,11 @@ from benchmarks import results
 from benchmarks.store.agents import FINGERPRINT, NAMESPACE, key, tokens_of, turn
 from benchmarks.store.process import StoreProcess, written_bytes
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.storage.blocks import read_block, write_block
 
-LLAMA = Geometry(32, mx.bfloat16, 4, 64, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
-TINY = Geometry(1, mx.bfloat16, 4, 64, LayerGroup((0,), kv_heads=1, k_dim=64, v_dim=64))
+LLAMA = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
+TINY = Geometry(1, mx.bfloat16, FOUR_BITS, LayerGroup((0,), kv_heads=1, k_dim=64, v_dim=64))
 PROMPT, TURN = 2048, 300
 LOADED = 32
 _T = TypeVar("_T")

@@ -199,13 +199,12 @@ class Arenas:
         `room` tokens in all: to grow while a prompt is computed would copy all that was restored once more.
         """
         geometry = self._geometry
-        how = geometry.bits, geometry.group_size
         caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {}
         layers = self.full.gather(blocks, tokens, files, room)
         for layer, buffers in zip(geometry.full.layers, layers, strict=True):
-            caches[layer] = QuantizedKVCache.restored(buffers, *how)
+            caches[layer] = QuantizedKVCache.restored(buffers, geometry.format)
         for layer, buffers in zip(geometry.sliding.layers if geometry.sliding else (), window, strict=True):
-            caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, *how)
+            caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, geometry.format)
         return [caches[layer] for layer in range(geometry.layers)]
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from agentmem.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.sliding import SLACK
-from inference_service.engine.quantization import bytes_per_element, last_axes, width_of
+from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes, width_of
 
 SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
 
@@ -45,8 +45,7 @@ class Geometry:
 
     heads: int
     dtype: mx.Dtype
-    bits: int
-    group_size: int
+    format: KVFormat
     full: LayerGroup
     sliding: LayerGroup | None = None
 
@@ -63,8 +62,8 @@ class Geometry:
     def new_cache(self, group: LayerGroup) -> QuantizedKVCache | SlidingQuantizedKVCache:
         """An empty cache of a layer of a group."""
         if group.window is None:
-            return QuantizedKVCache(self.bits, self.group_size)
-        return SlidingQuantizedKVCache(group.window, self.bits, self.group_size)
+            return QuantizedKVCache(self.format)
+        return SlidingQuantizedKVCache(group.window, self.format)
 
     def new_caches(self) -> Caches:
         """Empty caches, one per layer."""
@@ -86,9 +85,9 @@ class Geometry:
         shapes: TensorShapes = {}
         for name in TENSORS:
             side, part = name.split(".")
-            size = last_axes(group.k_dim if side == "k" else group.v_dim, self)[part]
+            width, by = (group.k_dim, self.format.k) if side == "k" else (group.v_dim, self.format.v)
             dtype = SAFETENSORS_DTYPE[mx.uint32 if part == "weights" else self.dtype]
-            shapes[name] = (dtype, (len(group.layers), group.kv_heads, tokens, size))
+            shapes[name] = (dtype, (len(group.layers), group.kv_heads, tokens, last_axes(width, by)[part]))
         return shapes
 
     @property
@@ -99,7 +98,7 @@ class Geometry:
     @property
     def bytes_per_token(self) -> int:
         """Bytes of quantized KV per token, full-attention layers."""
-        return round(_elements(self.full) * bytes_per_element(self.dtype, self))
+        return round(self._token_bytes(self.full))
 
     @property
     def window(self) -> int:
@@ -109,7 +108,7 @@ class Geometry:
     @property
     def window_bytes(self) -> int:
         """Bytes of quantized KV of all sliding layers at their cap of window + 256 tokens."""
-        return round(_elements(self.sliding) * (self.window + SLACK) * bytes_per_element(self.dtype, self))
+        return round(self._token_bytes(self.sliding) * (self.window + SLACK))
 
     @property
     def piece_tokens(self) -> int:
@@ -124,12 +123,14 @@ class Geometry:
     @property
     def piece_bytes(self) -> int:
         """Bytes of a piece of a window."""
-        return round(_elements(self.sliding) * self.piece_tokens * bytes_per_element(self.dtype, self))
+        return round(self._token_bytes(self.sliding) * self.piece_tokens)
 
-
-def _elements(group: LayerGroup | None) -> int:
-    """Elements of K and V of a token in all layers of a group."""
-    return len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim) if group else 0
+    def _token_bytes(self, group: LayerGroup | None) -> float:
+        """Bytes of a token's KV in all layers of a group."""
+        if group is None:
+            return 0.0
+        sides = ((group.k_dim, self.format.k), (group.v_dim, self.format.v))
+        return len(group.layers) * group.kv_heads * sum(dim * bytes_per_element(self.dtype, by) for dim, by in sides)
 
 
 def merged(caches: Sequence[Any]) -> list[Any]:
@@ -158,4 +159,4 @@ def group_layers(caches: Sequence[QuantizedKVCache | SlidingQuantizedKVCache]) -
 def _shape(cache: QuantizedKVCache | SlidingQuantizedKVCache) -> tuple[int, int, int, int | None]:
     keys, values = cache.buffers.both()
     window = cache.window if isinstance(cache, SlidingQuantizedKVCache) else None
-    return int(keys.weights.shape[1]), width_of(keys, cache), width_of(values, cache), window
+    return int(keys.weights.shape[1]), width_of(keys, cache.format.k), width_of(values, cache.format.v), window

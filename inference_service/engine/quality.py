@@ -99,7 +99,7 @@ def measure(model: nn.Module, tokenizer: Tokenizer, geometry: Geometry, tokens: 
     held for 128 tokens at a time. Nothing is changed but the backend's count of calls and MLX's peak.
     """
     token_ids = sample(tokenizer, tokens)
-    wanted = (4, 8) if geometry.bits == 8 else (4,)
+    wanted = (4, 8) if geometry.format.k_bits == 8 else (4,)
     try:
         found = dict(zip(wanted, divergences(model, token_ids, geometry, wanted), strict=True))
         if 8 not in found and not good(found[4]):
@@ -130,7 +130,9 @@ def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
 def divergences(model: nn.Module, token_ids: Sequence[int], geometry: Geometry, bits: Sequence[int]) -> list[float]:
     """Mean KL divergence in nats for each of `bits`, over all positions. Engine thread."""
     plain: list[Any] = make_prompt_cache(model)
-    quantized: list[Any] = [replace(geometry, bits=each).new_caches() for each in bits]
+    quantized: list[Any] = [
+        replace(geometry, format=replace(geometry.format, k_bits=each, v_bits=each)).new_caches() for each in bits
+    ]
     sums = [0.0] * len(bits)
     for start in range(0, len(token_ids), _CHUNK):
         chunk = mx.array([token_ids[start : start + _CHUNK]])

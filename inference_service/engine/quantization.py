@@ -1,25 +1,48 @@
 """How K and V are quantized: MLX's affine scheme. Kernels in `attention` compute with it; `arenas`,
 `agentmem.blockfile` and `portable.format` store its weights, scales and biases.
 
-A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits.
+A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits. K and V
+have bits of their own: nearly all of the error of 4 bits comes from K, by way of the softmax.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import mlx.core as mx
 
 
-class Quantization(Protocol):
-    """The scheme's parameters; caches and geometries have them."""
+class Quantization(NamedTuple):
+    """How one tensor is packed: bits per element, and elements per group."""
+
+    bits: int
+    group_size: int
+
+
+@dataclass(frozen=True)
+class KVFormat:
+    """How K and V are packed: bits per element of each, and elements per group. Written "4", or "5/4" for 5 and 4."""
+
+    k_bits: int = 4
+    v_bits: int = 4
+    group_size: int = 64
 
     @property
-    def bits(self) -> int:
-        """Bits per element."""
+    def k(self) -> Quantization:
+        """How K is packed."""
+        return Quantization(self.k_bits, self.group_size)
 
     @property
-    def group_size(self) -> int:
-        """Elements per group."""
+    def v(self) -> Quantization:
+        """How V is packed."""
+        return Quantization(self.v_bits, self.group_size)
+
+    def __str__(self) -> str:
+        return str(self.k_bits) if self.k_bits == self.v_bits else f"{self.k_bits}/{self.v_bits}"
+
+
+FOUR_BITS: Final = KVFormat()
+"""What is taken where nothing else is asked for."""
 
 
 class Quantized(NamedTuple):
@@ -64,14 +87,14 @@ class Quantized(NamedTuple):
         return self.map(zeros)
 
 
-def quantize(x: mx.array, bits: int, group_size: int) -> Quantized:
+def quantize(x: mx.array, by: Quantization) -> Quantized:
     """Quantize [..., width] along the last axis, filled up with zeros to whole groups: 80 elements take those of 96.
 
     Zeros in keys add nothing to a score; what stands for them in values is cut off (`BufferedCache.value_width`).
     """
-    if missing := -x.shape[-1] % group_size:
+    if missing := -x.shape[-1] % by.group_size:
         x = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
-    return Quantized(*mx.quantize(x, group_size=group_size, bits=bits))
+    return Quantized(*mx.quantize(x, group_size=by.group_size, bits=by.bits))
 
 
 def dequantize(x: Quantized, by: Quantization) -> mx.array:

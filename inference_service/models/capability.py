@@ -19,6 +19,7 @@ from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
 from inference_service.engine.mlx_lm_adapter import model_classes
+from inference_service.engine.quantization import KVFormat
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ def judged(
         for tokens in _PROMPTS:
             logits = network(mx.array(tokens), cache=plain)
     group_size = quantization.group_size or _group_size(plain)
-    caches = _quantized(plain, quantization.bits, group_size)
+    format = KVFormat(quantization.bits, quantization.bits, group_size)
+    caches = _quantized(plain, format)
     before = backend.calls
     try:
         with refusing(""):
@@ -82,7 +84,7 @@ def judged(
     except ValueError as error:
         raise _refusal(model, str(error)) from error
     dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
-    return Geometry(backend.heads, dtype, quantization.bits, group_size, full, sliding), int(logits.shape[-1])
+    return Geometry(backend.heads, dtype, format, full, sliding), int(logits.shape[-1])
 
 
 def check_config(
@@ -167,11 +169,9 @@ def _group_size(caches: Sequence[Any]) -> int:
     return 32 if any(width % 64 for width in widths) else 64
 
 
-def _quantized(caches: Sequence[Any], bits: int, group_size: int) -> Caches:
+def _quantized(caches: Sequence[Any], format: KVFormat) -> Caches:
     """An empty Q4 cache of the same kind for each."""
     return [
-        SlidingQuantizedKVCache(cache.max_size, bits, group_size)
-        if type(cache) is RotatingKVCache
-        else QuantizedKVCache(bits, group_size)
+        SlidingQuantizedKVCache(cache.max_size, format) if type(cache) is RotatingKVCache else QuantizedKVCache(format)
         for cache in caches
     ]

@@ -82,8 +82,8 @@ def model_fingerprint(spec: ModelSpec, geometry: Geometry, hashes: ContentHashes
         dtype=geometry.dtype,
         full=geometry.full,
         sliding=geometry.sliding,
-        bits=geometry.bits,
-        group_size=geometry.group_size,
+        bits=str(geometry.format),
+        group_size=geometry.format.group_size,
     )
 
 

@@ -137,7 +137,7 @@ def kv_geometry(geometry: Geometry) -> KVGeometry:
         shape = LayerShape(group.kv_heads, group.k_dim, group.v_dim, group.window)
         layers.update(dict.fromkeys(group.layers, shape))
     shapes = tuple(layers[layer] for layer in range(geometry.layers))
-    return KVGeometry(SAFETENSORS_DTYPE[geometry.dtype], geometry.bits, geometry.group_size, shapes)
+    return KVGeometry(SAFETENSORS_DTYPE[geometry.dtype], geometry.format.k_bits, geometry.format.group_size, shapes)
 
 
 def layers_of(geometry: Geometry, *, window: bool) -> tuple[int, ...]:

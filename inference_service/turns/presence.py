@@ -44,7 +44,7 @@ class Presence:
         metrics.model_info.labels(model.model_id).set(1)
         metrics.model_loads.labels(model.model_id, "loaded").inc()
         metrics.model_load_seconds.observe(seconds)
-        if model.quality is not None and model.quality.recommended_bits != model.geometry.bits:
+        if model.quality is not None and model.quality.recommended_bits != model.geometry.format.k_bits:
             logs.event(log, "KV bits", logging.WARNING, model=model.model_id, verdict=model.quality.verdict)
         logs.event(
             log,

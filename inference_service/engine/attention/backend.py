@@ -25,7 +25,7 @@ from inference_service.engine.attention.paths import (
     fused,
     many_queries,
 )
-from inference_service.engine.attention.self_test import decode_error, prefill_error
+from inference_service.engine.attention.self_test import Attend, decode_error, over_caches, prefill_error
 from inference_service.engine.attention.speed import PathChoice, PathSpeeds
 from inference_service.engine.caches import (
     BatchQuantizedKVCache,
@@ -35,7 +35,7 @@ from inference_service.engine.caches import (
 )
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
-from inference_service.engine.quantization import Quantized, dequantize, width_of
+from inference_service.engine.quantization import KVFormat, Quantized, dequantize, width_of
 
 Q4Cache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
 
@@ -61,15 +61,13 @@ class Heads(NamedTuple):
     kv_heads: int
     k_dim: int
     v_dim: int
-    bits: int
-    group_size: int
+    format: KVFormat
     dtype: mx.Dtype
 
     @classmethod
     def of(cls, geometry: Geometry, group: LayerGroup) -> Self:
         """Those of a layer group."""
-        how = geometry.bits, geometry.group_size, geometry.dtype
-        return cls(geometry.heads, group.kv_heads, group.k_dim, group.v_dim, *how)
+        return cls(geometry.heads, group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype)
 
 
 _EVERYWHERE = PathChoice([DEQUANTIZE_FUSED])
@@ -116,14 +114,20 @@ class AttentionBackend:
         if queries.shape[2] == 1:
             choice = self._choices.get(_heads(queries, keys, values, cache), _EVERYWHERE)
             path = ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
-            return path(queries, keys, values, cache, scale, mask, sinks)
+            return path(queries, keys, values, cache.format, scale, mask, sinks)
         if few(queries.shape[2]) and _heads(queries, keys, values, cache) in self._few_packed:
-            return MANY_QUERIES[FLASH_PREFILL](queries, keys, values, cache, scale, mask, sinks)
+            return MANY_QUERIES[FLASH_PREFILL](queries, keys, values, cache.format, scale, mask, sinks)
         if isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
             return _in_pieces(
-                queries, dequantize(keys, cache), dequantize(values, cache), cache.window, scale, mask, sinks
+                queries,
+                dequantize(keys, cache.format.k),
+                dequantize(values, cache.format.v),
+                cache.window,
+                scale,
+                mask,
+                sinks,
             )
-        return MANY_QUERIES[DEQUANTIZE_FUSED](queries, keys, values, cache, scale, mask, sinks)
+        return MANY_QUERIES[DEQUANTIZE_FUSED](queries, keys, values, cache.format, scale, mask, sinks)
 
     def choice(self, geometry: Geometry) -> PathChoice:
         """What the self-test chose for the full-attention layers of such a geometry."""
@@ -170,14 +174,14 @@ class AttentionBackend:
 
 
 def _errors(
-    ways: Mapping[str, Path], names: Sequence[str], error_of: Callable[[Path, Geometry], float], geometry: Geometry
+    ways: Mapping[str, Path], names: Sequence[str], error_of: Callable[[Attend, Geometry], float], geometry: Geometry
 ) -> tuple[dict[str, float], dict[str, Exception]]:
     """The error of each way that is right, and what is wrong with the others."""
     errors: dict[str, float] = {}
     failures: dict[str, Exception] = {}
     for name in names:
         try:
-            errors[name] = error_of(ways[name], geometry)
+            errors[name] = error_of(over_caches(ways[name]), geometry)
         except (RuntimeError, ValueError, FailedPrecondition) as failure:
             failures[name] = failure
     return errors, failures
@@ -205,7 +209,7 @@ class _Dispatch:
             return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
         self.backend.calls += 1
         self.backend.heads = queries.shape[1]
-        k_dim, v_dim = width_of(keys, cache), width_of(values, cache)
+        k_dim, v_dim = width_of(keys, cache.format.k), width_of(values, cache.format.v)
         if missing := k_dim - queries.shape[3]:
             queries = mx.pad(queries, [(0, 0), (0, 0), (0, 0), (0, missing)])
         out = self.backend.attend(queries, keys, values, cache, scale, mask, sinks)
@@ -214,8 +218,8 @@ class _Dispatch:
 
 def _heads(queries: mx.array, keys: Quantized, values: Quantized, by: Q4Cache) -> Heads:
     heads, kv_heads = queries.shape[1], keys.weights.shape[1]
-    widths = width_of(keys, by), width_of(values, by)
-    return Heads(heads, kv_heads, *widths, by.bits, by.group_size, keys.scales.dtype)
+    widths = width_of(keys, by.format.k), width_of(values, by.format.v)
+    return Heads(heads, kv_heads, *widths, by.format, keys.scales.dtype)
 
 
 def _in_pieces(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from inference_service.engine.quantization import Quantization, Quantized, width_of
+from inference_service.engine.quantization import KVFormat, Quantized, width_of
 
 CUDA_TYPES = {mx.bfloat16: "__nv_bfloat16", mx.float16: "__half", mx.float32: "float"}
 """The types that K, V and queries may have."""
@@ -135,7 +135,7 @@ def flash_decoding(
     queries: mx.array,
     keys: Quantized,
     values: Quantized,
-    by: Quantization,
+    by: KVFormat,
     scale: float,
     mask: mx.array | None,
     sinks: mx.array | None,
@@ -147,7 +147,7 @@ def flash_decoding(
     """
     rows, heads, _, k_dim = queries.shape
     kv_heads, tokens = keys.weights.shape[1:3]
-    v_dim, bits, group_size = width_of(values, by), by.bits, by.group_size
+    v_dim, bits, group_size = width_of(values, by.v), _common_bits(by), by.group_size
     dtype = queries.dtype
     if dtype != keys.scales.dtype or dtype not in CUDA_TYPES:
         raise ValueError(f"flash decoding of {dtype} queries over {keys.scales.dtype} scales")
@@ -225,6 +225,13 @@ def _chunks_kernel(
     return kernel("flash_decoding", inputs, ["stats", "partial"], source, "flash_decoding.cu")
 
 
+def _common_bits(by: KVFormat) -> int:
+    """Raises ValueError where K and V have bits of their own."""
+    if by.k_bits != by.v_bits:
+        raise ValueError(f"the kernels know one number of bits, not {by}")
+    return by.k_bits
+
+
 _ROWS, _TILE = 128, 32
 """Of a block: eight warps, each with at most 16 rows of queries, as in flash_prefill.cu; tokens that it takes at once.
 
@@ -258,7 +265,7 @@ def flash_prefill(
     queries: mx.array,
     keys: Quantized,
     values: Quantized,
-    by: Quantization,
+    by: KVFormat,
     scale: float,
     mask: mx.array | str | None,
     sinks: mx.array | None,
@@ -271,7 +278,7 @@ def flash_prefill(
     """
     rows, heads, n, k_dim = queries.shape
     kv_heads, tokens = keys.weights.shape[1:3]
-    v_dim, bits, group_size = width_of(values, by), by.bits, by.group_size
+    v_dim, bits, group_size = width_of(values, by.v), _common_bits(by), by.group_size
     dtype = queries.dtype
     if dtype != keys.scales.dtype or dtype not in (mx.bfloat16, mx.float16):
         raise ValueError(f"flash prefill of {dtype} queries over {keys.scales.dtype} scales")

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from inference_service.engine.attention.cuda import available, flash_decoding, flash_prefill
-from inference_service.engine.quantization import Quantization, Quantized, dequantize
+from inference_service.engine.quantization import KVFormat, Quantized, dequantize
 from inference_service.engine.scheduling import SMALLEST_STEP
 
 FLASH_DECODING = "flash_decoding"
@@ -20,28 +20,28 @@ DEQUANTIZE_FUSED = "dequantize+fused"
 FLASH_PREFILL = "flash_prefill"
 
 
-Path = Callable[[mx.array, Quantized, Quantized, Quantization, float, Any, mx.array | None], mx.array]
-"""(queries, K, V, their quantization, scale, mask, sinks) to the output."""
+Path = Callable[[mx.array, Quantized, Quantized, KVFormat, float, Any, mx.array | None], mx.array]
+"""(queries, K, V, their format, scale, mask, sinks) to the output."""
 
 
 def unfused(
-    queries: mx.array, keys: Quantized, values: Quantized, by: Quantization, scale: float, mask: Any, sinks: Any
+    queries: mx.array, keys: Quantized, values: Quantized, by: KVFormat, scale: float, mask: Any, sinks: Any
 ) -> mx.array:
     """One query: two quantized matmuls, the GQA group folded into the query rows; the scores are spelled out."""
     rows, heads, _, width = queries.shape
     kv_heads = keys.weights.shape[1]
     folded = (queries * scale).reshape(rows, kv_heads, heads // kv_heads, width)
-    scores = mx.quantized_matmul(folded, *keys, transpose=True, group_size=by.group_size, bits=by.bits)
+    scores = mx.quantized_matmul(folded, *keys, transpose=True, **by.k._asdict())
     weights = _weights(scores[:, :, :, None], mask, sinks)[:, :, :, 0]
-    out = mx.quantized_matmul(weights, *values, transpose=False, group_size=by.group_size, bits=by.bits)
+    out = mx.quantized_matmul(weights, *values, transpose=False, **by.v._asdict())
     return out.reshape(rows, heads, 1, -1)
 
 
 def dequantized(
-    queries: mx.array, keys: Quantized, values: Quantized, by: Quantization, scale: float, mask: Any, sinks: Any
+    queries: mx.array, keys: Quantized, values: Quantized, by: KVFormat, scale: float, mask: Any, sinks: Any
 ) -> mx.array:
     """Any number of queries: this layer's K and V dequantized, then the fused kernel; the scores never exist."""
-    return fused(queries, dequantize(keys, by), dequantize(values, by), scale, mask, sinks)
+    return fused(queries, dequantize(keys, by.k), dequantize(values, by.v), scale, mask, sinks)
 
 
 def _weights(scores: mx.array, mask: Any, sinks: mx.array | None) -> mx.array:

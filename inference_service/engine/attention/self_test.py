@@ -1,6 +1,6 @@
 """The proof that attention over Q4 caches is right on this backend, at load, for the model's own geometry."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -8,7 +8,7 @@ import mlx.core as mx
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention.paths import Path
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.quantization import Quantization, Quantized, dequantize
+from inference_service.engine.quantization import KVFormat, Quantized, dequantize
 
 _TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
 _TF32_TOLERANCE = 5e-3
@@ -26,17 +26,26 @@ def tolerance(dtype: mx.Dtype) -> float:
     return _TOLERANCE[dtype]
 
 
-def prefill_error(attend: Path, geometry: Geometry) -> float:
+Attend = Callable[[mx.array, Quantized, Quantized, Any, float, Any, mx.array | None], mx.array]
+"""As a `Path`, but it gets the cache, as `AttentionBackend.attend` does."""
+
+
+def over_caches(path: Path) -> Attend:
+    """A path that gets the cache, and uses its format."""
+    return lambda queries, keys, values, cache, *rest: path(queries, keys, values, cache.format, *rest)
+
+
+def prefill_error(attend: Attend, geometry: Geometry) -> float:
     """The largest error of a few queries of one sequence, and of more. Raises FailedPrecondition if it is too large."""
     return _error(attend, "prefill", _PREFILL, geometry)
 
 
-def decode_error(attend: Path, geometry: Geometry) -> float:
+def decode_error(attend: Attend, geometry: Geometry) -> float:
     """The largest error of one query per row, of one row and of unequal ones. Raises as `prefill_error` does."""
     return _error(attend, "decode", _DECODE, geometry)
 
 
-def _error(attend: Path, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry) -> float:
+def _error(attend: Attend, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry) -> float:
     """The largest error over all layer groups, with and without sinks, relative to the largest output."""
     error = max(
         _group_error(attend, queries, lengths, geometry, group, sinks)
@@ -50,7 +59,7 @@ def _error(attend: Path, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]
 
 
 def _group_error(
-    attend: Path, queries: int, lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool
+    attend: Attend, queries: int, lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool
 ) -> float:
     """The largest error, of one sequence as it is or of several merged into a batch."""
     keys = iter(mx.random.split(mx.random.key(7), 16))
@@ -76,11 +85,13 @@ def _group_error(
     if rows > 1:
         for row, alone in enumerate(caches):
             k_seen, v_seen = alone.update_and_fetch(k[row : row + 1], v[row : row + 1])
-            wanted.append(plain_attention(q[row : row + 1], k_seen, v_seen, alone, scale, group.window, sinks))
+            wanted.append(
+                plain_attention(q[row : row + 1], k_seen, v_seen, geometry.format, scale, group.window, sinks)
+            )
     mask = cache.make_mask(queries)
     k_seen, v_seen = cache.update_and_fetch(k, v)
     if rows == 1:
-        wanted.append(plain_attention(q, k_seen, v_seen, cache, scale, group.window, sinks))
+        wanted.append(plain_attention(q, k_seen, v_seen, geometry.format, scale, group.window, sinks))
     found = attend(q, k_seen, v_seen, cache, scale, mask, sinks).astype(mx.float32)
     truth = mx.concatenate(wanted, axis=0)
     error: float = (mx.abs(found - truth).max() / mx.abs(truth).max()).item()  # type: ignore[assignment]
@@ -91,7 +102,7 @@ def plain_attention(
     queries: mx.array,
     keys: Quantized,
     values: Quantized,
-    by: Quantization,
+    by: KVFormat,
     scale: float,
     window: int | None = None,
     sinks: mx.array | None = None,
@@ -102,7 +113,7 @@ def plain_attention(
 
     Products are summed elementwise, because GPUs multiply float32 matrices in fewer bits.
     """
-    k, v = (dequantize(part, by).astype(mx.float32) for part in (keys, values))
+    k, v = (dequantize(part, how).astype(mx.float32) for part, how in ((keys, by.k), (values, by.v)))
     group = queries.shape[1] // k.shape[1]
     k, v = mx.repeat(k, group, axis=1), mx.repeat(v, group, axis=1)
     scores = ((queries.astype(mx.float32) * scale)[:, :, :, None] * k[:, :, None]).sum(axis=-1)

@@ -119,8 +119,8 @@ def _random_layer(geometry: Geometry, shape: Shape, seed: int) -> Layer:
         return mx.random.normal((shape.rows, heads, tokens, width), dtype=dtype, key=key)
 
     sides = []
-    for width, key in ((group.k_dim, keys[1]), (group.v_dim, keys[2])):
-        whole = quantize(random(group.kv_heads, shape.tokens + STEP, width, key), geometry.bits, geometry.group_size)
+    for width, key, by in ((group.k_dim, keys[1], geometry.format.k), (group.v_dim, keys[2], geometry.format.v)):
+        whole = quantize(random(group.kv_heads, shape.tokens + STEP, width, key), by)
         mx.eval(whole)
         sides.append(whole.between(0, shape.tokens))
     queries = random(geometry.heads, 1, group.k_dim, keys[0])
@@ -132,11 +132,11 @@ def _seconds(path: str, layers: Sequence[Layer], geometry: Geometry, mask: mx.ar
     """The shortest of a few passes over the layers; on a GPU the first, which compiles kernels, does not count."""
     scale = geometry.full.k_dim**-0.5
     if mx.default_device().type != mx.DeviceType.cpu:
-        mx.eval([ONE_QUERY[path](*layer, geometry, scale, mask, None) for layer in layers])
+        mx.eval([ONE_QUERY[path](*layer, geometry.format, scale, mask, None) for layer in layers])
     times: list[float] = []
     while len(times) < 5 and sum(times) < 0.05:
         started = time.perf_counter()
-        mx.eval([ONE_QUERY[path](*layer, geometry, scale, mask, None) for layer in layers])
+        mx.eval([ONE_QUERY[path](*layer, geometry.format, scale, mask, None) for layer in layers])
         times.append(time.perf_counter() - started)
     return min(times)
 
@@ -144,7 +144,7 @@ def _seconds(path: str, layers: Sequence[Layer], geometry: Geometry, mask: mx.ar
 def _key(geometry: Geometry, paths: Sequence[str]) -> str:
     full = geometry.full
     shape = f"{geometry.heads} heads, {full.kv_heads} of {full.k_dim} and {full.v_dim}"
-    kept = f"{geometry.bits} bits by {geometry.group_size}, {geometry.dtype}"
+    kept = f"{geometry.format} bits by {geometry.format.group_size}, {geometry.dtype}"
     version = importlib.metadata.version("mlx")
     return f"{mx.device_info()['device_name']}; mlx {version}; {shape}; {kept}; {' '.join(sorted(paths))}"
 

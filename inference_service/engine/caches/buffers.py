@@ -5,7 +5,7 @@ from typing import Self
 
 import mlx.core as mx
 
-from inference_service.engine.quantization import Quantized, quantize
+from inference_service.engine.quantization import FOUR_BITS, KVFormat, Quantized, quantize
 
 STEP = 256
 """Buffers grow by this many tokens."""
@@ -121,9 +121,8 @@ def _right_aligned(parts: Sequence[Quantized], end: int, capacity: int) -> Quant
 class BufferedCache:
     """What all Q4 caches have in common. mlx-lm asks for these. Engine thread only."""
 
-    def __init__(self, bits: int = 4, group_size: int = 64) -> None:
-        self.bits = bits
-        self.group_size = group_size
+    def __init__(self, format: KVFormat = FOUR_BITS) -> None:
+        self.format = format
         self.buffers = KVBuffers()
         self.value_width = 0
         """Elements of the values that were written last, without what fills up a group."""
@@ -131,7 +130,7 @@ class BufferedCache:
     def quantized(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
         """K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim], quantized as this cache keeps them."""
         self.value_width = int(values.shape[-1])
-        return quantize(keys, self.bits, self.group_size), quantize(values, self.bits, self.group_size)
+        return quantize(keys, self.format.k), quantize(values, self.format.v)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
         """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; a view of all of both, quantized."""
@@ -163,8 +162,8 @@ class BatchCache(BufferedCache):
     The write index is common (`buffers.filled`), the padding is each row's own.
     """
 
-    def __init__(self, padding: Sequence[int], bits: int = 4, group_size: int = 64) -> None:
-        super().__init__(bits, group_size)
+    def __init__(self, padding: Sequence[int], format: KVFormat = FOUR_BITS) -> None:
+        super().__init__(format)
         self.padding = list(padding)
 
     def take_rows(self, caches: Sequence[BufferedCache]) -> None:

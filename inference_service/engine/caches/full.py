@@ -6,15 +6,16 @@ from typing import Self
 import mlx.core as mx
 
 from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
+from inference_service.engine.quantization import KVFormat
 
 
 class QuantizedKVCache(BufferedCache):
     """One layer's K and V of one sequence. `offset` is how many tokens it holds. Engine thread only."""
 
     @classmethod
-    def restored(cls, buffers: KVBuffers, bits: int, group_size: int) -> Self:
+    def restored(cls, buffers: KVBuffers, format: KVFormat) -> Self:
         """A cache that takes over buffers [1, kv_heads, capacity, …]."""
-        cache = cls(bits, group_size)
+        cache = cls(format)
         cache.buffers = buffers
         return cache
 
@@ -42,7 +43,7 @@ class QuantizedKVCache(BufferedCache):
     @staticmethod
     def merge(caches: "Sequence[QuantizedKVCache]") -> "BatchQuantizedKVCache":
         """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
-        merged = BatchQuantizedKVCache(missing_tokens(caches), caches[0].bits, caches[0].group_size)
+        merged = BatchQuantizedKVCache(missing_tokens(caches), caches[0].format)
         merged.take_rows(caches)
         return merged
 
@@ -70,4 +71,4 @@ class BatchQuantizedKVCache(BatchCache):
 
     def extract(self, row: int) -> QuantizedKVCache:
         """One row, without its padding."""
-        return QuantizedKVCache.restored(self.buffers.row(row, self.padding[row]), self.bits, self.group_size)
+        return QuantizedKVCache.restored(self.buffers.row(row, self.padding[row]), self.format)

@@ -10,7 +10,7 @@ from agentmem.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.arenas import Arena, part_of
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Geometry, HostTensors, LayerGroup
-from inference_service.engine.quantization import Quantized
+from inference_service.engine.quantization import FOUR_BITS, Quantized
 
 BLOCKS, PIECES = 9, 12
 
@@ -18,7 +18,7 @@ BLOCKS, PIECES = 9, 12
 def geometry(dtype: mx.Dtype = mx.bfloat16, heads: int = 2, window: int = 64) -> Geometry:
     """Three layers with full attention and two with a window between them; V is wider than K."""
     full, sliding = LayerGroup((0, 2, 4), heads, 64, 128), LayerGroup((1, 3), heads, 128, 64, window)
-    return Geometry(4, dtype, 4, 64, full, sliding)
+    return Geometry(4, dtype, FOUR_BITS, full, sliding)
 
 
 SHAPES = [(mx.float32, 2), (mx.bfloat16, 2), (mx.bfloat16, 1), (mx.float32, 3)]

@@ -3,6 +3,7 @@
 import mlx.core as mx
 
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import KVFormat
 
 
 def geometry(
@@ -11,7 +12,7 @@ def geometry(
     k_dim, heads, group = other.get("k_dim", 64), other.get("heads", 4), other.get("group", 32)
     full = LayerGroup((0, 2), kv_heads, k_dim, v_dim)
     sliding = LayerGroup((1,), kv_heads, k_dim, v_dim, window) if window else None
-    return Geometry(heads, dtype, bits, group, full, sliding)
+    return Geometry(heads, dtype, KVFormat(bits, bits, group), full, sliding)
 
 
 SHAPES = [

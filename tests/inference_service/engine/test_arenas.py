@@ -12,6 +12,7 @@ from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, TENSORS, BlockHeader
 from inference_service.engine.arenas import Arena, Arenas, host_bytes, window_bytes
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.storage.blocks import read_block, write_block
 from tests.inference_service.engine.arena_bits import (
     BLOCKS,
@@ -251,7 +252,7 @@ def test_caches_of_a_hybrid_model(dtype: mx.Dtype, heads: int) -> None:
 
 
 def test_caches_of_a_model_without_windows() -> None:
-    made = Geometry(4, mx.float32, 4, 64, LayerGroup((0, 1), 2, 64, 64))
+    made = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 1), 2, 64, 64))
     arenas, wanted = Arenas(made, BLOCKS, 0), random_tensors(made, made.full, 300)
     assert arenas.nbytes == BLOCKS * BLOCK_TOKENS * made.bytes_per_token
     arenas.write(caches_of(made, 300, wanted), 0, [4, 1], [])
@@ -262,7 +263,7 @@ def test_caches_of_a_model_without_windows() -> None:
 
 @pytest.mark.parametrize("new", [1, 200, 300])
 def test_caches_with_room_for_the_prompt_do_not_grow_while_it_is_computed(new: int) -> None:
-    made = Geometry(4, mx.float32, 4, 64, LayerGroup((0, 1), 2, 64, 64))
+    made = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 1), 2, 64, 64))
     arenas, wanted = Arenas(made, BLOCKS, 0), random_tensors(made, made.full, 500)
     arenas.write(caches_of(made, 500, wanted), 0, [4, 1], [])
     for cache in arenas.caches(500, [4, 1], [], room=500 + new):

@@ -18,11 +18,11 @@ from inference_service.engine.attention import (
     paths,
 )
 from inference_service.engine.attention.cuda import available
-from inference_service.engine.attention.self_test import decode_error, prefill_error, tolerance
+from inference_service.engine.attention.self_test import decode_error, over_caches, prefill_error, tolerance
 from inference_service.engine.attention.speed import MEASURED, Figures, Measure, PathChoice, like
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.quantization import quantize
+from inference_service.engine.quantization import FOUR_BITS, KVFormat, quantize
 from tests.inference_service.engine.geometries import SHAPES, geometry
 
 right_here = paths.candidates()[0]
@@ -42,12 +42,12 @@ def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
 @pytest.mark.skipif(available(), reason="MLX on CUDA has no quantized matmul over strided K")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_quantized_matmul_is_right(shape: Geometry) -> None:
-    assert decode_error(paths.unfused, shape) < tolerance(mx.float32)
+    assert decode_error(over_caches(paths.unfused), shape) < tolerance(mx.float32)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dequantization_is_right(shape: Geometry) -> None:
-    assert decode_error(paths.dequantized, shape) < tolerance(mx.float32)
+    assert decode_error(over_caches(paths.dequantized), shape) < tolerance(mx.float32)
 
 
 def test_a_few_queries_are_those_of_a_next_turn() -> None:
@@ -236,8 +236,8 @@ def test_the_seam_takes_the_path_that_was_chosen_for_such_heads(
         monkeypatch.setitem(paths.ONE_QUERY, name, lambda *a, name=name, path=path: (taken.append(name), path(*a))[1])
     for kv_heads in (2, 1, 4):
         for rows in (1, 8):
-            k = quantize(mx.random.normal((rows, kv_heads, 9, 64)), 4, 64)
-            seam.attend(mx.random.normal((rows, 4, 1, 64)), k, k, QuantizedKVCache(4, 64), 0.125, None)
+            k = quantize(mx.random.normal((rows, kv_heads, 9, 64)), FOUR_BITS.k)
+            seam.attend(mx.random.normal((rows, 4, 1, 64)), k, k, QuantizedKVCache(), 0.125, None)
     of_the_first, of_the_second = taken[:2], taken[2:4]
     assert of_the_first == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED], "whatever was loaded later"
     assert of_the_second == of_the_first[::-1]
@@ -284,7 +284,7 @@ def test_a_memory_that_cannot_be_written_is_not_missed(tmp_path: Path) -> None:
 
 
 def test_a_real_measurement_has_a_figure_for_all(tmp_path: Path) -> None:
-    small = Geometry(2, mx.float32, 4, 32, LayerGroup((0,), 1, 32, 32))
+    small = Geometry(2, mx.float32, KVFormat(group_size=32), LayerGroup((0,), 1, 32, 32))
     figures = PathSpeeds(tmp_path / "speeds.json").of(small, [right_here, DEQUANTIZE_FUSED])
     assert set(figures) == set(MEASURED)
     assert all(seconds > 0 for each in figures.values() for seconds in each.values())

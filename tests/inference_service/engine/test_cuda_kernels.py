@@ -5,10 +5,9 @@ import pytest
 
 from inference_service.engine.attention import DEQUANTIZE_FUSED, FLASH_DECODING, FLASH_PREFILL, AttentionBackend, paths
 from inference_service.engine.attention.cuda import available, flash_decoding, flash_prefill
-from inference_service.engine.attention.self_test import decode_error, plain_attention, tolerance
-from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.attention.self_test import decode_error, over_caches, plain_attention, tolerance
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.quantization import Quantized, quantize
+from inference_service.engine.quantization import FOUR_BITS, KVFormat, Quantization, Quantized, quantize
 from tests.inference_service.engine.geometries import OF_16_BITS, SHAPES, geometry
 
 needs_cuda = pytest.mark.skipif(not available(), reason="the kernels are for NVIDIA GPUs")
@@ -17,7 +16,9 @@ needs_cuda = pytest.mark.skipif(not available(), reason="the kernels are for NVI
 @needs_cuda
 @pytest.mark.parametrize("shape", [*SHAPES, *OF_16_BITS])
 def test_the_kernels_are_right(shape: Geometry) -> None:
-    assert decode_error(paths.ONE_QUERY[FLASH_DECODING], shape) < (1e-4 if shape.dtype == mx.float32 else 3e-2)
+    assert decode_error(over_caches(paths.ONE_QUERY[FLASH_DECODING]), shape) < (
+        1e-4 if shape.dtype == mx.float32 else 3e-2
+    )
 
 
 @needs_cuda
@@ -55,12 +56,12 @@ def test_scores_of_real_models_are_not_rounded() -> None:
 
 def few_over(
     rows: int, heads: int, kv_heads: int, n: int, tokens: int, dtype: mx.Dtype
-) -> tuple[mx.array, list[Quantized], QuantizedKVCache]:
+) -> tuple[mx.array, list[Quantized], KVFormat]:
     """Queries [rows, heads, n, 64], packed K and V of so many tokens, and how they are quantized."""
     keys = iter(mx.random.split(mx.random.key(3), 3))
     q = mx.random.normal((rows, heads, n, 64), key=next(keys)).astype(dtype)
     kv = [mx.random.normal((rows, kv_heads, tokens, 64), key=next(keys)).astype(dtype) for _ in range(2)]
-    return q, [quantize(side, 4, 64) for side in kv], QuantizedKVCache(4, 64)
+    return q, [quantize(side, FOUR_BITS.k) for side in kv], FOUR_BITS
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_what_the_kernel_for_a_few_queries_does_not_know(dtype: mx.Dtype, k_dim:
     queries, side = mx.zeros((1, 2, 5, k_dim), dtype), mx.zeros((1, 2, 9, k_dim // 8 * 8), dtype)
     packed = Quantized(mx.zeros((1, 2, 9, k_dim // 8), mx.uint32), side[..., : k_dim // 8], side[..., : k_dim // 8])
     with pytest.raises(ValueError, match=words):
-        flash_prefill(queries, packed, packed, QuantizedKVCache(bits, 8), 1.0, "causal", None)
+        flash_prefill(queries, packed, packed, KVFormat(bits, bits, 8), 1.0, "causal", None)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,9 @@ def test_what_the_kernel_for_a_few_queries_does_not_know(dtype: mx.Dtype, k_dim:
 )
 def test_flash_decoding_refuses_what_its_kernels_do_not_know(changed: dict[str, object]) -> None:
     bits, width = changed.get("bits", 4), changed.get("width", 64)
-    side = quantize(mx.zeros((1, 1, 4, 64)), 4, 32)
+    assert isinstance(bits, int) and isinstance(width, int)
+    side = quantize(mx.zeros((1, 1, 4, 64)), Quantization(4, 32))
     if "scales" in changed:
         side = side._replace(scales=side.scales.astype(mx.float16))
-    by = QuantizedKVCache(bits, 32)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="flash decoding"):
-        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, by, 1.0, None, None)
+        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, KVFormat(bits, bits, 32), 1.0, None, None)

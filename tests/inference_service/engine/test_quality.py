@@ -22,6 +22,7 @@ from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Geometry, group_layers
 from inference_service.engine.quality import Quality, QualityChecks, divergences, kl_divergence, measure, sample
+from inference_service.engine.quantization import KVFormat
 from inference_service.text.tokenizer import Tokenizer
 from tests import tiny_models
 
@@ -38,8 +39,10 @@ class Loaded:
     geometry: Geometry
     seam: AttentionBackend
 
-    def measured(self, tokens: int = TOKENS, **geometry: Any) -> Quality:
-        return measure(self.model, self.tokenizer, replace(self.geometry, **geometry), tokens)
+    def measured(self, tokens: int = TOKENS, **format: int) -> Quality:
+        return measure(
+            self.model, self.tokenizer, replace(self.geometry, format=replace(self.geometry.format, **format)), tokens
+        )
 
 
 def loaded(directory: Path, group_size: int = 64) -> Loaded:
@@ -47,15 +50,16 @@ def loaded(directory: Path, group_size: int = 64) -> Loaded:
     model.set_dtype(mx.float32)
     seam = AttentionBackend()
     seam.install(model)
+    format = KVFormat(group_size=group_size)
     caches: list[Any] = [
-        SlidingQuantizedKVCache(cache.max_size, 4, group_size)
+        SlidingQuantizedKVCache(cache.max_size, format)
         if isinstance(cache, RotatingKVCache)
-        else QuantizedKVCache(4, group_size)
+        else QuantizedKVCache(format)
         for cache in make_prompt_cache(model)
     ]
     mx.eval(model(mx.array([[0, 0]]), cache=caches))
     full, sliding = group_layers(caches)
-    geometry = Geometry(seam.heads, mx.float32, 4, group_size, full, sliding)
+    geometry = Geometry(seam.heads, mx.float32, format, full, sliding)
     return Loaded(model, Tokenizer(wrapper._tokenizer.backend_tokenizer, wrapper.eos_token_ids), geometry, seam)
 
 
@@ -150,7 +154,7 @@ def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path]
     prompt = mx.array([list(range(40))])
     before = subject.model(prompt, cache=subject.geometry.new_caches())
     mx.eval(before)
-    found = subject.measured(160, bits=8)
+    found = subject.measured(160, k_bits=8, v_bits=8)
     assert found.tokens == 160, "longer than a chunk, and than the windows"
     assert found.comparable and found.kl_4_bits is not None and found.kl_8_bits is not None
     assert 0 < found.kl_8_bits < 0.05 < 1
@@ -174,7 +178,7 @@ def test_keys_with_an_outlier_are_found_and_8_bits_help() -> None:
     before = subject.model(text)[0]
     with_key_bias(subject.model, 31, 100.0)
     assert kl_divergence(before, subject.model(text)[0]) / 64 < 1e-3
-    found = subject.measured(bits=8)
+    found = subject.measured(k_bits=8, v_bits=8)
     assert found.kl_4_bits is not None and found.kl_8_bits is not None
     assert found.kl_4_bits > 0.5
     assert found.kl_8_bits < 0.02
@@ -198,7 +202,7 @@ def test_qwen2_with_large_key_biases_needs_8_bits(tmp_path: Path) -> None:
 def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions(llama: Loaded) -> None:
     """Computed again by NumPy in float64, from whole passes; with 2 bits, so that the other direction differs."""
     token_ids = sample(llama.tokenizer, 80)
-    caches = replace(llama.geometry, bits=2).new_caches()
+    caches = replace(llama.geometry, format=KVFormat(2, 2)).new_caches()
     logits = (llama.model(mx.array([token_ids])), llama.model(mx.array([token_ids]), cache=caches))
     log_p, log_q = (np.array(nn.log_softmax(each[0], axis=-1)).astype(np.float64) for each in logits)
     expected = (np.exp(log_p) * (log_p - log_q)).sum(-1).mean()
@@ -218,7 +222,7 @@ def test_8_bits_are_measured_where_4_are_bad_or_8_are_set(llama: Loaded, monkeyp
     monkeypatch.setattr(quality, "MOST_NATS", 0.0)
     bad = llama.measured(64)
     assert bad.kl_8_bits is not None
-    assert bad == llama.measured(64, bits=8), "whatever bits it runs with, the figures are the same"
+    assert bad == llama.measured(64, k_bits=8, v_bits=8), "whatever bits it runs with, the figures are the same"
     monkeypatch.setattr(quality, "MOST_NATS", 100.0)
     good = llama.measured(64)
     assert (good.kl_4_bits, good.kl_8_bits, good.recommended_bits) == (bad.kl_4_bits, None, 4)
@@ -238,7 +242,7 @@ def test_logits_that_are_nan_with_quantized_kv_are_told(llama: Loaded, monkeypat
     attend = llama.seam.attend
 
     def spoiled(*arguments: Any) -> mx.array:
-        return attend(*arguments) * (math.nan if arguments[3].bits == 4 else 1.0)
+        return attend(*arguments) * (math.nan if arguments[3].format.k_bits == 4 else 1.0)
 
     monkeypatch.setattr(llama.seam, "attend", spoiled)
     found = llama.measured()
@@ -266,7 +270,7 @@ def test_logits_are_held_for_a_few_hundred_tokens_only(tmp_path: Path) -> None:
     mx.clear_cache()
     mx.reset_peak_memory()
     before = mx.get_active_memory()
-    subject.measured(384, bits=8)
+    subject.measured(384, k_bits=8, v_bits=8)
     rows = (mx.get_peak_memory() - before) / (vocabulary * 4)
     assert rows < 600, "all logits of two passes are 768"
 

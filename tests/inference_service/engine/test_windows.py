@@ -77,17 +77,16 @@ def same(found: Sequence[KVBuffers], wanted: Sequence[KVBuffers]) -> bool:
 
 def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], tokens: int) -> Caches:
     """Caches of so many tokens: the beginning of the full layers, and a window."""
-    bits, group_size = model.geometry.bits, model.geometry.group_size
     left = iter(window)
     caches: Caches = []
     for cache in whole:
         if isinstance(cache, SlidingQuantizedKVCache):
             keys, values = next(left).both()
             copied = KVBuffers(keys, values, keys.tokens)
-            caches.append(SlidingQuantizedKVCache.restored(cache.window, copied, tokens, bits, group_size))
+            caches.append(SlidingQuantizedKVCache.restored(cache.window, copied, tokens, model.geometry.format))
         else:
             beginning = cache.buffers.map(lambda part: part.between(0, tokens), tokens)
-            caches.append(QuantizedKVCache.restored(beginning, bits, group_size))
+            caches.append(QuantizedKVCache.restored(beginning, model.geometry.format))
     return caches
 
 

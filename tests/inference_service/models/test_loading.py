@@ -14,6 +14,7 @@ from agentmem.errors import FailedPrecondition
 from benchmarks.loading import load
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS, KVFormat
 from inference_service.models import opening
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
@@ -52,7 +53,7 @@ def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) ->
 
 def test_kv_in_8_bits_and_groups_of_32(tmp_path: Path, hashes: ContentHashes) -> None:
     model = loaded(write_llama(tmp_path / "m"), hashes, quantization=QuantizationSettings(8, 32))
-    assert (model.geometry.bits, model.geometry.group_size) == (8, 32)
+    assert model.geometry.format == KVFormat(8, 8, 32)
     assert model.geometry.block_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 16))
     assert model.geometry.block_shapes(5)["v.scales"] == ("F32", (2, 2, 5, 2))
 
@@ -85,7 +86,7 @@ def test_gemma_3_12b_at_16k_by_arithmetic() -> None:
     """48 layers, 8 KV heads, head dim 256, window 1024, every 6th layer global: the design's bounds in GiB."""
     full = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
     sliding = LayerGroup(tuple(i for i in range(48) if i % 6 != 5), 8, 256, 256, window=1024)
-    geometry = Geometry(16, mx.bfloat16, 4, 64, full, sliding)
+    geometry = Geometry(16, mx.bfloat16, FOUR_BITS, full, sliding)
     gib = 1 << 30
     assert (geometry.bytes_per_token * 16384 + geometry.window_bytes) / gib <= 0.40
     assert geometry.window_bytes / gib <= 0.12
@@ -110,7 +111,11 @@ def test_heads_that_groups_do_not_divide_are_filled_up(
     tmp_path: Path, hashes: ContentHashes, width: int, asked: int | None, group_size: int, kept: int
 ) -> None:
     model = loaded(write_llama(tmp_path / "m", head_dim=width), hashes, quantization=QuantizationSettings(4, asked))
-    assert (model.geometry.group_size, model.geometry.full.k_dim, model.geometry.full.v_dim) == (group_size, kept, kept)
+    assert (model.geometry.format.group_size, model.geometry.full.k_dim, model.geometry.full.v_dim) == (
+        group_size,
+        kept,
+        kept,
+    )
 
 
 def test_missing_and_damaged_files_are_refused(tmp_path: Path, hashes: ContentHashes) -> None:

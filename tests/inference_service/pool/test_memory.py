@@ -9,13 +9,14 @@ from agentmem.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space, Table
 from inference_service.pool.memory import ModelMemory, Sizes
 
 FULL = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
 SLIDING = LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024)
-GEMMA_12B = Geometry(16, mx.bfloat16, 4, 64, FULL, SLIDING)
+GEMMA_12B = Geometry(16, mx.bfloat16, FOUR_BITS, FULL, SLIDING)
 WINDOW, TOKEN = 117_964_800, 18_432
 
 

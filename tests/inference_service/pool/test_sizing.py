@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import MOST_CONTEXTS, TYPICAL_TOKENS, Sizes, agents_that_fit, sizes
 from inference_service.settings import WorkerSettings
 
 GIB = 1 << 30
 
-LLAMA_8B = Geometry(32, mx.bfloat16, 4, 64, LayerGroup(tuple(range(32)), 8, 128, 128))
+LLAMA_8B = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), 8, 128, 128))
 """36,864 bytes per token: 32 layers of 8 heads, 128 wide, K and V, 0.5625 bytes each."""
 
 GEMMA_12B = Geometry(
     16,
     mx.bfloat16,
-    4,
-    64,
+    FOUR_BITS,
     LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256),
     LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024),
 )
@@ -54,7 +54,7 @@ def test_a_hybrid_models_pool_is_split_for_typical_agents() -> None:
 
 def test_a_window_of_another_width_is_kept_in_whole_pieces() -> None:
     group = LayerGroup((1,), 1, 64, 64, window=640)
-    geometry = Geometry(1, mx.bfloat16, 4, 64, LayerGroup((0,), 1, 64, 64), group)
+    geometry = Geometry(1, mx.bfloat16, FOUR_BITS, LayerGroup((0,), 1, 64, 64), group)
     assert (geometry.piece_tokens, geometry.window_pieces) == (256, 4), "896 tokens in pieces of 256"
     assert geometry.piece_bytes * 4 > geometry.window_bytes
 

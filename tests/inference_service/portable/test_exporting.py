@@ -16,6 +16,7 @@ from agentmem.identity import FileName, Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.portable.exporting import Exporter
@@ -27,8 +28,8 @@ from inference_service.storage.client import Opened
 from .files import block, ledger
 
 KEY = AgentKey("ns", "a", "m")
-PLAIN = Geometry(4, mx.float32, 4, 64, LayerGroup((0, 1), 2, 64, 128))
-HYBRID = Geometry(4, mx.float32, 4, 64, LayerGroup((1, 3), 2, 64, 128), LayerGroup((0, 2), 1, 64, 64, window=64))
+PLAIN = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 1), 2, 64, 128))
+HYBRID = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((1, 3), 2, 64, 128), LayerGroup((0, 2), 1, 64, 64, window=64))
 TOKENS = 600
 TURNS = (TurnPlace(300, 1), TurnPlace(TOKENS, 2))
 

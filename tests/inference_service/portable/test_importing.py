@@ -9,10 +9,11 @@ from agentmem.errors import DataLoss, FailedPrecondition, PermissionDenied
 from agentmem.identity import Ledger, TurnPlace
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.portable.format import KVGeometry, LayerShape, Manifest, kv_geometry, layers_of
 from inference_service.portable.importing import check_fit, check_namespace
 
-HERE = Geometry(4, mx.bfloat16, 4, 64, LayerGroup((1, 3), 2, 192, 128), LayerGroup((0, 2), 1, 64, 64, window=512))
+HERE = Geometry(4, mx.bfloat16, FOUR_BITS, LayerGroup((1, 3), 2, 192, 128), LayerGroup((0, 2), 1, 64, 64, window=512))
 SLIDING, FULL = LayerShape(1, 64, 64, 512), LayerShape(2, 192, 128)
 PIECES = [b"", b"a", b"\xf0\x9f", b"\x98\x80"]
 

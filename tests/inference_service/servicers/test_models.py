@@ -12,6 +12,7 @@ from agentmem.models import RegisteredModel
 from agentmem.v1 import model_pb2
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Quality
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.models.residency import MemoryLimits
 from inference_service.models.serving import Models
 from inference_service.models.slots import State
@@ -25,7 +26,7 @@ from tests.inference_service.real_tokenizers import byte_level
 
 __all__ = ["directories"]
 
-GEOMETRY = Geometry(8, mx.bfloat16, 4, 64, LayerGroup((0, 1, 2), 2, 64, 128), LayerGroup((3,), 2, 64, 128, 512))
+GEOMETRY = Geometry(8, mx.bfloat16, FOUR_BITS, LayerGroup((0, 1, 2), 2, 64, 128), LayerGroup((3,), 2, 64, 128, 512))
 LOADED = SimpleNamespace(
     model_id="tiny",
     architecture="llama",

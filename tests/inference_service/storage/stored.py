@@ -13,6 +13,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, HostTensors, LayerGroup
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.storage.blocks import BlockMiss
@@ -22,7 +23,7 @@ from tests.inference_service.storage.test_blocks import random_tensors, window_t
 
 KEY = AgentKey("ns", "a", "m")
 FULL, SLIDING = tuple(range(0, 32, 2)), tuple(range(1, 32, 2))
-GEOMETRY = Geometry(32, mx.float32, 4, 64, LayerGroup(FULL, 2, 64, 64), LayerGroup(SLIDING, 2, 64, 64, window=64))
+GEOMETRY = Geometry(32, mx.float32, FOUR_BITS, LayerGroup(FULL, 2, 64, 64), LayerGroup(SLIDING, 2, 64, 64, window=64))
 """Files of several chunks."""
 TOKENS = range(600)
 KINDS = ("path", "stream")

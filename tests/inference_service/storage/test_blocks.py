@@ -16,6 +16,7 @@ from agentmem import blockfile
 from agentmem.blockfile import NO_PARENT, TENSORS, BlockHeader, chain_hash
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import KVFormat
 from inference_service.memory.windows import window_headers
 from inference_service.storage.blocks import BlockMiss, read_block, write_block
 
@@ -24,7 +25,7 @@ DTYPES = [mx.float32, mx.bfloat16, mx.float16]
 
 def geometry(dtype: mx.Dtype = mx.float32, *, k_dim: int = 64, v_dim: int = 128, layers: int = 2) -> Geometry:
     """K and V of different widths, as MLA has them."""
-    return Geometry(4, dtype, 4, 32, LayerGroup(tuple(range(layers)), 2, k_dim, v_dim))
+    return Geometry(4, dtype, KVFormat(group_size=32), LayerGroup(tuple(range(layers)), 2, k_dim, v_dim))
 
 
 def header(tokens: int = 5, *, namespace: str = "ns", first: int = 256) -> BlockHeader:
@@ -161,8 +162,8 @@ def test_file_in_anothers_place_is_refused(written: tuple[Path, bytes], wanted: 
         geometry(k_dim=32, v_dim=64, layers=1),
         geometry(k_dim=32, v_dim=32, layers=2),
         replace(SMALL, full=replace(SMALL.full, kv_heads=1)),
-        replace(SMALL, bits=8),
-        replace(SMALL, group_size=64, full=replace(SMALL.full, k_dim=64)),
+        replace(SMALL, format=KVFormat(8, 8, 32)),
+        replace(SMALL, format=KVFormat(), full=replace(SMALL.full, k_dim=64)),
     ],
     ids=["dtype", "k", "v", "layers", "heads", "bits", "groups"],
 )
@@ -211,7 +212,9 @@ def test_what_was_read_does_not_change_with_the_file(written: tuple[Path, bytes]
 
 # Windows.
 
-HYBRID = Geometry(4, mx.float32, 4, 32, LayerGroup((1, 3), 2, 64, 64), LayerGroup((0, 2), 2, 64, 64, window=8))
+HYBRID = Geometry(
+    4, mx.float32, KVFormat(group_size=32), LayerGroup((1, 3), 2, 64, 64), LayerGroup((0, 2), 2, 64, 64, window=8)
+)
 """As GPT-OSS: its full and its sliding layers have one shape."""
 WIDE = replace(HYBRID, sliding=LayerGroup((0, 2, 4), 1, 32, 96, window=8))
 

@@ -23,6 +23,7 @@ from inference_service.engine.arenas import Arenas, window_bytes
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
 from inference_service.engine.prefill import captured
+from inference_service.engine.quantization import FOUR_BITS
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
@@ -34,7 +35,7 @@ from inference_service.storage.transport import TransportSelector
 from inference_service.turns.persisting import Persister, State
 
 KEY = AgentKey("n", "a", "m")
-GEOMETRY = Geometry(2, mx.float32, 4, 64, LayerGroup((1,), 2, 64, 64), LayerGroup((0,), 2, 64, 64, window=64))
+GEOMETRY = Geometry(2, mx.float32, FOUR_BITS, LayerGroup((1,), 2, 64, 64), LayerGroup((0,), 2, 64, 64, window=64))
 TOKENS = 600
 
 
