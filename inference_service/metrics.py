@@ -175,7 +175,9 @@ class WorkerMetrics:
         self.mlx_memory = gauge(
             "mlx_memory_bytes", "Bytes of memory as MLX counts them: active, the peak of that, and its cache.", "kind"
         )
-        self.model_info = gauge("model_info", "1 for each model that is loaded.", "model_id")
+        self.model_info = gauge(
+            "model_info", "1 for each model that is loaded, with its KV bits.", "model_id", "kv_bits"
+        )
         self.model_loads = counter(
             "model_loads", "Models that were loaded, or could not be (failed).", "model_id", "result"
         )

@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
+from agentmem.kv_bits import DEFAULT, KVBitsText
 from agentmem.models import ModelSettings
 from agentmem.sockets import OptionalLoopbackAddress, OptionalUnixSocket
 
@@ -42,7 +43,9 @@ class WorkerSettings(ModelSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="compute dtype; auto is float32 on CPU and the model's own elsewhere"
     )
-    kv_bits: Literal[4, 8] = Field(4, description="bits per KV element")
+    kv_bits: KVBitsText = Field(
+        str(DEFAULT), description="bits per element of K and V, as 4, or of each, as 5/4; 3, 4, 5, 6 or 8"
+    )
     kv_group_size: Literal[32, 64] | None = Field(
         None, description="elements per quantization group; 64, or 32 where heads are no multiple of 64 wide"
     )

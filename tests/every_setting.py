@@ -109,7 +109,7 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "store_transfer": text("stream"),
         "namespace_label": switch(True),
         "dtype": text("bfloat16"),
-        "kv_bits": number(8),
+        "kv_bits": text("5/4"),
         "kv_group_size": number(32),
         "quality_check": switch(False),
         "context_length": number(4000),
@@ -145,7 +145,10 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "stall_limit": number(3.5),
         "keep_alive": number(4.5),
     },
-    UpSettings: _COMMON | _MODELS | _DOORS | {"data": path("/srv/agentmem"), "loaded_models": number(2)},
+    UpSettings: _COMMON
+    | _MODELS
+    | _DOORS
+    | {"data": path("/srv/agentmem"), "loaded_models": number(2), "kv_bits": text("5/4")},
 }
 """By settings class and name. What two services share stands in one place, as it does in the classes."""
 
@@ -158,6 +161,7 @@ PASSED_ON: Mapping[str, Mapping[type[ServiceSettings], Any]] = {
     "data": dict.fromkeys((StoreSettings, WorkerSettings), Path("/srv/agentmem")),
     **{name: {WorkerSettings: example.value} for name, example in _MODELS.items()},
     "loaded_models": {WorkerSettings: 2},
+    "kv_bits": {WorkerSettings: "5/4"},
     **{name: {GatewaySettings: example.value} for name, example in _DOORS.items()},
 }
 """What the services have of a setting of `agentmem up`, by its name, where it is given the value of EXAMPLES."""

@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from agentmem.kv_bits import KVBits
 from benchmarks.loading import load
 from benchmarks.quality import scores
 from benchmarks.quality.engine import LogProbs, quantized, unquantized
@@ -30,7 +31,7 @@ def loaded(directory: Path, work: Path, bits: int, group_size: int = 64) -> Load
     return load(
         directory.name,
         str(directory),
-        quantization=QuantizationSettings(bits, group_size),
+        quantization=QuantizationSettings(KVBits(bits, bits), group_size),
         hashes=ContentHashes(work / "hashes.json"),
         pool_bytes=_POOL_BYTES,
         batch_bytes=_BATCH_BYTES,

@@ -7,9 +7,11 @@ have bits of their own: nearly all of the error of 4 bits comes from K, by way o
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import mlx.core as mx
+
+from agentmem.kv_bits import KVBits
 
 
 class Quantization(NamedTuple):
@@ -37,8 +39,13 @@ class KVFormat:
         """How V is packed."""
         return Quantization(self.v_bits, self.group_size)
 
+    @classmethod
+    def parse(cls, bits: str, group_size: int = 64) -> Self:
+        """Of "4" or "5/4". Raises ValueError."""
+        return cls(*KVBits.parse(bits), group_size)
+
     def __str__(self) -> str:
-        return str(self.k_bits) if self.k_bits == self.v_bits else f"{self.k_bits}/{self.v_bits}"
+        return str(KVBits(self.k_bits, self.v_bits))
 
 
 FOUR_BITS: Final = KVFormat()

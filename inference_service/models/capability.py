@@ -13,8 +13,9 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
-from agentmem import logs
+from agentmem import kv_bits, logs
 from agentmem.errors import AgentmemError, FailedPrecondition
+from agentmem.kv_bits import KVBits
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
@@ -44,7 +45,7 @@ _ADVICE = (
 class QuantizationSettings:
     """How KV is quantized. `group_size` None: groups of 64 elements, of 32 where heads are no multiple of 64 wide."""
 
-    bits: int = 4
+    bits: KVBits = kv_bits.DEFAULT
     group_size: int | None = None
 
 
@@ -61,7 +62,7 @@ def judged(
         for tokens in _PROMPTS:
             logits = network(mx.array(tokens), cache=plain)
     group_size = quantization.group_size or _group_size(plain)
-    format = KVFormat(quantization.bits, quantization.bits, group_size)
+    format = KVFormat(*quantization.bits, group_size)
     caches = _quantized(plain, format)
     before = backend.calls
     try:

@@ -21,6 +21,7 @@ from mlx.utils import tree_flatten
 
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
+from agentmem.kv_bits import KVBits
 from agentmem.models import RegisteredModel
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend, PathReport, PathSpeeds
@@ -224,7 +225,7 @@ class Loader:
     def _quantization(self, registered: RegisteredModel) -> QuantizationSettings:
         settings = self._settings
         return QuantizationSettings(
-            registered.kv_bits or settings.kv_bits, registered.kv_group_size or settings.kv_group_size
+            KVBits.parse(registered.kv_bits or settings.kv_bits), registered.kv_group_size or settings.kv_group_size
         )
 
     async def _open(

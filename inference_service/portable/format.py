@@ -3,7 +3,7 @@
 The file is safetensors: 8 bytes with the header's length, the header as JSON, and the tensors' bytes. Per layer L of
 the model there are `layer_{L}_k_weights` (uint32), `layer_{L}_k_scales` and `layer_{L}_k_biases` (in the model's
 dtype), and the same for `v`, shaped [1, tokens, kv_heads, width]; with 4 bits in groups of 64, width is dim/8 and
-dim/64.
+dim/64. Bits of K and V may differ.
 
 All layers end at `kv_tokens`. Layers with full attention begin at 0, those with a sliding window where the window that
 was kept begins; so each layer's tokens are those from its first position up to `kv_tokens`. The ledger is always whole:
@@ -17,11 +17,12 @@ from math import prod
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from agentmem.blockfile import TENSORS
 from agentmem.errors import DataLoss
 from agentmem.identity import Ledger
+from agentmem.kv_bits import KVBits
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry
@@ -37,6 +38,17 @@ DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
 _Dim = Annotated[int, Field(strict=True, gt=0, le=1 << 20)]
 
 
+def _described(bits: KVBits) -> int | str:
+    """Bits in a file: 4, or "5/4" where those of K and V differ."""
+    return bits.k if bits.k == bits.v else str(bits)
+
+
+def _as_described(bits: int | str) -> int | str:
+    if bits != _described(KVBits.parse(str(bits))):
+        raise ValueError("bits that are written otherwise")
+    return bits
+
+
 class LayerShape(NamedTuple):
     """The KV of one layer. `window` is None for full attention."""
 
@@ -48,10 +60,13 @@ class LayerShape(NamedTuple):
 
 @dataclass(frozen=True)
 class KVGeometry:
-    """The KV of all layers in the model's order. `dtype` is that of scales and biases, as safetensors calls it."""
+    """The KV of all layers in the model's order. `dtype` is that of scales and biases, as safetensors calls it.
+
+    `bits` are those of K and V, or "5/4" where they differ.
+    """
 
     dtype: Annotated[str, Field(pattern="^(F32|F16|BF16)$")]
-    bits: Annotated[int, Field(strict=True, ge=4, le=8, multiple_of=4)]
+    bits: Annotated[StrictInt | StrictStr, AfterValidator(_as_described)]
     group_size: Annotated[int, Field(strict=True, ge=32, le=64, multiple_of=32)]
     layers: Annotated[tuple[LayerShape, ...], Field(min_length=1, max_length=4096)]
 
@@ -62,8 +77,9 @@ class KVGeometry:
 
     def width(self, layer: int, part: str) -> int:
         """Return the elements per token and head of one part ("k.weights", …) of a layer."""
-        dim = self.layers[layer].k_dim if part.startswith("k") else self.layers[layer].v_dim
-        return dim * self.bits // 32 if part.endswith("weights") else dim // self.group_size
+        shape, bits = self.layers[layer], KVBits.parse(str(self.bits))
+        dim, by = (shape.k_dim, bits.k) if part.startswith("k") else (shape.v_dim, bits.v)
+        return dim * by // 32 if part.endswith("weights") else dim // self.group_size
 
 
 class TensorPlace(NamedTuple):
@@ -137,7 +153,10 @@ def kv_geometry(geometry: Geometry) -> KVGeometry:
         shape = LayerShape(group.kv_heads, group.k_dim, group.v_dim, group.window)
         layers.update(dict.fromkeys(group.layers, shape))
     shapes = tuple(layers[layer] for layer in range(geometry.layers))
-    return KVGeometry(SAFETENSORS_DTYPE[geometry.dtype], geometry.format.k_bits, geometry.format.group_size, shapes)
+    by = geometry.format
+    return KVGeometry(
+        SAFETENSORS_DTYPE[geometry.dtype], _described(KVBits(by.k_bits, by.v_bits)), by.group_size, shapes
+    )
 
 
 def layers_of(geometry: Geometry, *, window: bool) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ It is ASCII, and its metadata are strings, as safetensors wants it:
     opening_bytes, context_policy        as in the contract; each is left out where it is 0
     template_time                        as in the contract; left out where it is empty
     kv_tokens, first_positions           how many tokens have KV, and where each layer's first one is; a JSON list
-    geometry                             JSON: dtype, bits, group_size, layers with kv_heads, k_dim, v_dim, window
+    geometry                             JSON: dtype, bits (4, or "5/4" of K and V), group_size, layers with kv_heads,
+                                         k_dim, v_dim, window
     tensor_checksum                      xxh3_128 of all bytes behind the header
     metadata_checksum                    xxh3_128 of the header without it, with sorted keys and without spaces
 

@@ -41,7 +41,7 @@ class Presence:
         model.engine.stepped = lambda kind: steps[kind].inc()
         for gauge, labels, read in self._gauges(model):
             gauge.labels(*labels).set_function(read)
-        metrics.model_info.labels(model.model_id).set(1)
+        metrics.model_info.labels(model.model_id, str(model.geometry.format)).set(1)
         metrics.model_loads.labels(model.model_id, "loaded").inc()
         metrics.model_load_seconds.observe(seconds)
         if model.quality is not None and model.quality.recommended_bits != model.geometry.format.k_bits:
@@ -52,6 +52,7 @@ class Presence:
             model=model.model_id,
             architecture=model.architecture,
             dtype=model.geometry.dtype_name,
+            kv_bits=str(model.geometry.format),
             context=model.context_length,
             seconds=round(seconds, 2),
             weight_bytes=model.weight_bytes,
@@ -78,7 +79,7 @@ class Presence:
 
     def left(self, model: LoadedModel, reason: str) -> None:
         """Count that it was unloaded."""
-        self._metrics.model_info.remove(model.model_id)
+        self._metrics.model_info.remove(model.model_id, str(model.geometry.format))
         self._metrics.model_unloads.labels(model.model_id, reason).inc()
 
     def failed(self, model_id: str) -> None:

@@ -4,7 +4,7 @@
 
     [models.llama]
     source = "models/llama-8b"               # relative to this file; or a hub id, or "demo"
-    kv_bits = 8                              # this and all that follow are optional
+    kv_bits = "5/4"                          # this and all that follow are optional
     kv_group_size = 32
     context_length = 32768
     ttl = 600                                # seconds without a request until it is unloaded
@@ -25,6 +25,7 @@ from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field,
 from pydantic_core import ErrorDetails
 
 from agentmem.diagnostics import Diagnostic, FileError, TomlFile, unsupported
+from agentmem.kv_bits import KVBitsText
 from agentmem.models import (
     DEMO,
     RegisteredModel,
@@ -49,7 +50,7 @@ class _Strict(BaseModel):
 
 class _Table(_Strict):
     source: Annotated[str, Field(min_length=1)]
-    kv_bits: Literal[4, 8] | None = None
+    kv_bits: KVBitsText | None = None
     kv_group_size: Literal[32, 64] | None = None
     context_length: Annotated[int, Field(ge=1)] | None = None
     ttl: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -25,14 +25,14 @@ _ADAPTER_NAME = re.compile(r"[^+=\s]+")
 class RegisteredModel:
     """A model that requests can name. `source` is a directory or a hub id, `adapter` a directory of LoRA weights.
 
-    What is None is as the worker's settings say. `ttl` is seconds without a request after which the model is unloaded;
-    one that is `pinned` is never unloaded to make room for another.
+    What is None is as the worker's settings say. `kv_bits` is `kv_bits.KVBits` as text. `ttl` is seconds without a
+    request after which the model is unloaded; one that is `pinned` is never unloaded to make room for another.
     """
 
     model_id: str
     source: str
     adapter: str | None = None
-    kv_bits: int | None = None
+    kv_bits: str | None = None
     kv_group_size: int | None = None
     context_length: int | None = None
     ttl: float | None = None

@@ -6,6 +6,8 @@ import pytest
 from agentmem.model_registry import read
 from agentmem.models import ADAPTER_FILES, DEMO, RegisteredModel
 
+BITS_WANTED = 'must be bits of K and V, as "4", or of each, as "5/4"; each 3, 4, 5, 6 or 8'
+
 
 def adapter(directory: Path) -> Path:
     """A directory that looks like an adapter's."""
@@ -47,19 +49,20 @@ def test_all_keys_and_paths_from_the_files_directory(tmp_path: Path, monkeypatch
             source = "org/model"
             [models.small]
             source = "demo"
+            kv_bits = "5/4"
             [models.home]
             source = "~/weights/llama"
             """,
         )
     )
-    base = RegisteredModel("llama", f"{tmp_path}/weights/llama", None, 8, 32, 4096, 600.0, True)
+    base = RegisteredModel("llama", f"{tmp_path}/weights/llama", None, "8", 32, 4096, 600.0, True)
     assert file.default == "llama"
     assert file.models == (
         base,
-        RegisteredModel("llama+support", base.source, f"{tmp_path}/loras/support", 8, 32, 4096, 600.0, True),
-        RegisteredModel("llama+again", base.source, f"{tmp_path}/loras/support", 8, 32, 4096, 600.0, True),
+        RegisteredModel("llama+support", base.source, f"{tmp_path}/loras/support", "8", 32, 4096, 600.0, True),
+        RegisteredModel("llama+again", base.source, f"{tmp_path}/loras/support", "8", 32, 4096, 600.0, True),
         RegisteredModel("org/model", "org/model"),
-        RegisteredModel("small", DEMO),
+        RegisteredModel("small", DEMO, kv_bits="5/4"),
         RegisteredModel("home", f"{tmp_path}/weights/llama"),
     )
 
@@ -72,8 +75,10 @@ def test_a_file_may_say_nothing(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("kv_bits = 5", "kv_bits: must be 4 or 8"),
-        ('kv_bits = "8"', "kv_bits: must be 4 or 8"),
+        *(
+            (f"kv_bits = {given}", f"kv_bits: {BITS_WANTED}")
+            for given in ("7", '"5/"', '"4/4/4"', '"04"', "4.0", "true", "[4]", '""')
+        ),
         ("kv_group_size = 16", "kv_group_size: must be 32 or 64"),
         ("context_length = 0", "context_length: must be at least 1"),
         ("context_length = 1.5", "context_length: must be a whole number"),
@@ -117,7 +122,7 @@ def test_a_wrong_key_is_named_with_line_table_and_what_it_should_be(tmp_path: Pa
             "[models.m]\nsource = 'a/b/c'",
             ":2:1: models.m.source: a/b/c does not exist, and is no hub id, which would be OWNER/NAME",
         ),
-        ("[models.m]\nsource = 'demo'\nkv_bits = 5\nttl = 0", ":4:1: models.m.ttl: must be greater than 0"),
+        ("[models.m]\nsource = 'demo'\nkv_bits = 7\nttl = 0", ":4:1: models.m.ttl: must be greater than 0"),
         (
             "[models.m]\nsource = 'demo'\nadapters = { x = 5 }",
             "/models.toml:3:1: models.m.adapters.x: must be text",

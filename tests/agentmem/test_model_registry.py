@@ -50,7 +50,7 @@ def test_adapters_are_models_with_the_settings_of_their_base(tmp_path: Path) -> 
     given = [f"f+x={lora}", f"{DEMO}+x={lora}", f"a+b+x={lora}", f"a=b+x={lora}", f"a+y={lora}"]
     found = register([f"{tmp_path}/a+b", f"{tmp_path}/a=b", "a=org/a"], given, file)
     assert next(iter(found)) == "a+b"
-    assert found["f+x"] == RegisteredModel("f+x", "org/f", lora, kv_bits=8, ttl=5.0)
+    assert found["f+x"] == RegisteredModel("f+x", "org/f", lora, kv_bits="8", ttl=5.0)
     assert found["demo+x"] == RegisteredModel("demo+x", DEMO, lora)
     assert found["a+b+x"] == RegisteredModel("a+b+x", f"{tmp_path}/a+b", lora)
     assert found["a=b+x"] == RegisteredModel("a=b+x", f"{tmp_path}/a=b", lora)

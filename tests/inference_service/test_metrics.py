@@ -277,11 +277,11 @@ async def _past_the_context(m: Running) -> None:
 
 async def _another_model(m: Running) -> None:
     hot, finished = m("cache_agents", tier="hot") or 0, m("requests_finished_total", reason="length")
-    assert hot > 0 and m("model_info") == 1
+    assert hot > 0 and m("model_info", kv_bits="4") == 1
     async for _ in m.models.LoadModel(model_pb2.LoadModelRequest(model_id="other")):
         pass
     for name, labels in (
-        ("model_info", {}),
+        ("model_info", {"kv_bits": "4"}),
         ("batch_size", {}),
         ("kv_cache_usage_ratio", {}),
         ("cache_agents", {"tier": "hot"}),

@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
+from agentmem.kv_bits import KVBitsText
 from agentmem.models import ModelSettings
 from agentmem.settings import SettingsError, load
 from agentmem.sockets import OptionalLoopbackAddress, parse_address
@@ -29,6 +30,9 @@ class UpSettings(ModelSettings, ListenSettings):
     toml_table: ClassVar[str] = "up"
 
     loaded_models: int | None = Field(None, ge=1, description="models that may be loaded at once (default: 1)")
+    kv_bits: KVBitsText | None = Field(
+        None, description="bits per element of K and V, as 4, or of each, as 5/4; 3, 4, 5, 6 or 8 (default: 4)"
+    )
     data: Path = Field(layout.DATA, description="directory of all that is kept")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
     metrics: OptionalLoopbackAddress = Field(
@@ -81,7 +85,7 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
         return {"run_dir": settings.run_directory, "metrics": metrics, **shared, "otlp": settings.otlp or None}
 
     data = {"data": settings.data_directory}
-    models = given("model", "adapter", "models", "offline", "loaded_models")
+    models = given("model", "adapter", "models", "offline", "loaded_models", "kv_bits")
     servers = given("http", "grpc", "keys", "tls_cert", "tls_key", "tls_client_ca", "allowed_host")
     return ServiceArguments(
         store=_flags({**data, **common(layout.STORE_METRICS)}),

@@ -46,5 +46,5 @@ def test_a_worker_without_mlx_says_what_to_install(there: bool, tmp_path: Path) 
 
 
 def test_settings_that_the_worker_would_refuse() -> None:
-    (found,) = half(AGENTMEM_WORKER_KV_BITS="5")
+    (found,) = half(AGENTMEM_WORKER_KV_BITS="7")
     assert found.check == "worker settings" and found.state is State.PROBLEM and "kv_bits" in found.found

@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 
 from agentmem.errors import FailedPrecondition
+from agentmem.kv_bits import KVBits
 from benchmarks.loading import load
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import Geometry, LayerGroup
@@ -52,17 +53,30 @@ def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) ->
 
 
 def test_kv_in_8_bits_and_groups_of_32(tmp_path: Path, hashes: ContentHashes) -> None:
-    model = loaded(write_llama(tmp_path / "m"), hashes, quantization=QuantizationSettings(8, 32))
+    model = loaded(write_llama(tmp_path / "m"), hashes, quantization=QuantizationSettings(KVBits(8, 8), 32))
     assert model.geometry.format == KVFormat(8, 8, 32)
     assert model.geometry.block_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 16))
     assert model.geometry.block_shapes(5)["v.scales"] == ("F32", (2, 2, 5, 2))
+
+
+def test_bits_of_k_and_v_apart(tmp_path: Path, hashes: ContentHashes) -> None:
+    model = loaded(write_llama(tmp_path / "m"), hashes, quantization=QuantizationSettings(KVBits(5, 3), 32))
+    assert model.geometry.format == KVFormat(5, 3, 32)
+    assert model.geometry.block_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 10))
+    assert model.geometry.block_shapes(5)["v.weights"] == ("U32", (2, 2, 5, 6))
+    # 2 layers x 2 heads x 64 elements x (5 + 3 bits, and two float32 per group of 32 in each)
+    assert model.geometry.bytes_per_token == 2 * 2 * 64 * ((5 + 3) / 8 + 2 * 8 / 32)
 
 
 def test_fingerprint_names_content_and_quantization(tmp_path: Path, hashes: ContentHashes) -> None:
     first = loaded(write_llama(tmp_path / "a", seed=1), hashes).fingerprint
     assert loaded(write_llama(tmp_path / "same", seed=1), hashes).fingerprint == first
     assert loaded(write_llama(tmp_path / "b", seed=2), hashes).fingerprint != first, "equal shapes, other weights"
-    assert loaded(tmp_path / "a", hashes, quantization=QuantizationSettings(8, 64)).fingerprint != first
+    by_bits = {
+        loaded(tmp_path / "a", hashes, quantization=QuantizationSettings(KVBits.parse(bits), 64)).fingerprint
+        for bits in ("4", "8", "8/4", "4/8", "5/4", "5")
+    }
+    assert first in by_bits and len(by_bits) == 6
     assert loaded(tmp_path / "a", hashes, dtype="bfloat16").fingerprint != first
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     (tmp_path / "a" / "config.json").write_text(json.dumps({**config, "rope_theta": 5000.0}))
@@ -110,7 +124,9 @@ def test_other_caches_are_refused_by_name(tmp_path: Path, hashes: ContentHashes)
 def test_heads_that_groups_do_not_divide_are_filled_up(
     tmp_path: Path, hashes: ContentHashes, width: int, asked: int | None, group_size: int, kept: int
 ) -> None:
-    model = loaded(write_llama(tmp_path / "m", head_dim=width), hashes, quantization=QuantizationSettings(4, asked))
+    model = loaded(
+        write_llama(tmp_path / "m", head_dim=width), hashes, quantization=QuantizationSettings(group_size=asked)
+    )
     assert (model.geometry.format.group_size, model.geometry.full.k_dim, model.geometry.full.v_dim) == (
         group_size,
         kept,

@@ -66,7 +66,7 @@ def geometries(draw: st.DrawFn) -> KVGeometry:
     layer = st.builds(LayerShape, st.integers(1, 3), dims, dims, st.sampled_from([None, 4, 16]))
     dtype = draw(st.sampled_from(["F32", "BF16", "F16"]))
     layers = draw(st.lists(layer, min_size=1, max_size=4))
-    return KVGeometry(dtype, draw(st.sampled_from([4, 8])), group, tuple(layers))
+    return KVGeometry(dtype, draw(st.sampled_from([3, 4, 5, 6, 8, "5/4", "4/3", "8/6"])), group, tuple(layers))
 
 
 @st.composite

@@ -7,6 +7,7 @@ from hypothesis import given
 
 from agentmem.errors import DataLoss
 from agentmem.identity import Ledger, TurnPlace
+from agentmem.kv_bits import KVBits
 from inference_service.engine.caches import sliding
 from inference_service.portable.format import (
     DTYPE_BYTES,
@@ -34,8 +35,9 @@ def test_places_are_gapless_aligned_and_shaped_as_promised(manifest: Manifest) -
     for name, place in manifest.places.items():
         layer, part = name.removeprefix("layer_").split("_", 1)
         shape = manifest.geometry.layers[int(layer)]
-        dim = shape.k_dim if part.startswith("k") else shape.v_dim
-        width = dim * manifest.geometry.bits // 32 if part.endswith("weights") else dim // manifest.geometry.group_size
+        k_bits, v_bits = KVBits.parse(str(manifest.geometry.bits))
+        dim, bits = (shape.k_dim, k_bits) if part.startswith("k") else (shape.v_dim, v_bits)
+        width = dim * bits // 32 if part.endswith("weights") else dim // manifest.geometry.group_size
         tokens = manifest.kv_tokens - manifest.first_positions[int(layer)]
         assert place.shape == (1, tokens, shape.kv_heads, width)
         assert place.start == end
@@ -74,7 +76,7 @@ def with_layers(*layers: LayerShape) -> Manifest:
         replace(GOOD, kv_tokens=0),
         replace(GOOD, geometry=replace(GOOD.geometry, dtype="U32")),
         replace(GOOD, geometry=replace(GOOD.geometry, dtype="F64")),
-        replace(GOOD, geometry=replace(GOOD.geometry, bits=0)),
+        *(replace(GOOD, geometry=replace(GOOD.geometry, bits=bits)) for bits in (0, 7, True, "4", "4/4", "5/", None)),
         replace(GOOD, geometry=replace(GOOD.geometry, group_size=0)),
         replace(
             GOOD,
@@ -106,5 +108,7 @@ def test_a_window_is_bounded() -> None:
 def test_widths_are_the_designs() -> None:
     geometry = KVGeometry("BF16", 4, 64, (LayerShape(8, 192, 128),))
     assert [geometry.width(0, part) for part in ("k_weights", "k_scales", "v_weights", "v_biases")] == [24, 3, 16, 2]
+    apart = replace(geometry, bits="5/3")
+    assert [apart.width(0, part) for part in ("k_weights", "k_scales", "v_weights", "v_biases")] == [30, 3, 12, 2]
     found = places(geometry, 1, (0,))
     assert (found["layer_0_k_weights"].dtype, found["layer_0_v_biases"].dtype) == ("U32", "BF16")

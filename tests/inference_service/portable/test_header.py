@@ -142,6 +142,10 @@ LIES = {
     "a lone surrogate": setting("agent_id", "\ud800"),
     "a long namespace": setting("namespace", "x" * 300),
     "no layers": setting("geometry", '{"dtype":"F32","bits":4,"group_size":64,"layers":[]}'),
+    "bits that there are not": setting(
+        "geometry",
+        '{"dtype":"F32","bits":"5/7","group_size":64,"layers":[{"kv_heads":1,"k_dim":64,"v_dim":64,"window":null}]}',
+    ),
     "a layer without heads": setting(
         "geometry",
         '{"dtype":"F32","bits":4,"group_size":64,"layers":[{"kv_heads":null,"k_dim":64,"v_dim":64,"window":null}]}',

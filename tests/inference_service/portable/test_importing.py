@@ -9,7 +9,7 @@ from agentmem.errors import DataLoss, FailedPrecondition, PermissionDenied
 from agentmem.identity import Ledger, TurnPlace
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.quantization import FOUR_BITS
+from inference_service.engine.quantization import FOUR_BITS, KVFormat
 from inference_service.portable.format import KVGeometry, LayerShape, Manifest, kv_geometry, layers_of
 from inference_service.portable.importing import check_fit, check_namespace
 
@@ -44,6 +44,8 @@ def manifest(*token_ids: int, **changes: Any) -> Manifest:
 
 def test_the_models_shape() -> None:
     assert kv_geometry(HERE) == manifest().geometry
+    apart = kv_geometry(replace(HERE, format=KVFormat(5, 4)))
+    assert apart == replace(manifest().geometry, bits="5/4")
     assert layers_of(HERE, window=True) == (0, 2)
     assert layers_of(HERE, window=False) == (1, 3)
     assert layers_of(replace(HERE, sliding=None), window=True) == ()
@@ -61,6 +63,7 @@ def test_what_was_exported_here_fits() -> None:
     [
         ({"geometry": replace(manifest().geometry, dtype="F32")}, "dtype F32 instead of dtype BF16"),
         ({"geometry": replace(manifest().geometry, bits=8)}, "bits 8 instead of bits 4"),
+        ({"geometry": replace(manifest().geometry, bits="5/4")}, "bits 5/4 instead of bits 4"),
         ({"geometry": replace(manifest().geometry, group_size=32)}, "group_size 32 instead of group_size 64"),
         ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL))}, "2 layers instead of 4 layers"),
         ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL, FULL, FULL))}, "layer 2"),

@@ -26,7 +26,7 @@ def test_what_each_service_is_told(tmp_path: Path) -> None:
 
 def test_the_worker_is_told_which_models_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["--model=demo", "--adapter=demo+a,b=/x", "--adapter=demo+c=/y", "--models=m.toml"]
-    further = ["--offline", "--loaded-models=2"]
+    further = ["--offline", "--loaded-models=2", "--kv-bits=5/4"]
     told = service_arguments(load(UpSettings, [*given, *further]))
     assert [part for part in told.worker if part in {*given, *further}] == [*given, *further]
     assert not {*given, *further} & {*told.store, *told.gateway}
