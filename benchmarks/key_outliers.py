@@ -98,14 +98,15 @@ def main() -> None:
     for bias in options.biases:
         biased(network, bias)
         token_ids = sample(model.tokenizer, 256)
-        four, eight = divergences(network, token_ids[:128], model.geometry, (4, 8))
-        longer = divergences(network, token_ids, model.geometry, (4,))[0]
+        with_four, with_eight = KVFormat(4, 4), KVFormat(8, 8)
+        four, eight = divergences(network, token_ids[:128], model.geometry, (with_four, with_eight))
+        longer = divergences(network, token_ids, model.geometry, (with_four,))[0]
         of_all = [
             figures(network, model.tokenizer, dialogues, caches)
             for caches in (
                 lambda: make_prompt_cache(network),
-                replace(model.geometry, format=KVFormat(4, 4)).new_caches,
-                replace(model.geometry, format=KVFormat(8, 8)).new_caches,
+                replace(model.geometry, format=with_four).new_caches,
+                replace(model.geometry, format=with_eight).new_caches,
             )
         ]
         perplexities = " ".join(f"{each.perplexity:.4f}" for each in of_all)

@@ -17,6 +17,7 @@ from benchmarks.quality.engine import LogProbs, quantized, unquantized
 from benchmarks.quality.scores import DECODE, PHASES, PREFILL, Answer, Sample, Sums
 from benchmarks.quality.texts import Text, check, make_texts
 from inference_service.engine import quality
+from inference_service.engine.quality import Quality
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel
@@ -110,11 +111,22 @@ def measured(directory: Path, work: Path, counts: dict[int, int], decoded: int) 
         "trained_to": longest,
         "training": training,
         "texts": {str(length): count for length, count in counts.items()},
-        "worker": {**asdict(said), "recommended_bits": said.recommended_bits, "verdict": said.verdict},
+        "worker": _worker(said),
         "by_bits": by_bits,
     }
     model.release()
     return found
+
+
+def _worker(said: Quality) -> dict[str, Any]:
+    """What the worker says at load. Bits that it recommends between 4 and 8 count as 8: no others are measured here."""
+    return {
+        "tokens": said.tokens,
+        "kl_4_bits": said.divergences.get("4"),
+        "kl_8_bits": said.divergences.get("8"),
+        "recommended_bits": {"": 0, "4": 4}.get(said.recommended, 8),
+        "verdict": said.verdict("4"),
+    }
 
 
 def _training(directory: Path) -> dict[str, Any]:

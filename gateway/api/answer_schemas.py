@@ -44,8 +44,11 @@ _MODELS: Final = [
     model_pb2.Model(
         source="…", adapter="…", tool_parser="…", error="…", ttl=Duration(), memory=model_pb2.ModelMemory()
     ),
-    model_pb2.Model(recommended_kv_bits=4, quantization_kl=0.5, quantization_kl_8_bits=0.5),
-    model_pb2.Model(quantization_kl=math.inf, quantization_kl_8_bits=math.inf),
+    model_pb2.Model(
+        kv_bits="…",
+        kv_bits_measured=[model_pb2.KVBitsMeasurement(kl_divergence=kl) for kl in (0.5, math.inf)],
+        recommended_kv_bits="…",
+    ),
 ]
 _TRIMS: Final = [types_pb2.ContextTrim(), types_pb2.ContextTrim(snapshot="…", summary="…", summary_failure="…")]
 _CACHE: Final = types_pb2.CacheReport(miss_reason=types_pb2.MISS_REASON_ABSENT, snapshot_version=1)

@@ -145,10 +145,9 @@ def model_report(model: model_pb2.Model) -> Json:
         "context_length": model.context_length,
         "architecture": model.architecture,
         "dtype": model.dtype,
-        "kv_bits": model.kv_bits,
+        "kv_bits": model.kv_bits or None,
+        "kv_bits_measured": [_measurement(each) for each in model.kv_bits_measured],
         "recommended_kv_bits": model.recommended_kv_bits or None,
-        "quantization_kl": _number(model, "quantization_kl"),
-        "quantization_kl_8_bits": _number(model, "quantization_kl_8_bits"),
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "weight_bytes": model.weight_bytes,
         "memory": memory_figures(model.memory) if model.HasField("memory") else None,
@@ -168,9 +167,15 @@ def state_name(model: model_pb2.Model) -> str:
     return short_name(model_pb2.ModelState.DESCRIPTOR, model.state)
 
 
-def _number(model: model_pb2.Model, name: str) -> float | str | None:
-    """Return a number that may be absent; one that JSON has no number for is spelled as protobuf's JSON does."""
-    if not model.HasField(name):  # type: ignore[arg-type]
-        return None
-    value: float = getattr(model, name)
+def _measurement(found: model_pb2.KVBitsMeasurement) -> Json:
+    return {
+        "kv_bits": found.kv_bits,
+        "kl_divergence": _number(found.kl_divergence),
+        "bytes_per_token": found.bytes_per_token,
+        "good": found.good,
+    }
+
+
+def _number(value: float) -> float | str:
+    """Return a number; one that JSON has no number for is spelled as protobuf's JSON does."""
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -64,7 +64,9 @@ def about(model: model_pb2.Model) -> Iterator[Row]:
     if model.kv_bits:
         per_token = byte_size(model.kv_bytes_per_token)
         yield "KV", f"{model.kv_bits} bits in groups of {model.kv_group_size}, {per_token} per token"
-    if model.HasField("quantization_kl"):
+    for found in model.kv_bits_measured:
+        yield f"with {found.kv_bits} bits", measured(found)
+    if model.kv_bits_measured:
         yield "quality", quality(model)
     for path in model.attention_paths:
         note = f"; {path.note}" if path.note else ""
@@ -75,18 +77,20 @@ def about(model: model_pb2.Model) -> Iterator[Row]:
         yield "fingerprint", model.fingerprint
 
 
+def measured(found: model_pb2.KVBitsMeasurement) -> str:
+    """Return what the check of quantized KV found with some bits."""
+    return f"KL divergence {found.kl_divergence:.2g} nats, {byte_size(found.bytes_per_token)} per token"
+
+
 def quality(model: model_pb2.Model) -> str:
-    """Return what the check of quantized KV found, and what to do."""
-    found = f"KL divergence {model.quantization_kl:.2g} nats with 4 bits"
-    if model.HasField("quantization_kl_8_bits"):
-        found += f", {model.quantization_kl_8_bits:.2g} with 8"
-    match model.recommended_kv_bits:
-        case 0:
-            return f"{found}; neither is good for this model"
-        case bits if bits > model.kv_bits:
-            return f"{found}; take {bits} bits: kv_bits = {bits} in the registry file, or --kv-bits {bits}"
-        case bits:
-            return f"{found}; {bits} bits are good"
+    """Return what to do by the check of quantized KV."""
+    bits, best = model.kv_bits, model.recommended_kv_bits
+    if not _is_good(model):
+        setting = f'kv_bits = "{best}" in the registry file, or --kv-bits {best}'
+        return f"take {best} bits: {setting}" if best else "no bits are good for this model"
+    sizes = {found.kv_bits: found.bytes_per_token for found in model.kv_bits_measured}
+    fewer = best and sizes[best] < sizes[bits]
+    return f"{bits} bits are good" + (f", and so are {best}" if fewer else "")
 
 
 def arithmetic(memory: model_pb2.ModelMemory) -> Table:
@@ -136,7 +140,11 @@ def _notes(model: model_pb2.Model) -> Iterator[str]:
     yield from _standing(model)
     if "+" in model.model_id or model.adapter:
         yield "adapter"
-    if model.recommended_kv_bits > model.kv_bits > 0:
-        yield f"{model.recommended_kv_bits}-bit KV recommended"
-    elif model.HasField("quantization_kl") and not model.recommended_kv_bits:
-        yield "loses quality with quantized KV"
+    if model.kv_bits_measured and not _is_good(model):
+        best = model.recommended_kv_bits
+        yield f'kv_bits = "{best}" recommended' if best else "loses quality with quantized KV"
+
+
+def _is_good(model: model_pb2.Model) -> bool:
+    """Whether its bits were measured, and are good."""
+    return any(found.good for found in model.kv_bits_measured if found.kv_bits == model.kv_bits)

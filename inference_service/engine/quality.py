@@ -1,4 +1,4 @@
-"""How much Q4 changes what a model says: measured once per model, with the bits that it needs.
+"""How much quantized KV changes what a model says: measured once per model, up a ladder of bits to those it needs.
 
 Affine quantization gives a group of 64 elements of a key one scale. Where single channels of a key are far from zero in
 every token, the scale is theirs, and what distinguishes keys is rounded away. Models with a bias on their keys, Qwen
@@ -15,25 +15,28 @@ and recall over held-out dialogues). Without a bias: 0.03 nats, recall 100 %; bi
 
 import importlib.metadata
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 import mlx.nn as nn
 import xxhash
 from mlx_lm.models.cache import make_prompt_cache
 
+from agentmem.kv_bits import KVBits
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.text.tokenizer import Tokenizer
 
 MOST_NATS = 0.08
 """With at most so much divergence bits are good."""
 
-CLEARLY_BETTER = 0.5
-"""8 bits are worth twice the memory where they leave at most this share of the divergence."""
+LADDER: Final = ("4", "5/4", "6/4", "8/4", "8")
+"""Bits that can be recommended, the fewest first. K comes first: nearly all of the error is in it."""
 
 _CHUNK = 128
 _ROWS = 32
@@ -44,41 +47,42 @@ _SAMPLE = Path(__file__).with_name("quality_sample.txt")
 class Quality:
     """What was measured over `tokens` positions, and what follows from it.
 
-    Mean KL divergence of the next token's distribution, unquantized against quantized, in nats; None where it was not
-    measured, infinite where the logits with quantized KV are NaN or infinite. Without `comparable`, the model's logits
-    are so without any quantization: then nothing was measured.
+    `divergences`, by bits as text, the fewest first: mean KL divergence of the next token's distribution, unquantized
+    against quantized, in nats; infinite where the logits with quantized KV are NaN or infinite. Empty where they are so
+    without any quantization: then nothing can be compared.
     """
 
     tokens: int
-    kl_4_bits: float | None = None
-    kl_8_bits: float | None = None
-    comparable: bool = True
+    divergences: Mapping[str, float]
 
     @property
-    def recommended_bits(self) -> int:
-        """4 where 4 bits are good; else 8 where those are clearly better, even if not good; 0 where nothing helps."""
-        if self.kl_4_bits is None:
-            return 0
-        if good(self.kl_4_bits):
-            return 4
-        if self.kl_8_bits is None or not self.kl_8_bits <= CLEARLY_BETTER * self.kl_4_bits:
-            return 0
-        return 8 if math.isfinite(self.kl_8_bits) else 0
+    def recommended(self) -> str:
+        """The first rung of the ladder that is good; empty where none is."""
+        return next((bits for bits in LADDER if self.is_good(bits)), "")
 
-    @property
-    def verdict(self) -> str:
-        """One line for the log: what was found, and what to do."""
-        if self.kl_4_bits is None:
+    def is_good(self, bits: str) -> bool:
+        """Whether these bits were measured, and are good."""
+        return good(self.divergences.get(bits, math.inf))
+
+    def answers(self, bits: str) -> bool:
+        """Whether all was measured that `measure` would, by today's limit, for a model whose KV has these bits."""
+        behind = LADDER.index(self.recommended) + 1 if self.recommended else len(LADDER)
+        return not self.divergences or self.divergences.keys() >= {bits, *LADDER[:behind]}
+
+    def verdict(self, bits: str) -> str:
+        """One line for the log, for a model whose KV has these bits: what was found, and what to do."""
+        if not self.divergences:
             return "the model's logits are NaN or infinite even without quantized KV; try another dtype"
-        found = f"KL divergence with 4 bits {self.kl_4_bits:.2g} nats"
-        if self.kl_8_bits is not None:
-            found += f", with 8 bits {self.kl_8_bits:.2g}"
-        if self.recommended_bits == 4:
-            return f"{found}; 4 bits are good"
-        if self.recommended_bits == 8 and self.kl_8_bits is not None:
-            quality = "good" if good(self.kl_8_bits) else "better, but not good"
-            return f"{found}; 8 bits are {quality}: set --kv-bits 8"
-        return f"{found}; quantized KV spoils this model, with 4 bits as with 8"
+        found = ", ".join(f"{kl:.2g} with {each} bits" for each, kl in self.divergences.items())
+        found = f"KL divergence in nats {found}"
+        best = self.recommended
+        if self.is_good(bits):
+            fewer = best and _width(best) < _width(bits)
+            return f"{found}; {bits} bits are good" + (f', and kv_bits = "{best}" takes less memory' if fewer else "")
+        if best:
+            return f'{found}; set kv_bits = "{best}"'
+        least = min(self.divergences, key=self.divergences.__getitem__)
+        return f'{found}; quantized KV spoils this model, least with kv_bits = "{least}"'
 
 
 Measure = Callable[[nn.Module, Tokenizer, Geometry, int], Quality]
@@ -90,25 +94,40 @@ def good(kl: float) -> bool:
 
 
 def measure(model: nn.Module, tokenizer: Tokenizer, geometry: Geometry, tokens: int) -> Quality:
-    """Run the first `tokens` tokens of the sample without and with quantized KV. Engine thread; takes two prefills.
+    """Run the first `tokens` tokens of the sample without and with quantized KV. Engine thread.
 
-    Fewer than 128 say little: over the first 64 the unchanged demo model would fail.
+    Takes two prefills, or three where the model's own bits are not the ladder's first, and two more for each further
+    rung, up to the first that is good. Fewer than 128 tokens say little: over the first 64 the unchanged demo model
+    would fail.
 
-    `model` has the attention backend installed, and `geometry` is its own; the group size is that of `geometry`. 4 bits
-    are always measured; 8 where `geometry` has them, or else where 4 are bad, which takes two prefills more. Logits are
+    `model` has the attention backend installed, and `geometry` is its own; all but the bits is as there. Logits are
     held for 128 tokens at a time. Nothing is changed but the backend's count of calls and MLX's peak.
     """
     token_ids = sample(tokenizer, tokens)
-    wanted = (4, 8) if geometry.format.k_bits == 8 else (4,)
+    found: dict[str, float] = {}
+
+    def find(*bits: str) -> None:
+        formats = [geometry.format.with_bits(each) for each in bits]
+        found.update(zip(bits, divergences(model, token_ids, geometry, formats), strict=True))
+
     try:
-        found = dict(zip(wanted, divergences(model, token_ids, geometry, wanted), strict=True))
-        if 8 not in found and not good(found[4]):
-            found[8] = divergences(model, token_ids, geometry, (8,))[0]
+        find(*{str(geometry.format), LADDER[0]})
+        for bits in LADDER:
+            if bits not in found:
+                find(bits)
+            if good(found[bits]):
+                break
     except _IncomparableError:
-        return Quality(len(token_ids), comparable=False)
+        return Quality(len(token_ids), {})
     finally:
         mx.clear_cache()
-    return Quality(len(token_ids), found[4], found.get(8))
+    return Quality(len(token_ids), {bits: found[bits] for bits in sorted(found, key=_width)})
+
+
+def _width(bits: str) -> tuple[int, int]:
+    """What orders bits by what they take; those of K decide between equals."""
+    k, v = KVBits.parse(bits)
+    return k + v, k
 
 
 def default_tokens() -> int:
@@ -127,13 +146,13 @@ def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
     return [*tokenizer.prefix_ids, *tokenizer.encode(text, parse_special=False)][:tokens]
 
 
-def divergences(model: nn.Module, token_ids: Sequence[int], geometry: Geometry, bits: Sequence[int]) -> list[float]:
-    """Mean KL divergence in nats for each of `bits`, over all positions. Engine thread."""
+def divergences(
+    model: nn.Module, token_ids: Sequence[int], geometry: Geometry, formats: Iterable[KVFormat]
+) -> list[float]:
+    """Mean KL divergence in nats for each of `formats`, over all positions. Engine thread."""
     plain: list[Any] = make_prompt_cache(model)
-    quantized: list[Any] = [
-        replace(geometry, format=replace(geometry.format, k_bits=each, v_bits=each)).new_caches() for each in bits
-    ]
-    sums = [0.0] * len(bits)
+    quantized: list[Any] = [replace(geometry, format=each).new_caches() for each in formats]
+    sums = [0.0] * len(quantized)
     for start in range(0, len(token_ids), _CHUNK):
         chunk = mx.array([token_ids[start : start + _CHUNK]])
         p = _logits(model, chunk, plain)
@@ -177,9 +196,9 @@ class _IncomparableError(Exception):
 class QualityChecks:
     """What was measured, remembered in one JSON file. Engine thread only.
 
-    Known by fingerprint, and by what else the figures depend on: device, versions of MLX and mlx-lm, tokenizer, the
-    sample and how much of it. What cannot be read from the file is measured again; a file that cannot be written is not
-    missed.
+    Known by fingerprint, and by what else the figures depend on: group size, device, versions of MLX and mlx-lm,
+    tokenizer, the sample and how much of it. What cannot be read from the file is measured again; a file that cannot be
+    written is not missed.
     """
 
     def __init__(self, memory: Path, tokens: int | None = None, measure: Measure = measure) -> None:
@@ -188,28 +207,28 @@ class QualityChecks:
         self._measure = measure
 
     def of(self, fingerprint: str, model: nn.Module, tokenizer: Tokenizer, geometry: Geometry) -> Quality:
-        """What is known of this model, or `measure` of it. The fingerprint covers the bits and group size as well."""
-        key = self._key(fingerprint, tokenizer)
-        try:
-            return _quality(self._memory.get(key))
-        except (KeyError, TypeError, ValueError):
-            quality = self._measure(model, tokenizer, geometry, self._tokens)
+        """What is known of this model, or `measure` of it, where that does not say enough by today's limit."""
+        key, bits = self._key(fingerprint, tokenizer, geometry.format.group_size), str(geometry.format)
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            if (known := _quality(self._memory.get(key))).answers(bits):
+                return known
+        quality = self._measure(model, tokenizer, geometry, self._tokens)
         self._memory.put(key, asdict(quality))
         return quality
 
-    def _key(self, fingerprint: str, tokenizer: Tokenizer) -> str:
+    def _key(self, fingerprint: str, tokenizer: Tokenizer, group_size: int) -> str:
         device = mx.device_info()["device_name"]
         versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mlx", "mlx-lm"))
         text = xxhash.xxh3_128_hexdigest(_SAMPLE.read_bytes())
-        return f"{fingerprint}; {device}; {versions}; tokenizer {tokenizer.hash}; {self._tokens} tokens of {text}"
+        return (
+            f"{fingerprint}; groups of {group_size}; {device}; {versions}; tokenizer {tokenizer.hash}; "
+            f"{self._tokens} tokens of {text}"
+        )
 
 
 def _quality(remembered: dict[str, Any]) -> Quality:
-    """Of the file's figures. Raises KeyError, TypeError or ValueError for what `asdict` of a Quality never gave."""
-    figures = {name: remembered[name] for name in ("kl_4_bits", "kl_8_bits")}
-    if not all(kl is None or (isinstance(kl, float) and kl >= 0) for kl in figures.values()):
+    """Of the file's figures. Raises what wrong types and values raise, for what `asdict` of a Quality never gave."""
+    found = {str(KVBits.parse(bits)): kl for bits, kl in remembered["divergences"].items()}
+    if not all(isinstance(kl, float) and kl >= 0 for kl in found.values()):
         raise ValueError("a divergence is no number, or negative")
-    comparable = remembered["comparable"]
-    if comparable is not (figures["kl_4_bits"] is not None):
-        raise ValueError("figures contradict each other")
-    return Quality(int(remembered["tokens"]), **figures, comparable=comparable)
+    return Quality(int(remembered["tokens"]), found)

@@ -6,7 +6,7 @@ have bits of their own: nearly all of the error of 4 bits comes from K, by way o
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
 import mlx.core as mx
@@ -39,10 +39,10 @@ class KVFormat:
         """How V is packed."""
         return Quantization(self.v_bits, self.group_size)
 
-    @classmethod
-    def parse(cls, bits: str, group_size: int = 64) -> Self:
-        """Of "4" or "5/4". Raises ValueError."""
-        return cls(*KVBits.parse(bits), group_size)
+    def with_bits(self, bits: str) -> Self:
+        """The same but for the bits, "4" or "5/4". Raises ValueError."""
+        k, v = KVBits.parse(bits)
+        return replace(self, k_bits=k, v_bits=v)
 
     def __str__(self) -> str:
         return str(KVBits(self.k_bits, self.v_bits))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from agentmem import paging
@@ -10,6 +11,8 @@ from agentmem.v1 import model_pb2 as pb
 from agentmem.v1 import model_pb2_grpc
 from agentmem.validation import check_text
 from inference_service.engine.device import device_bytes
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.quality import Quality
 from inference_service.models.loading import LoadedModel, Loader, NotFetched
 from inference_service.models.opening import ModelInfo
 from inference_service.models.residency import Resident, agent_bytes
@@ -79,7 +82,7 @@ def _known(info: ModelInfo) -> pb.Model:
         tool_parser=info.call_syntax.name if info.call_syntax else "",
         tokenizer_hash=info.tokenizer.hash,
         dtype=geometry.dtype_name,
-        kv_bits=geometry.format.k_bits,
+        kv_bits=str(geometry.format),
         kv_group_size=geometry.format.group_size,
         full_layers=len(geometry.full.layers),
         sliding_layers=len(geometry.sliding.layers) if geometry.sliding else 0,
@@ -94,9 +97,8 @@ def _known(info: ModelInfo) -> pb.Model:
 def _measured(model: LoadedModel) -> pb.Model:
     quality = model.quality
     return pb.Model(
-        recommended_kv_bits=quality.recommended_bits if quality else 0,
-        quantization_kl=quality.kl_4_bits if quality else None,
-        quantization_kl_8_bits=quality.kl_8_bits if quality else None,
+        kv_bits_measured=_by_bits(quality, model.geometry) if quality else (),
+        recommended_kv_bits=quality.recommended if quality else "",
         fingerprint=model.fingerprint,
         attention_paths=[
             pb.AttentionPath(
@@ -105,6 +107,18 @@ def _measured(model: LoadedModel) -> pb.Model:
             for report in model.paths
         ],
     )
+
+
+def _by_bits(quality: Quality, geometry: Geometry) -> list[pb.KVBitsMeasurement]:
+    return [
+        pb.KVBitsMeasurement(
+            kv_bits=bits,
+            kl_divergence=kl,
+            bytes_per_token=replace(geometry, format=geometry.format.with_bits(bits)).bytes_per_token,
+            good=quality.is_good(bits),
+        )
+        for bits, kl in quality.divergences.items()
+    ]
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):

@@ -32,7 +32,7 @@ class Presence:
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:
         """Let its pool evict, also what is unwritten if need be; count and log it."""
-        memory, metrics = model.memory, self._metrics
+        memory, metrics, bits = model.memory, self._metrics, str(model.geometry.format)
         memory.pool.broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
         memory.admission.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
@@ -41,18 +41,19 @@ class Presence:
         model.engine.stepped = lambda kind: steps[kind].inc()
         for gauge, labels, read in self._gauges(model):
             gauge.labels(*labels).set_function(read)
-        metrics.model_info.labels(model.model_id, str(model.geometry.format)).set(1)
+        metrics.model_info.labels(model.model_id, bits).set(1)
         metrics.model_loads.labels(model.model_id, "loaded").inc()
         metrics.model_load_seconds.observe(seconds)
-        if model.quality is not None and model.quality.recommended_bits != model.geometry.format.k_bits:
-            logs.event(log, "KV bits", logging.WARNING, model=model.model_id, verdict=model.quality.verdict)
+        if model.quality is not None and model.quality.recommended != bits:
+            level = logging.INFO if model.quality.is_good(bits) else logging.WARNING
+            logs.event(log, "KV bits", level, model=model.model_id, verdict=model.quality.verdict(bits))
         logs.event(
             log,
             "model loaded",
             model=model.model_id,
             architecture=model.architecture,
             dtype=model.geometry.dtype_name,
-            kv_bits=str(model.geometry.format),
+            kv_bits=bits,
             context=model.context_length,
             seconds=round(seconds, 2),
             weight_bytes=model.weight_bytes,

@@ -69,7 +69,6 @@ class Model(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     ARCHITECTURE_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
-    KV_BITS_FIELD_NUMBER: _builtins.int
     KV_GROUP_SIZE_FIELD_NUMBER: _builtins.int
     FULL_LAYERS_FIELD_NUMBER: _builtins.int
     SLIDING_LAYERS_FIELD_NUMBER: _builtins.int
@@ -83,15 +82,15 @@ class Model(_message.Message):
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     ATTENTION_PATHS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
-    RECOMMENDED_KV_BITS_FIELD_NUMBER: _builtins.int
-    QUANTIZATION_KL_FIELD_NUMBER: _builtins.int
     TOOL_PARSER_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     TTL_FIELD_NUMBER: _builtins.int
-    QUANTIZATION_KL_8_BITS_FIELD_NUMBER: _builtins.int
+    KV_BITS_FIELD_NUMBER: _builtins.int
+    KV_BITS_MEASURED_FIELD_NUMBER: _builtins.int
+    RECOMMENDED_KV_BITS_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """The name that requests use."""
     state: Global___ModelState.ValueType
@@ -106,8 +105,6 @@ class Model(_message.Message):
     """Architecture, as config.json names it."""
     dtype: _builtins.str
     """The dtype it computes in."""
-    kv_bits: _builtins.int
-    """Bits per KV element."""
     kv_group_size: _builtins.int
     """Elements per quantization group."""
     full_layers: _builtins.int
@@ -132,12 +129,6 @@ class Model(_message.Message):
     """Hash of the tokenizer."""
     error: _builtins.str
     """Why loading failed, or, from GetModel, why it would fail as far as that can be seen before."""
-    recommended_kv_bits: _builtins.int
-    """KV bits that the quality check recommends, 4 or 8; 0 where it has not run, or where neither is good for the model."""
-    quantization_kl: _builtins.float
-    """Mean KL divergence of 4-bit KV against unquantized KV, in nats; absent where not measured, infinite where the
-    logits with 4 bits are not finite.
-    """
     tool_parser: _builtins.str
     """The parser that finds calls of tools in its text; empty where it has none."""
     source: _builtins.str
@@ -146,8 +137,10 @@ class Model(_message.Message):
     """The directory of its LoRA adapter; empty without one."""
     pinned: _builtins.bool
     """It is never unloaded to make room for another."""
-    quantization_kl_8_bits: _builtins.float
-    """KL divergence as in quantization_kl, with 8 bits; absent where not measured."""
+    kv_bits: _builtins.str
+    """Bits per element of K and V: "4", or "5/4" where those of K and V differ."""
+    recommended_kv_bits: _builtins.str
+    """The fewest bits of the ladder that are good for the model; empty where it has not run, and where none are."""
     @_builtins.property
     def attention_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttentionPath]:
         """Attention paths that the self-test chose at load."""
@@ -162,6 +155,12 @@ class Model(_message.Message):
     def ttl(self) -> _duration_pb2.Duration:
         """After so long without a request it is unloaded; absent: never."""
 
+    @_builtins.property
+    def kv_bits_measured(self) -> _containers.RepeatedCompositeFieldContainer[Global___KVBitsMeasurement]:
+        """What the quality check measured, the fewest bits first: kv_bits, and then each rung of a ladder until one is good.
+        Empty where it has not run, and where the model's logits are not finite even without quantized KV.
+        """
+
     def __init__(
         self,
         *,
@@ -172,7 +171,6 @@ class Model(_message.Message):
         fingerprint: _builtins.str = ...,
         architecture: _builtins.str = ...,
         dtype: _builtins.str = ...,
-        kv_bits: _builtins.int = ...,
         kv_group_size: _builtins.int = ...,
         full_layers: _builtins.int = ...,
         sliding_layers: _builtins.int = ...,
@@ -186,30 +184,59 @@ class Model(_message.Message):
         tokenizer_hash: _builtins.str = ...,
         attention_paths: _abc.Iterable[Global___AttentionPath] | None = ...,
         error: _builtins.str = ...,
-        recommended_kv_bits: _builtins.int = ...,
-        quantization_kl: _builtins.float | None = ...,
         tool_parser: _builtins.str = ...,
         memory: Global___ModelMemory | None = ...,
         source: _builtins.str = ...,
         adapter: _builtins.str = ...,
         pinned: _builtins.bool = ...,
         ttl: _duration_pb2.Duration | None = ...,
-        quantization_kl_8_bits: _builtins.float | None = ...,
+        kv_bits: _builtins.str = ...,
+        kv_bits_measured: _abc.Iterable[Global___KVBitsMeasurement] | None = ...,
+        recommended_kv_bits: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "_quantization_kl_8_bits", b"_quantization_kl_8_bits", "memory", b"memory", "quantization_kl", b"quantization_kl", "quantization_kl_8_bits", b"quantization_kl_8_bits", "ttl", b"ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl", "_quantization_kl_8_bits", b"_quantization_kl_8_bits", "adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "quantization_kl", b"quantization_kl", "quantization_kl_8_bits", b"quantization_kl_8_bits", "recommended_kv_bits", b"recommended_kv_bits", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "recommended_kv_bits", b"recommended_kv_bits", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__quantization_kl: _TypeAlias = _typing.Literal["quantization_kl"]  # noqa: Y015
-    _WhichOneofArgType__quantization_kl: _TypeAlias = _typing.Literal["_quantization_kl", b"_quantization_kl"]  # noqa: Y015
-    _WhichOneofReturnType__quantization_kl_8_bits: _TypeAlias = _typing.Literal["quantization_kl_8_bits"]  # noqa: Y015
-    _WhichOneofArgType__quantization_kl_8_bits: _TypeAlias = _typing.Literal["_quantization_kl_8_bits", b"_quantization_kl_8_bits"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__quantization_kl) -> _WhichOneofReturnType__quantization_kl | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__quantization_kl_8_bits) -> _WhichOneofReturnType__quantization_kl_8_bits | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class KVBitsMeasurement(_message.Message):
+    """KVBitsMeasurement is what quantized KV of so many bits changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KV_BITS_FIELD_NUMBER: _builtins.int
+    KL_DIVERGENCE_FIELD_NUMBER: _builtins.int
+    BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    GOOD_FIELD_NUMBER: _builtins.int
+    kv_bits: _builtins.str
+    """As in Model.kv_bits."""
+    kl_divergence: _builtins.float
+    """Mean KL divergence in nats of the next token's distribution, unquantized against quantized; infinite where the
+    logits with quantized KV are not finite.
+    """
+    bytes_per_token: _builtins.int
+    """Bytes of quantized KV per token, full-attention layers."""
+    good: _builtins.bool
+    """The divergence is small enough."""
+    def __init__(
+        self,
+        *,
+        kv_bits: _builtins.str = ...,
+        kl_divergence: _builtins.float = ...,
+        bytes_per_token: _builtins.int = ...,
+        good: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_token", b"bytes_per_token", "good", b"good", "kl_divergence", b"kl_divergence", "kv_bits", b"kv_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KVBitsMeasurement: _TypeAlias = KVBitsMeasurement  # noqa: Y015
 
 @_typing.final
 class ModelMemory(_message.Message):

@@ -12,8 +12,9 @@ from gateway.api.reports import model_report
 def test_what_is_not_known_is_null() -> None:
     told = model_report(model_pb2.Model(model_id="a", state=model_pb2.MODEL_STATE_DRAINING))
     assert told["state"] == "draining"
-    for name in ("ttl", "source", "adapter", "recommended_kv_bits", "quantization_kl", "memory", "error"):
+    for name in ("ttl", "source", "adapter", "kv_bits", "recommended_kv_bits", "memory", "error"):
         assert told[name] is None, name
+    assert told["kv_bits_measured"] == []
 
 
 def test_memory_has_all_figures() -> None:
@@ -31,6 +32,7 @@ def test_ttl_in_seconds() -> None:
 
 @pytest.mark.parametrize(("kl", "told"), [(0.25, 0.25), (0.0, 0.0), (math.inf, "Infinity"), (math.nan, "NaN")])
 def test_a_divergence_is_json(kl: float, told: object) -> None:
-    report = model_report(model_pb2.Model(quantization_kl=kl))
-    assert report["quantization_kl"] == told
+    found = model_pb2.KVBitsMeasurement(kv_bits="5/4", kl_divergence=kl, bytes_per_token=9, good=True)
+    report = model_report(model_pb2.Model(kv_bits_measured=[found]))
+    assert report["kv_bits_measured"] == [{"kv_bits": "5/4", "kl_divergence": told, "bytes_per_token": 9, "good": True}]
     json.dumps(report, allow_nan=False)

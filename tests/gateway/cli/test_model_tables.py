@@ -25,13 +25,15 @@ MODEL = model_pb2.Model(
     kv_heads=8,
     k_head_dim=256,
     v_head_dim=256,
-    kv_bits=4,
+    kv_bits="4",
     kv_group_size=64,
     kv_bytes_per_token=18_432,
     weight_bytes=7 * GB,
-    recommended_kv_bits=8,
-    quantization_kl=0.25,
-    quantization_kl_8_bits=0.001,
+    kv_bits_measured=[
+        model_pb2.KVBitsMeasurement(kv_bits="4", kl_divergence=0.25, bytes_per_token=18_432),
+        model_pb2.KVBitsMeasurement(kv_bits="5/4", kl_divergence=0.0125, bytes_per_token=20_480, good=True),
+    ],
+    recommended_kv_bits="5/4",
     attention_paths=[model_pb2.AttentionPath(phase="decode", path="quantized_matmul", note="[fast]")],
     memory=model_pb2.ModelMemory(
         device_bytes=32 * GB,
@@ -64,7 +66,7 @@ def test_nothing_is_cut_off(width: int) -> None:
     name = "".join(line[: page[0].index("state")].strip() for line in page[1:])
     assert name == MODEL.model_id
     notes = " ".join(line[page[0].index("note") :].strip() for line in page[1:]).strip()
-    assert notes == "default; pinned; adapter; 8-bit KV recommended"
+    assert notes == 'default; pinned; adapter; kv_bits = "5/4" recommended'
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -81,6 +83,10 @@ def test_all_of_one(width: int) -> None:
     assert sum(map(float, taken)) == 24.0
     assert sizes["left"][:4] == ["left", "=", "0", "B"]
     assert "20 of 4,096 tokens, 400.0 MB each; or 430,000 tokens" in lines[-1]
+    told = {line.split("  ")[0]: line.split("  ", 1)[1].strip() for line in lines if "  " in line}
+    assert told["with 4 bits"] == "KL divergence 0.25 nats, 18.4 kB per token"
+    assert told["with 5/4 bits"] == "KL divergence 0.013 nats, 20.5 kB per token"
+    assert told["KV"] == "4 bits in groups of 64, 18.4 kB per token"
     assert "quantized_matmul, off by 0 at most; [fast]" in page.getvalue()
 
 
@@ -96,14 +102,29 @@ def test_what_is_not_known_is_not_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "kl", "recommended", "told"),
+    ("bits", "recommended", "told", "note"),
     [
-        (4, 0.001, 4, "4 bits are good"),
-        (8, 0.2, 8, "8 bits are good"),
-        (4, 0.2, 8, "take 8 bits: kv_bits = 8 in the registry file, or --kv-bits 8"),
-        (4, float("inf"), 0, "neither is good for this model"),
+        ("4", "4", "4 bits are good", ""),
+        ("8", "8", "8 bits are good", ""),
+        ("8", "5/4", "8 bits are good, and so are 5/4", ""),
+        ("4/3", "4", "4/3 bits are good", ""),
+        ("3", "4", 'take 4 bits: kv_bits = "4" in the registry file, or --kv-bits 4', 'kv_bits = "4" recommended'),
+        ("4", "5/4", 'take 5/4 bits: kv_bits = "5/4" in the registry file, or --kv-bits 5/4', 'kv_bits = "5/4" reco'),
+        ("4", "", "no bits are good for this model", "loses quality with quantized KV"),
+        ("8", "", "no bits are good for this model", "loses quality with quantized KV"),
     ],
 )
-def test_quality(bits: int, kl: float, recommended: int, told: str) -> None:
-    model = model_pb2.Model(kv_bits=bits, quantization_kl=kl, recommended_kv_bits=recommended)
-    assert quality(model) == f"KL divergence {kl:.2g} nats with 4 bits; {told}"
+def test_quality(bits: str, recommended: str, told: str, note: str) -> None:
+    sizes = {"3": 3, "4/3": 4, "4": 5, "5/4": 6, "8": 9}
+    good = {recommended, bits} if told.startswith(bits) else {recommended}
+    model = model_pb2.Model(model_id="m", kv_bits=bits, recommended_kv_bits=recommended)
+    for each, size in sizes.items():
+        model.kv_bits_measured.add(kv_bits=each, bytes_per_token=size, good=each in good)
+    assert quality(model) == told
+    assert note in printed(120, model)[1] and ("kv_bits" in printed(120, model)[1]) == note.startswith("kv_bits")
+
+
+def test_a_model_that_was_not_measured_is_not_judged() -> None:
+    model = model_pb2.Model(model_id="m", kv_bits="5/4", kv_group_size=64)
+    assert "quality" not in dict(about(model))
+    assert "quality" not in printed(120, model)[1]

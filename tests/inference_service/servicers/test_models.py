@@ -38,7 +38,7 @@ LOADED = SimpleNamespace(
     activation_bytes=67,
     taken_bytes=20000,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
-    quality=Quality(128, 0.5, 0.001),
+    quality=Quality(128, {"4": 0.5, "5/4": 0.001}),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
     arenas=SimpleNamespace(nbytes=5000),
@@ -124,7 +124,7 @@ async def test_loaded_model_is_described() -> None:
         fingerprint="f" * 64,
         architecture="llama",
         dtype="bfloat16",
-        kv_bits=4,
+        kv_bits="4",
         kv_group_size=64,
         full_layers=3,
         sliding_layers=1,
@@ -138,9 +138,17 @@ async def test_loaded_model_is_described() -> None:
         tokenizer_hash=byte_level().hash,
         attention_paths=[path],
         tool_parser="json_tools",
-        recommended_kv_bits=8,
-        quantization_kl=0.5,
-        quantization_kl_8_bits=0.001,
+        kv_bits_measured=[
+            model_pb2.KVBitsMeasurement(kv_bits="4", kl_divergence=0.5, bytes_per_token=GEOMETRY.bytes_per_token),
+            model_pb2.KVBitsMeasurement(
+                # 3 layers x 2 heads x 64 elements, 1 bit more each
+                kv_bits="5/4",
+                kl_divergence=0.001,
+                bytes_per_token=GEOMETRY.bytes_per_token + 48,
+                good=True,
+            ),
+        ],
+        recommended_kv_bits="5/4",
         memory=model_pb2.ModelMemory(
             usable_bytes=30000,
             weight_bytes=12345,
