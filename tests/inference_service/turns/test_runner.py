@@ -11,12 +11,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.blockfile import BLOCK_TOKENS, header_bytes
 from agentmem.errors import Cancelled, FailedPrecondition, ResourceExhausted
-from agentmem.identity import NO_VERSION, Ledger
+from agentmem.identity import NO_VERSION, FileKind, Ledger
+from agentmem.kv_bits import KVBits
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.generation import TurnJob
+from inference_service.models.capability import QuantizationSettings
 from inference_service.turns.turn import Turn
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
 from tests.oracle import Oracle
@@ -150,6 +152,38 @@ async def test_a_turn_that_fails_before_its_commit_leaves_the_hot_state(llama: P
         assert worker.model.memory.hot.get(key) is state
         assert (await worker.turn("a", longer)).reused == 304
         await worker.idle()
+
+
+@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
+@pytest.mark.parametrize("bits", ["3", "5/4", "6/3", "8/4"])
+async def test_bits_of_k_and_v_in_all_tiers(tmp_path: Path, write: Callable[[Path], Path], bits: str) -> None:
+    (tmp_path / "m").mkdir()
+    directory, quantization = write(tmp_path / "m"), QuantizationSettings(KVBits.parse(bits))
+    async with working(directory, tmp_path, quantization=quantization) as worker:
+        ids, found = prompt(2 * BLOCK_TOKENS + 40), {}
+        first = await worker.turn("a", ids)
+        await worker.idle()
+        longer = [*ids, *first.token_ids, 7, 8, 9]
+        read_only = {"cache_policy": inference_pb2.CACHE_POLICY_READ_ONLY}
+        found["HOT"] = await worker.turn("a", longer, **read_only)
+        await worker.idle()
+        worker.model.memory.hot.drop(AgentKey("n", "a", "m"))
+        found["WARM"] = await worker.turn("a", longer, **read_only)
+        cold = await worker.turn("a", longer, cache_policy=inference_pb2.CACHE_POLICY_RECOMPUTE)
+        for tier, each in found.items():
+            assert [types_pb2.Tier.Name(part.tier) for part in each.started.cache.cached] == [f"TIER_{tier}"]
+            assert each.token_ids == found["HOT"].token_ids
+            assert np.allclose(each.logprobs, found["HOT"].logprobs, atol=TOLERANCE)
+        assert cold.reused == 0
+        # What prefill and decoding round differently can turn a code over, and then tokens after it differ by more.
+        assert abs(cold.logprobs[0] - found["HOT"].logprobs[0]) < 100 * TOLERANCE
+        geometry, files = worker.model.geometry, worker.store.files.items()
+        of_a_window = geometry.piece_bytes // geometry.piece_tokens if geometry.sliding else 0
+        for name, file in files:
+            token_bytes = of_a_window if name.kind == FileKind.WINDOW else geometry.bytes_per_token
+            tensors = file.size_bytes - header_bytes(Path(file.path).read_bytes()[:8])
+            assert tensors == file.token_count * token_bytes
+        assert {name.kind for name, _ in files} == {FileKind.BLOCK, *([FileKind.WINDOW] if geometry.sliding else [])}
 
 
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])

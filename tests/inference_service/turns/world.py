@@ -24,6 +24,7 @@ from inference_service.engine.arenas import Arenas
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import MatchLimits
 from inference_service.metrics import WorkerMetrics
+from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel
 from inference_service.pool.kv import Space
@@ -232,13 +233,20 @@ def prompt(length: int, number: int = 0) -> list[int]:
 
 @asynccontextmanager
 async def working(
-    directory: Path, tmp_path: Path, blocks: int = BLOCKS, seed: int = 0, room_wait: float = 30
+    directory: Path,
+    tmp_path: Path,
+    blocks: int = BLOCKS,
+    seed: int = 0,
+    room_wait: float = 30,
+    quantization: QuantizationSettings | None = None,
 ) -> AsyncIterator[Worker]:
     """A worker with a pool of so many blocks, and of PIECES pieces of windows where the model has them."""
     engine = EngineThread()
     engine.start()
     hashes = ContentHashes(tmp_path / "weights.json")
-    loaded = await engine.call(lambda: load("m", str(directory), pool_bytes=1 << 22, hashes=hashes))
+    loaded = await engine.call(
+        lambda: load("m", str(directory), pool_bytes=1 << 22, quantization=quantization, hashes=hashes)
+    )
     hints = TurnHints()
     pieces = PIECES if loaded.geometry.sliding else 0
     model = replace(
